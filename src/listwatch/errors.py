@@ -242,6 +242,10 @@ class DisconnectedError(ListWatchError):
         super().__init__(message)
 
 
+class QueueClosedError(ListWatchError):
+    """The queue was closed or shut down and is empty: nothing more will come out of it."""
+
+
 class ConfigError(ListWatchError):
     """A configuration that can't be used; the message names the place and the remedy."""
 
