@@ -1,0 +1,325 @@
+import copy
+import dataclasses
+import gc
+import json
+import pickle
+from typing import Any, TypedDict
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from listwatch.objects import (
+    DeletedFinalStateUnknown,
+    KeyFunctionError,
+    Object,
+    ObjectDecodeError,
+    ObjectDecoder,
+    ObjectKey,
+    decode_object,
+    deletion_handling_meta_namespace_key,
+    meta_namespace_key,
+    object_key,
+    split_key,
+)
+
+POD: dict[str, Any] = {
+    "metadata": {
+        "name": "web-0.a",
+        "namespace": "shop",
+        "uid": "u-1",
+        "resourceVersion": "41",
+        "generation": 3,
+        "labels": {"app": "wéb"},
+        "ownerReferences": [
+            {
+                "apiVersion": "v1",
+                "kind": "ReplicaSet",
+                "name": "web",
+                "uid": "o",
+                "controller": True,
+            }
+        ],
+        "finalizers": ["example.com/a"],
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+        "managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}],
+    },
+    "spec": {"nodeName": "node-1", "containers": [{"name": "c", "ports": [{"containerPort": 80}]}]},
+}
+
+
+def raw(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def test_the_typed_metadata_is_decoded() -> None:
+    meta = decode_object(raw(POD), "Pod", "v1").meta
+    assert (meta.namespace, meta.name, meta.uid) == ("shop", "web-0.a", "u-1")
+    assert (meta.resource_version, meta.generation) == ("41", 3)
+    assert meta.labels == {"app": "wéb"}
+    assert meta.owner_references[0].kind == "ReplicaSet"
+    assert meta.owner_references[0].controller is True
+    assert meta.finalizers == ("example.com/a",)
+    assert meta.deletion_timestamp == "2026-01-01T00:00:00Z"
+
+
+def test_kind_and_api_version_are_there_in_every_form_though_the_bytes_lack_them() -> None:
+    obj = decode_object(raw(POD), "Pod", "v1")
+    assert (obj.kind, obj["kind"], obj["apiVersion"]) == ("Pod", "Pod", "v1")
+    assert "kind" in obj
+    assert (obj.to_dict()["kind"], json.loads(obj.json())["apiVersion"]) == ("Pod", "v1")
+    assert b"kind" not in obj.raw.split(b"spec")[1]
+
+
+def test_own_kind_and_api_version_win_over_the_lists() -> None:
+    obj = decode_object(raw({"kind": "Widget", "apiVersion": "a/v1", **POD}), "Pod", "v1")
+    assert (obj.kind, obj.api_version) == ("Widget", "a/v1")
+    assert obj.json() == obj.raw
+
+
+def test_a_missing_half_of_the_type_is_filled_in() -> None:
+    obj = decode_object(raw({**POD, "kind": "Pod"}), "Other", "v1")
+    assert (obj.to_dict()["kind"], obj.to_dict()["apiVersion"]) == ("Pod", "v1")
+
+
+def test_an_object_and_its_meta_are_frozen() -> None:
+    obj = decode_object(raw(POD), "Pod", "v1")
+    with pytest.raises(AttributeError):
+        obj.kind = "x"  # type: ignore[misc]  # the point of the test
+    with pytest.raises(AttributeError):
+        obj.meta.name = "x"  # type: ignore[misc]  # the point of the test
+    with pytest.raises(TypeError):
+        obj.labels["app"] = "x"  # type: ignore[index]  # the point of the test
+    with pytest.raises(TypeError):
+        obj["spec"] = {}  # type: ignore[index]  # the point of the test
+    with pytest.raises(TypeError, match="to_dict"):
+        obj["spec"]["nodeName"] = "x"
+    with pytest.raises(TypeError):
+        obj["spec"]["containers"][0]["name"] = "x"
+    with pytest.raises(TypeError):
+        del obj["spec"]["containers"][0]
+    assert obj["spec"]["containers"][0]["name"] == "c"
+
+
+def test_a_dict_of_an_object_is_the_callers_own() -> None:
+    obj = decode_object(raw(POD), "Pod", "v1")
+    mine = obj.to_dict()
+    mine["spec"]["nodeName"] = "other"
+    assert obj["spec"]["nodeName"] == "node-1"
+    assert obj["spec"] == POD["spec"]
+
+
+def test_cached_objects_are_no_work_for_the_garbage_collector() -> None:
+    """Holding 1,000 objects adds none to what the collector looks at."""
+
+    class Spec(msgspec.Struct, frozen=True, gc=False):
+        nodeName: str = ""
+
+    class Fields(msgspec.Struct, frozen=True, gc=False):
+        spec: Spec = Spec()
+
+    decode = ObjectDecoder(fields=Fields)
+    bytes_ = raw(POD)
+    decode(bytes_)
+    gc.collect()
+    before = len(gc.get_objects())
+    held = [decode(bytes_, "Pod", "v1") for _ in range(1000)]
+    gc.collect()
+    assert len(gc.get_objects()) - before < 20
+    assert not gc.is_tracked(held[0])
+    assert not gc.is_tracked(held[0].meta)
+    assert not gc.is_tracked(held[0].fields)
+
+
+def test_fields_are_decoded_in_the_same_pass_and_kept() -> None:
+    class Spec(msgspec.Struct, frozen=True, gc=False):
+        node_name: str = msgspec.field(default="", name="nodeName")
+
+    class Fields(msgspec.Struct, frozen=True, gc=False):
+        spec: Spec = Spec()
+
+    obj = ObjectDecoder(fields=Fields)(raw(POD), "Pod", "v1")
+    assert isinstance(obj.fields, Fields)
+    assert obj.fields.spec.node_name == "node-1"
+
+
+def test_fields_may_name_the_metadata_too() -> None:
+    class Meta(msgspec.Struct, gc=False):
+        generation: int = 0
+
+    class Fields(msgspec.Struct, gc=False):
+        metadata: Meta
+
+    obj = ObjectDecoder(fields=Fields)(raw(POD), "Pod", "v1")
+    assert obj.fields.metadata.generation == 3
+    assert obj.name == "web-0.a"
+
+
+def test_fields_of_the_wrong_type_make_a_poison_object_with_its_key() -> None:
+    class Spec(msgspec.Struct, gc=False):
+        nodeName: int = 0
+
+    class Fields(msgspec.Struct, gc=False):
+        spec: Spec
+
+    with pytest.raises(ObjectDecodeError) as caught:
+        ObjectDecoder(fields=Fields)(raw(POD), "Pod", "v1")
+    assert caught.value.key == "shop/web-0.a"
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "key"),
+    [
+        (b"null", None),
+        (b"5", None),
+        (b'"x"', None),
+        (b"[]", None),
+        (b"{", None),
+        (b"", None),
+        (b"{}", None),
+        (b'{"metadata":null}', None),
+        (b'{"metadata":{}}', None),
+        (b'{"metadata":{"name":""}}', None),
+        (b'{"metadata":{"name":5}}', None),
+        (b'{"metadata":{"name":"a","labels":[]}}', "a"),
+        (b'{"metadata":{"namespace":"n","name":"a","resourceVersion":5}}', "n/a"),
+        (b'{"metadata":{"name":"\xff"}}', None),
+    ],
+)
+def test_what_is_no_object_is_refused_with_its_key_where_one_can_be_told(
+    bytes_: bytes, key: str | None
+) -> None:
+    with pytest.raises(ObjectDecodeError) as caught:
+        decode_object(bytes_)
+    assert caught.value.key == key
+
+
+def test_null_stands_for_an_absent_field() -> None:
+    meta = dict.fromkeys(("labels", "finalizers", "ownerReferences", "generation", "uid"))
+    obj = decode_object(raw({"kind": None, "metadata": {"name": "a", **meta}}), "Pod", "v1")
+    assert (obj.kind, obj.labels, obj.meta.finalizers, obj.uid) == ("Pod", {}, (), "")
+
+
+def test_large_and_non_ascii_objects_work() -> None:
+    value = {"metadata": {"name": "big"}, "data": {"k": 'é\U0001f600\\"' * 150_000}}
+    obj = decode_object(raw(value), "ConfigMap", "v1")
+    assert len(obj.raw) > 1_500_000
+    assert obj["data"]["k"] == value["data"]["k"]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    managed=st.lists(json_values, max_size=2),
+    before=st.dictionaries(st.sampled_from(["uid", "a", "managed"]), st.text(max_size=4)),
+    after=st.dictionaries(st.sampled_from(["resourceVersion", "z"]), st.text(max_size=4)),
+    indent=st.sampled_from([None, 1]),
+    decoy_first=st.booleans(),
+)
+def test_managed_fields_and_nothing_else_are_cut_wherever_they_stand(
+    managed: list[Any],
+    before: dict[str, str],
+    after: dict[str, str],
+    indent: int | None,
+    decoy_first: bool,
+) -> None:
+    decoy = {"spec": {"template": {"metadata": {"managedFields": managed, "x": 1}}}}
+    meta = {"metadata": {**before, "managedFields": managed, "name": "a", **after}}
+    value: dict[str, Any] = {**decoy, **meta} if decoy_first else {**meta, **decoy}
+    obj = decode_object(json.dumps(value, indent=indent).encode())
+    del value["metadata"]["managedFields"]
+    assert json.loads(obj.raw) == value
+
+
+def test_managed_fields_alone_in_the_metadata_are_cut() -> None:
+    value = b'{"metadata":{"name":"a","managedFields":[]}}'
+    assert decode_object(value).raw == b'{"metadata":{"name":"a"}}'
+    assert ObjectDecoder(keep_managed_fields=True)(value).raw == value
+
+
+def test_an_object_decodes_into_the_callers_types() -> None:
+    class Spec(msgspec.Struct):
+        nodeName: str
+
+    class Pod(msgspec.Struct):
+        kind: str
+        spec: Spec
+
+    @dataclasses.dataclass
+    class Typed:
+        apiVersion: str
+
+    class Dict(TypedDict):
+        kind: str
+
+    class PydanticLike:
+        @staticmethod
+        def model_validate_json(json_: bytes) -> str:
+            return str(json.loads(json_)["kind"])
+
+    obj = decode_object(raw(POD), "Pod", "v1")
+    assert obj.decode(Pod) == Pod("Pod", Spec("node-1"))
+    assert obj.decode(Typed) == Typed("v1")
+    assert obj.decode(Dict) == {"kind": "Pod"}
+    assert obj.decode(lambda value: value["spec"]["nodeName"]) == "node-1"
+    assert obj.decode(PydanticLike) == "Pod"  # type: ignore[comparison-overlap]  # duck-typed
+    with pytest.raises(ObjectDecodeError, match=r"Pod shop/web-0\.a is no Spec"):
+        obj.decode(Spec)
+
+
+def test_objects_compare_by_content_and_can_be_copied_and_pickled() -> None:
+    obj = decode_object(raw(POD), "Pod", "v1")
+    again = decode_object(raw(POD), "Pod", "v1")
+    assert obj == again
+    assert hash(obj) == hash(again)
+    assert obj != decode_object(raw(POD), "Pod", "v2")
+    assert copy.deepcopy(obj) == obj
+    assert pickle.loads(pickle.dumps(obj)) == obj  # noqa: S301 - our own bytes
+    assert repr(obj) == "<Pod shop/web-0.a rv=41>"
+    assert Object.from_dict({"metadata": {"name": "a"}}).key == "a"
+
+
+def test_absent_fields_are_a_key_error_or_the_default() -> None:
+    obj = decode_object(raw(POD))
+    with pytest.raises(KeyError, match="status"):
+        obj["status"]
+    assert obj.get("status", 5) == 5
+    assert "status" not in obj
+
+
+def test_keys_of_objects_mappings_and_tombstones() -> None:
+    pod = decode_object(raw(POD))
+    tombstone = DeletedFinalStateUnknown("shop/gone", pod)
+    assert meta_namespace_key(pod) == "shop/web-0.a"
+    assert meta_namespace_key({"metadata": {"name": "node.1"}}) == "node.1"
+    assert object_key(POD) == ObjectKey("shop", "web-0.a")
+    assert str(ObjectKey("", "n")) == "n"
+    assert deletion_handling_meta_namespace_key(tombstone) == "shop/gone"
+    assert deletion_handling_meta_namespace_key(pod) == "shop/web-0.a"
+
+
+@pytest.mark.parametrize(
+    "item", [DeletedFinalStateUnknown("a"), None, 5, [], {}, {"metadata": {"name": ""}}]
+)
+def test_what_has_no_key_is_an_error(item: object) -> None:
+    with pytest.raises(KeyFunctionError):
+        meta_namespace_key(item)
+
+
+@given(namespace=st.text("abc.-é", max_size=5), name=st.text("abc.-é", min_size=1, max_size=5))
+def test_splitting_a_key_is_the_inverse_of_making_it(namespace: str, name: str) -> None:
+    assert split_key(str(ObjectKey(namespace, name))) == (namespace, name)
+
+
+@pytest.mark.parametrize("key", ["", "a/b/c", "a/", "/b", "/"])
+def test_what_is_no_key_does_not_split(key: str) -> None:
+    with pytest.raises(KeyFunctionError, match="unexpected key"):
+        split_key(key)
