@@ -1,0 +1,71 @@
+import pytest
+
+from listwatch.testing.story import Change, ChangeType, Gap, compare
+
+A, U, D, S = ChangeType.ADDED, ChangeType.UPDATED, ChangeType.DELETED, ChangeType.SYNC
+DONE = [
+    Change(A, "ns/a", "u1", 1),
+    Change(A, "ns/b", "u2", 2),
+    Change(U, "ns/a", "u1", 3),
+    Change(D, "ns/a", "u1", 4),
+    Change(A, "ns/a", "u3", 5),
+    Change(U, "ns/b", "u2", 6),
+    Change(U, "ns/b", "u2", 7),
+]
+
+
+def test_a_story_told_as_done_has_no_mistakes() -> None:
+    result = compare(DONE, DONE)
+    assert (result.done, result.told, result.mistakes) == (7, 7, [])
+    assert (result.skipped_updates, result.skipped_lives) == (0, 0)
+
+
+def test_what_a_list_skipped_over_is_counted_and_no_mistake() -> None:
+    told = [Change(S, "ns/a", "u3", 5), Change(S, "ns/b", "u2", 7)]
+    result = compare(DONE, told, [Gap(0, 7)])
+    assert result.mistakes == []
+    assert (result.skipped_updates, result.skipped_lives) == (2, 1)
+    assert compare(DONE, told).mistakes != []
+
+
+def test_a_missed_deletion_is_told_with_the_last_known_version() -> None:
+    told = [*DONE[:3], Change(D, "ns/a", "u1", 3), *DONE[4:]]
+    assert compare(DONE, told).mistakes == []
+
+
+def test_a_list_may_tell_a_known_state_again() -> None:
+    assert compare(DONE, [*DONE, Change(S, "ns/b", "u2", 7)]).mistakes == []
+
+
+def _without(index: int) -> list[Change]:
+    return DONE[:index] + DONE[index + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("told", "mistake"),
+    [
+        (_without(0), "ns/a: Updated to version 3, but it was never added"),
+        (_without(2), "ns/a: version 3 of uid u1 was never told"),
+        (_without(3), "ns/a: Added of uid u3 before uid u1 was deleted"),
+        (_without(4), "ns/a: uid u3 was never told"),
+        (_without(5), "ns/b: version 6 of uid u2 was never told"),
+        (_without(6), "ns/b: its last state is version 7, told was 6"),
+        ([*DONE, DONE[6]], "ns/b: Updated at version 7 after version 7"),
+        ([*DONE, Change(S, "ns/b", "u2", 6)], "ns/b: Sync at version 6 after version 7"),
+        ([*DONE, Change(A, "ns/b", "u2", 7)], "ns/b: Added at version 7, but it was there already"),
+        ([*DONE, Change(D, "ns/b", "u2", 8)], "ns/b: Deleted uid u2, which is still there"),
+        ([*DONE, DONE[3]], "ns/a: Deleted uid u1, which was not told to be there"),
+        ([*DONE, Change(A, "ns/c", "u9", 9)], "ns/c: Added of uid 'u9', which never was"),
+        ([*DONE, Change(U, "ns/b", "u2", 9)], "ns/b: Updated at version 9, which was never made"),
+        ([*DONE, DONE[0]], "ns/a: Added of uid u1 before uid u3 was deleted"),
+    ],
+)
+def test_every_doctored_story_is_found_out(told: list[Change], mistake: str) -> None:
+    assert mistake in compare(DONE, told).mistakes
+
+
+def test_a_gap_excuses_nothing_outside_it() -> None:
+    told = _without(2)
+    assert compare(DONE, told, [Gap(4, 7)]).mistakes == ["ns/a: version 3 of uid u1 was never told"]
+    # The state before the gap's last one must still be told when the next one came after the list.
+    assert compare(DONE, _without(5), [Gap(0, 6)]).mistakes != []
