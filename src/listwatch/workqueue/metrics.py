@@ -1,0 +1,165 @@
+"""What work queues count, and the same under the field's metric names.
+
+Names, help texts' meaning and buckets are those of Kubernetes `component-base/metrics/prometheus/
+workqueue`. All values are computed when they are asked for; nothing runs in between.
+"""
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+    from prometheus_client.registry import Collector
+
+#: Upper bounds, in seconds, of the histograms' buckets; one more bucket takes what is above.
+BOUNDS = (1e-08, 1e-07, 1e-06, 1e-05, 0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+
+#: So many values the label `priority` may take in one queue's depth; the rest is one more value.
+PRIORITY_LABELS = 25
+_OTHER_PRIORITIES = "exceeded_cardinality_limit"
+
+
+class HistogramStatistics(msgspec.Struct, frozen=True):
+    """How many durations fell into each bucket of `BOUNDS` and above, and their sum in seconds."""
+
+    counts: tuple[int, ...]
+    sum: float
+
+    @property
+    def count(self) -> int:
+        """How many durations there were."""
+        return sum(self.counts)
+
+
+class WorkQueueStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a work queue at one moment."""
+
+    name: str
+    #: Items that a worker could take now.
+    depth: int
+    #: `depth` by priority; empty unless the queue has priorities.
+    depth_by_priority: Mapping[int, int]
+    #: Items whose time has not come (`add_after`, `add_rate_limited`).
+    waiting: int
+    #: Items that workers have taken and not done.
+    processing: int
+    #: Workers that wait for an item.
+    idle_workers: int
+    #: Items that became due for work, all together; an item that was due already counts once.
+    adds: int
+    #: Calls of `add_after` and `add_rate_limited`, all together.
+    retries: int
+    #: From being due until taken.
+    queue_duration: HistogramStatistics
+    #: From taken until done.
+    work_duration: HistogramStatistics
+    #: Seconds for which the items in process have been so, added up.
+    unfinished_work_seconds: float
+    #: The longest of these.
+    longest_running_processor_seconds: float
+    shutting_down: bool
+
+
+class HasWorkQueueStatistics(Protocol):
+    """Any queue that offers work queue statistics."""
+
+    def statistics(self) -> WorkQueueStatistics:
+        """Return the state of this moment."""
+
+
+class Histogram:
+    """Counts durations."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.sum += seconds
+
+    def statistics(self) -> HistogramStatistics:
+        """Return what was counted."""
+        return HistogramStatistics(tuple(self.counts), self.sum)
+
+
+def prometheus_metrics(queues: Iterable[HasWorkQueueStatistics]) -> "Iterator[Metric]":
+    """Yield the metric families `workqueue_…` of these queues, labelled with their names.
+
+    Queues without a name are left out, as in the field. May be called from any thread.
+    """
+    from prometheus_client import core  # noqa: PLC0415 - loaded only where metrics are served
+
+    every = [queue.statistics() for queue in queues]
+    named = [state for state in every if state.name]
+
+    depth = core.GaugeMetricFamily(
+        "workqueue_depth", "Current depth of workqueue", labels=["name", "priority"]
+    )
+    for state in named:
+        for priority, count in _depths(state):
+            depth.add_metric([state.name, priority], count)
+    yield depth
+
+    for kind, field, name, words in (
+        (core.CounterMetricFamily, "adds", "adds", "Adds handled by workqueue"),
+        (core.CounterMetricFamily, "retries", "retries", "Retries handled by workqueue"),
+        (
+            core.GaugeMetricFamily,
+            "unfinished_work_seconds",
+            "unfinished_work_seconds",
+            "Seconds of work in progress that work_duration has not observed yet",
+        ),
+        (
+            core.GaugeMetricFamily,
+            "longest_running_processor_seconds",
+            "longest_running_processor_seconds",
+            "Seconds for which the longest running processor has been running",
+        ),
+    ):
+        family = kind(f"workqueue_{name}", words, labels=["name"])
+        for state in named:
+            family.add_metric([state.name], getattr(state, field))
+        yield family
+
+    for field, words in (
+        ("queue_duration", "Seconds that an item stays in workqueue before being requested"),
+        ("work_duration", "Seconds that processing an item from workqueue takes"),
+    ):
+        histogram = core.HistogramMetricFamily(f"workqueue_{field}_seconds", words, labels=["name"])
+        for state in named:
+            durations: HistogramStatistics = getattr(state, field)
+            bounds = [*map(str, BOUNDS), "+Inf"]
+            running = itertools.accumulate(durations.counts)
+            histogram.add_metric(
+                [state.name], list(zip(bounds, running, strict=True)), durations.sum
+            )
+        yield histogram
+
+
+def prometheus_collector(queues: Iterable[HasWorkQueueStatistics]) -> "Collector":
+    """Return a collector for `prometheus_client.REGISTRY.register`, computed at each scrape."""
+    from prometheus_client.registry import Collector  # noqa: PLC0415 - as in prometheus_metrics
+
+    class WorkQueueCollector(Collector):
+        def collect(self) -> "Iterator[Metric]":
+            return prometheus_metrics(queues)
+
+    return WorkQueueCollector()
+
+
+def _depths(state: WorkQueueStatistics) -> list[tuple[str, int]]:
+    if not state.depth_by_priority:
+        return [("", state.depth)]
+    # The highest ones keep a label of their own: they are what an alert looks at.
+    highest = sorted(state.depth_by_priority.items(), reverse=True)
+    labelled = [(str(priority), count) for priority, count in highest[:PRIORITY_LABELS]]
+    rest = sum(count for _, count in highest[PRIORITY_LABELS:])
+    return [*labelled, (_OTHER_PRIORITIES, rest)] if rest else labelled

@@ -1,0 +1,281 @@
+"""How long something has to wait: a token bucket, and the rate limiters of work queues.
+
+The kinds and the figures of the defaults are those of client-go `util/workqueue` and
+`util/flowcontrol`. None of them is safe to use from two threads at once.
+"""
+
+import math
+import random
+from collections.abc import Callable, Hashable
+from typing import Generic, Protocol, TypeVar
+
+from listwatch.clock import Clock
+
+K = TypeVar("K", bound=Hashable)
+K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
+
+
+class RateLimiter(Protocol[K_contra]):
+    """Tells a work queue when a failed item may come again."""
+
+    def when(self, item: K_contra, /) -> float:
+        """Count one more failure of the item, and return the seconds that it has to wait."""
+
+    def forget(self, item: K_contra, /) -> None:
+        """Take the item's failures as over, because it succeeded or was given up."""
+
+    def num_requeues(self, item: K_contra, /) -> int:
+        """Return the item's failures since it was last forgotten."""
+
+
+class TokenBucket:
+    """A bucket of `burst` tokens, full at first, that gains `qps` tokens a second.
+
+    Args:
+        qps: tokens a second, more than 0.
+        burst: the tokens that the full bucket holds, at least 1.
+        clock: the time.
+
+    Raises:
+        ValueError: `qps` or `burst` is out of range.
+    """
+
+    __slots__ = ("_burst", "_clock", "_full_at", "_qps", "_taken")
+
+    def __init__(self, qps: float, burst: int, *, clock: Clock | None = None) -> None:
+        if not (qps > 0 and math.isfinite(qps)):
+            raise ValueError(f"qps must be a finite number above 0, not {qps!r}")
+        if burst < 1:
+            raise ValueError(f"burst must be at least 1, or no token would ever come, not {burst}")
+        self._qps = qps
+        self._burst = burst
+        self._clock = clock or Clock()
+        # The bucket was last full at _full_at and has given _taken tokens since. Times are always
+        # computed from these two, never by adding up, so that rounding errors can't grow.
+        self._full_at = self._clock.now()
+        self._taken = 0
+
+    def reserve(self) -> float:
+        """Take a token, if need be one that is still to come, and return the seconds until then."""
+        now = self._clock.now()
+        self._refill(now)
+        self._taken += 1
+        return self._wait(now)
+
+    def try_accept(self) -> bool:
+        """Take a token if there is one now, and say whether there was."""
+        now = self._clock.now()
+        self._refill(now)
+        self._taken += 1
+        if self._wait(now) > 0:
+            self._taken -= 1
+            return False
+        return True
+
+    async def accept(self) -> None:
+        """Take a token, waiting for it in turn; a cancelled wait gives its token back."""
+        wait = self.reserve()
+        if wait <= 0:
+            return
+        try:
+            await self._clock.sleep(wait)
+        except BaseException:
+            # Those who reserved later keep their times; the next to come has the profit.
+            self._taken = max(0, self._taken - 1)
+            raise
+
+    def _refill(self, now: float) -> None:
+        if now >= self._full_at + self._taken / self._qps:
+            self._full_at = now
+            self._taken = 0
+
+    def _wait(self, now: float) -> float:
+        return max(0.0, self._full_at + (self._taken - self._burst) / self._qps - now)
+
+
+class BucketRateLimiter:
+    """One token bucket for all items: each failure, of whatever item, costs a token.
+
+    The token is spent also when the queue finds that the item is waiting already.
+    """
+
+    __slots__ = ("_bucket",)
+
+    def __init__(self, bucket: TokenBucket) -> None:
+        self._bucket = bucket
+
+    def when(self, item: Hashable, /) -> float:  # noqa: ARG002 - the protocol's, one bucket for all
+        """Return the seconds until the next token."""
+        return self._bucket.reserve()
+
+    def forget(self, item: Hashable, /) -> None:
+        """Do nothing: spent tokens come back with time alone."""
+
+    def num_requeues(self, item: Hashable, /) -> int:  # noqa: ARG002 - as above, nothing counted
+        """Return 0: no failures of single items are counted."""
+        return 0
+
+
+class _CountingRateLimiter(Generic[K]):
+    __slots__ = ("_failures",)
+
+    def __init__(self) -> None:
+        self._failures: dict[K, int] = {}
+
+    def _count(self, item: K) -> int:
+        count = self._failures.get(item, 0)
+        self._failures[item] = count + 1
+        return count
+
+    def forget(self, item: K, /) -> None:
+        """Start anew with this item."""
+        self._failures.pop(item, None)
+
+    def num_requeues(self, item: K, /) -> int:
+        """Return the item's failures since it was last forgotten."""
+        return self._failures.get(item, 0)
+
+
+class ItemExponentialFailureRateLimiter(_CountingRateLimiter[K]):
+    """Each failure of an item doubles its waiting time: `base` · 2ⁿ seconds, `limit` at most."""
+
+    __slots__ = ("_base", "_limit")
+
+    def __init__(self, base: float = 0.005, limit: float = 1000.0) -> None:
+        super().__init__()
+        self._base = _seconds("base", base)
+        self._limit = _seconds("limit", limit)
+
+    def when(self, item: K, /) -> float:
+        """Count a failure, and return its waiting time in seconds."""
+        try:
+            wait = math.ldexp(self._base, self._count(item))
+        except OverflowError:  # after about a thousand failures, where only the limit counts
+            wait = self._limit
+        return min(wait, self._limit)
+
+
+class ItemFastSlowRateLimiter(_CountingRateLimiter[K]):
+    """An item's first `fast_attempts` failures wait `fast` seconds, all later ones `slow`."""
+
+    __slots__ = ("_fast", "_fast_attempts", "_slow")
+
+    def __init__(self, fast: float, slow: float, fast_attempts: int) -> None:
+        super().__init__()
+        self._fast = _seconds("fast", fast)
+        self._slow = _seconds("slow", slow)
+        self._fast_attempts = fast_attempts
+
+    def when(self, item: K, /) -> float:
+        """Count a failure, and return its waiting time in seconds."""
+        return self._fast if self._count(item) < self._fast_attempts else self._slow
+
+
+class MaxOfRateLimiter(Generic[K]):
+    """The longest of several limiters' waiting times, the largest of their counts.
+
+    Every one of them counts every failure. `forget` reaches all of them.
+    """
+
+    __slots__ = ("_limiters",)
+
+    def __init__(self, *limiters: RateLimiter[K]) -> None:
+        if not limiters:
+            raise ValueError("MaxOfRateLimiter needs at least one rate limiter")
+        self._limiters = limiters
+
+    def when(self, item: K, /) -> float:
+        """Count a failure with every limiter, and return the longest waiting time in seconds."""
+        return max([limiter.when(item) for limiter in self._limiters])
+
+    def forget(self, item: K, /) -> None:
+        """Start anew with this item."""
+        for limiter in self._limiters:
+            limiter.forget(item)
+
+    def num_requeues(self, item: K, /) -> int:
+        """Return the largest count."""
+        return max([limiter.num_requeues(item) for limiter in self._limiters])
+
+
+class JitterRateLimiter(Generic[K]):
+    """Stretches another limiter's waiting times by a random factor in [1, 1 + `factor`).
+
+    Items that failed together, as in an outage, then don't come back together.
+
+    Args:
+        limiter: whose waiting times to stretch.
+        factor: 0.1 makes them up to a tenth longer; 0 or more.
+        uniform: the source of random numbers in [0, 1).
+    """
+
+    __slots__ = ("_factor", "_limiter", "_uniform")
+
+    def __init__(
+        self,
+        limiter: RateLimiter[K],
+        factor: float = 0.1,
+        *,
+        uniform: Callable[[], float] = random.random,
+    ) -> None:
+        self._limiter = limiter
+        self._factor = _seconds("factor", factor)
+        self._uniform = uniform
+
+    def when(self, item: K, /) -> float:
+        """Count a failure, and return its stretched waiting time in seconds."""
+        return self._limiter.when(item) * (1.0 + self._factor * self._uniform())
+
+    def forget(self, item: K, /) -> None:
+        """Start anew with this item."""
+        self._limiter.forget(item)
+
+    def num_requeues(self, item: K, /) -> int:
+        """Return the other limiter's count."""
+        return self._limiter.num_requeues(item)
+
+
+class MaxWaitRateLimiter(Generic[K]):
+    """Another limiter's waiting times, cut at `limit` seconds."""
+
+    __slots__ = ("_limit", "_limiter")
+
+    def __init__(self, limiter: RateLimiter[K], limit: float) -> None:
+        self._limiter = limiter
+        self._limit = _seconds("limit", limit)
+
+    def when(self, item: K, /) -> float:
+        """Count a failure, and return its waiting time in seconds, `limit` at most."""
+        return min(self._limiter.when(item), self._limit)
+
+    def forget(self, item: K, /) -> None:
+        """Start anew with this item."""
+        self._limiter.forget(item)
+
+    def num_requeues(self, item: K, /) -> int:
+        """Return the other limiter's count."""
+        return self._limiter.num_requeues(item)
+
+
+def default_rate_limiter(clock: Clock | None = None) -> MaxOfRateLimiter[Hashable]:
+    """Return the field's default for controllers (client-go `DefaultTypedControllerRateLimiter`).
+
+    Each item by itself waits 5 ms · 2ⁿ, 1000 s at most; all together 10 a second after a burst of
+    100. `forget` resets only an item's own part.
+    """
+    each: ItemExponentialFailureRateLimiter[Hashable] = ItemExponentialFailureRateLimiter()
+    return MaxOfRateLimiter(each, BucketRateLimiter(TokenBucket(10, 100, clock=clock)))
+
+
+def default_item_based_rate_limiter() -> ItemExponentialFailureRateLimiter[Hashable]:
+    """Return the default without a common bucket: each item waits 1 ms · 2ⁿ, 1000 s at most.
+
+    That is client-go's `DefaultTypedItemBasedRateLimiter`.
+    """
+    return ItemExponentialFailureRateLimiter(0.001, 1000.0)
+
+
+def _seconds(name: str, value: float) -> float:
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be a finite number of 0 or more, not {value!r}")
+    return value

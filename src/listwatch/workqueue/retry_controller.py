@@ -1,0 +1,311 @@
+"""The seed's retrying pop loop: pop, handle, and on failure perhaps queue again.
+
+The contract is that of OpenShift origin's `pkg/controller/controller.go`, repaired: the handler
+runs outside the queue's lock, a stop reaches a blocked pop, and a key function that fails is an
+error instead of one empty key for everything.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from listwatch.clock import Clock
+from listwatch.errors import ListWatchError, QueueClosedError
+from listwatch.workqueue.rate_limiters import TokenBucket
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+_log = logging.getLogger(__name__)
+
+
+class PopQueue(Protocol[T]):
+    """A queue that hands out what it holds to a function, such as a DeltaFIFO."""
+
+    async def pop(self, process: Callable[[T], Awaitable[None] | None], /) -> T:
+        """Wait for the next resource, call `process` with it outside any lock, and return it."""
+
+    def add_if_not_present(self, resource: T, /) -> object:
+        """Queue the resource again, unless something newer is queued under its key."""
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """What has been tried with a resource so far."""
+
+    #: How many times it was queued again.
+    count: int
+    #: Seconds since 1970 at its first failure.
+    start_timestamp: float
+    #: Seconds since its first failure, which no jump of the wall clock disturbs.
+    age: float
+
+
+#: Decides by the resource, its error and its `Retry` whether to queue it again.
+RetryFunc = Callable[[T_contra, Exception, Retry], bool]
+
+
+def retry_never(resource: object, error: Exception, retry: Retry) -> bool:  # noqa: ARG001 - a RetryFunc
+    """Give up at the first failure."""
+    return False
+
+
+def retry_always(resource: object, error: Exception, retry: Retry) -> bool:  # noqa: ARG001 - a RetryFunc
+    """Never give up."""
+    return True
+
+
+def retry_until(
+    *,
+    count: int | None = None,
+    age: float | None = None,
+    is_fatal: Callable[[Exception], bool] | None = None,
+) -> RetryFunc[object]:
+    """Return a RetryFunc that gives up at the first of several limits.
+
+    Args:
+        count: the most times that a resource is queued again (the seed's build controllers: 60).
+        age: seconds since the first failure (the seed's build controller: 1800).
+        is_fatal: whether trying again can't help with this error.
+    """
+
+    def retry_func(resource: object, error: Exception, retry: Retry) -> bool:  # noqa: ARG001 - a RetryFunc
+        return not (
+            (count is not None and retry.count >= count)
+            or (age is not None and retry.age > age)
+            or (is_fatal is not None and is_fatal(error))
+        )
+
+    return retry_func
+
+
+class RetryKeyError(ListWatchError):
+    """The key function of a retry manager failed for a resource."""
+
+
+class RetryManager(Protocol[T_contra]):
+    """What a RetryController asks after each resource."""
+
+    async def retry(self, resource: T_contra, error: Exception, /) -> bool:
+        """Queue the failed resource again, in due time, or give it up; say whether it was queued.
+
+        A cancellation meanwhile must not lose the resource.
+        """
+
+    def forget(self, resource: T_contra, /) -> None:
+        """Take the resource's failures as over."""
+
+
+class QueueRetryManager(Generic[T]):
+    """Queues failed resources again in the queue that they came from.
+
+    Something newer queued under the same key meanwhile wins over the failed resource. Belongs to
+    one event loop.
+
+    Args:
+        queue: where the resources come from.
+        key_func: the key of a resource under which its failures are counted. For a DeltaFIFO it
+            is the queue's `key_of`, since its resources are deltas.
+        retry_func: whether to try again.
+        limiter: waited for before each new try, whatever the key; the seed's is 1 a second after
+            a burst of 10, which is also the default.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        queue: PopQueue[T],
+        key_func: Callable[[T], Hashable],
+        retry_func: RetryFunc[T],
+        limiter: TokenBucket | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._queue = queue
+        self._key_func = key_func
+        self._retry_func = retry_func
+        self._clock = clock or Clock()
+        self._limiter = limiter or TokenBucket(1, 10, clock=self._clock)
+        # By key: how often it was queued again, and wall and monotonic time of its first failure.
+        self._failures: dict[Hashable, tuple[int, float, float]] = {}
+
+    def __len__(self) -> int:
+        """Return how many keys have failed and were neither forgotten nor given up."""
+        return len(self._failures)
+
+    async def retry(self, resource: T, error: Exception, /) -> bool:
+        """Queue the resource again when the limiter allows, if the retry function says so.
+
+        Cancelled while it waits for the limiter, it queues the resource at once.
+
+        Returns:
+            False when the resource was given up.
+
+        Raises:
+            RetryKeyError: the resource has no key; nothing was queued.
+        """
+        key = self._key(resource)
+        now = self._clock.now()
+        count, stamp, start = self._failures.setdefault(key, (0, self._clock.time(), now))
+        try:
+            again = self._retry_func(resource, error, Retry(count, stamp, now - start))
+        except BaseException:
+            self._queue.add_if_not_present(resource)  # a faulty function must not lose it
+            raise
+        if not again:
+            self._failures.pop(key, None)
+            _log.warning("%s is given up after %d retries: %s", key, count, error)
+            return False
+        self._failures[key] = (count + 1, stamp, start)
+        _log.info("%s is queued again, time %d: %s", key, count + 1, error)
+        try:
+            await self._limiter.accept()
+        finally:
+            self._queue.add_if_not_present(resource)
+        return True
+
+    def forget(self, resource: T, /) -> None:
+        """Take the resource's failures as over.
+
+        Raises:
+            RetryKeyError: the resource has no key.
+        """
+        self._failures.pop(self._key(resource), None)
+
+    def _key(self, resource: T) -> Hashable:
+        try:
+            return self._key_func(resource)
+        except Exception as error:
+            raise RetryKeyError(
+                f"no key for a {type(resource).__name__} ({error}): "
+                "give the retry manager the queue's own key function, such as queue.key_of"
+            ) from error
+
+
+class RetryControllerStatistics(msgspec.Struct, frozen=True):
+    """What a RetryController has done so far."""
+
+    #: Resources handled without an error.
+    handled: int
+    #: Handlers that raised.
+    failed: int
+    #: Of these, the resources queued again.
+    retried: int
+    #: Of these, the resources given up.
+    given_up: int
+
+
+class RetryController(Generic[T]):
+    """Pops resources, handles them, and has the retry manager decide about those that fail.
+
+    `run` may run several times at once: each is a worker of its own, and the queue keeps one key
+    from two of them.
+
+    Args:
+        queue: where the resources come from.
+        handle: what to do with one; async, or plain and then never blocking. It may add to the
+            queue. An `Exception` is a failure; it is logged and given to the retry manager.
+        retry_manager: what to do after a failure, and after a success.
+    """
+
+    def __init__(
+        self,
+        queue: PopQueue[T],
+        handle: Callable[[T], Awaitable[None] | None],
+        retry_manager: RetryManager[T],
+    ) -> None:
+        self._queue = queue
+        self._handle = handle
+        self._retry_manager = retry_manager
+        self._handled = 0
+        self._failed = 0
+        self._retried = 0
+        self._given_up = 0
+
+    async def run(self) -> None:
+        """Handle resources until the queue is closed and empty.
+
+        A cancellation while a handler runs leaves the resource to the queue, which keeps what a
+        cancelled `pop` was about; while a retry waits, the resource is queued again at once.
+
+        Raises:
+            RetryKeyError: the key function failed for a resource.
+        """
+        await self._work(asyncio.Event(), asyncio.Event())
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Handle resources until `stop` is set, or the queue is closed and empty.
+
+        A handler that is running then may finish; waiting for a resource, or for a retry's time,
+        ends at once. Cancellation as for `run`.
+
+        Raises:
+            RetryKeyError: the key function failed for a resource.
+        """
+        idle = asyncio.Event()
+        idle.set()
+        failures: list[Exception] = []
+
+        async def work() -> None:
+            try:
+                await self._work(stop, idle)
+            except Exception as error:  # noqa: BLE001 - raised below, without the group around it
+                failures.append(error)
+            finally:
+                stopping.cancel()
+
+        async def interrupt() -> None:
+            await stop.wait()
+            await idle.wait()
+            working.cancel()
+
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(work())
+            stopping = group.create_task(interrupt())
+        if failures:
+            raise failures[0]
+
+    def statistics(self) -> RetryControllerStatistics:
+        """Return what was done so far."""
+        return RetryControllerStatistics(self._handled, self._failed, self._retried, self._given_up)
+
+    async def _work(self, stop: asyncio.Event, idle: asyncio.Event) -> None:
+        try:
+            while not stop.is_set():
+                await self._handle_next(idle)
+        except QueueClosedError:
+            return
+
+    async def _handle_next(self, idle: asyncio.Event) -> None:
+        failed: list[tuple[T, Exception]] = []
+
+        async def process(resource: T) -> None:
+            idle.clear()
+            try:
+                result = self._handle(resource)
+                if inspect.isawaitable(result):
+                    await result
+            except Exception as error:  # noqa: BLE001 - given to the retry manager below
+                failed.append((resource, error))
+            finally:
+                idle.set()
+
+        try:
+            resource = await self._queue.pop(process)
+        except BaseException:
+            # For the queue a resource whose process function returned is done with.
+            for lost, _ in failed:
+                self._queue.add_if_not_present(lost)
+            raise
+        if not failed:
+            self._handled += 1
+            self._retry_manager.forget(resource)
+            return
+        self._failed += 1
+        if await self._retry_manager.retry(*failed[0]):
+            self._retried += 1
+        else:
+            self._given_up += 1

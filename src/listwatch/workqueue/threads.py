@@ -1,0 +1,200 @@
+"""A work queue for threads that run beside its event loop."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Hashable, Iterator
+from typing import Generic, TypeVar
+
+from listwatch.clock import Clock
+from listwatch.errors import QueueClosedError
+from listwatch.workqueue.work_queue import WorkQueue, check_delay, check_hashable, finish
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+# Seconds between two looks at whether the event loop, from which an answer is due, still exists.
+_LOOK_AFTER_LOOP = 1.0
+
+
+class BlockingWorkQueue(Generic[K]):
+    """A `WorkQueue` seen from other threads than its event loop's, of which any number may use it.
+
+    Make it in the loop that the queue belongs to. `add` and `add_after` hand the item over and
+    return, in the order of one thread's calls; all others wait for the loop's answer.
+
+    Args:
+        queue: the queue; tasks may go on using it.
+        clock: the time for `get`'s limit.
+
+    Raises:
+        RuntimeError: no event loop is running; or, from any method, the caller is in the queue's
+            own loop, which would wait for itself.
+    """
+
+    def __init__(self, queue: WorkQueue[K], *, clock: Clock | None = None) -> None:
+        self._queue = queue
+        self._clock = clock or Clock()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    def __len__(self) -> int:
+        """Return how many items a worker could take now."""
+        return len(self._queue)
+
+    def __bool__(self) -> bool:
+        return True  # as WorkQueue's
+
+    def add(self, item: K) -> None:
+        """Make the item due for work now.
+
+        Raises:
+            TypeError: the item is not hashable.
+            QueueClosedError: the event loop is gone.
+        """
+        check_hashable(item)
+        self._send(self._queue.add, item)
+
+    def add_after(self, item: K, seconds: float) -> None:
+        """Make the item due for work after so many seconds.
+
+        Raises:
+            TypeError: the item is not hashable.
+            ValueError: `seconds` is infinite or not a number.
+            QueueClosedError: the event loop is gone.
+        """
+        check_hashable(item)
+        check_delay(item, seconds)
+        self._send(self._queue.add_after, item, seconds)
+
+    def add_rate_limited(self, item: K) -> None:
+        """Make the item due for work when the rate limiter says so."""
+        self._ask(self._queue.add_rate_limited, item)
+
+    def forget(self, item: K) -> None:
+        """Tell the rate limiter that the item has succeeded or was given up."""
+        self._ask(self._queue.forget, item)
+
+    def get(self, timeout: float | None = None) -> K:
+        """Take the next item, waiting for one if need be. Call `done` with it, whatever happens.
+
+        An exception in this thread meanwhile, such as KeyboardInterrupt, takes nothing.
+
+        Args:
+            timeout: seconds; None is no limit.
+
+        Raises:
+            QueueClosedError: the queue is shutting down and nothing is left, or the loop is gone.
+            TimeoutError: no item came in time.
+        """
+        task: asyncio.Task[K] | None = None
+        given_up = False
+
+        async def get() -> K:
+            nonlocal task
+            task = asyncio.current_task()
+            if given_up:
+                raise asyncio.CancelledError
+            async with self._clock.timeout(timeout):
+                return await self._queue.get()
+
+        def give_up() -> None:
+            nonlocal given_up
+            given_up = True
+            if task is not None:
+                task.cancel()
+
+        future = self._start(get())
+        try:
+            return self._result(future)
+        except (QueueClosedError, TimeoutError):
+            raise
+        except BaseException:
+            # The future itself is not cancelled: an item may be on its way, and it must go back.
+            future.add_done_callback(self._return)
+            self._send(give_up)
+            raise
+
+    def done(self, item: K) -> None:
+        """Say that the work on a taken item is over, well or badly.
+
+        Raises:
+            ValueError: no worker has the item, so this call is one too many.
+        """
+        self._ask(self._queue.done, item)
+
+    @contextlib.contextmanager
+    def item(self, *, requeue: bool = False) -> Iterator[K]:
+        """Return `with queue.item() as key`; as `WorkQueue.item`, for a thread."""
+        key = self.get()
+        kind: type[BaseException] | None = None
+        try:
+            yield key
+        except BaseException as error:
+            kind = type(error)
+            raise
+        finally:
+            if requeue:
+                self._ask(finish, self._queue, key, kind)
+            else:
+                self._ask(self._queue.done, key)
+
+    def shut_down(self) -> None:
+        """Refuse new items, drop the waiting ones, and let the workers take the rest."""
+        self._ask(self._queue.shut_down)
+
+    def shut_down_with_drain(
+        self, timeout: float | None = None, *, drop_waiting: bool = False
+    ) -> bool:
+        """Refuse new items, and return when all those that are here are done.
+
+        See `WorkQueue.shut_down_with_drain`.
+        """
+        drain = self._queue.shut_down_with_drain(timeout, drop_waiting=drop_waiting)
+        return self._result(self._start(drain))
+
+    def _return(self, future: "concurrent.futures.Future[K]") -> None:
+        if not future.cancelled() and future.exception() is None:
+            self._send(self._queue.put_back, future.result())
+
+    def _send(self, call: Callable[..., object], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError as error:
+            raise QueueClosedError("the event loop of the work queue is gone") from error
+
+    def _ask(self, call: Callable[..., T], *arguments: object) -> T:
+        async def answer() -> T:
+            return call(*arguments)
+
+        return self._result(self._start(answer()))
+
+    def _start(self, work: Coroutine[object, object, T]) -> "concurrent.futures.Future[T]":
+        """Let the loop do some work, which this thread, its owner, waits for."""
+        if threading.get_ident() == self._thread:
+            work.close()
+            raise RuntimeError(
+                "a BlockingWorkQueue is for other threads: in the event loop use its WorkQueue"
+            )
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as error:
+            work.close()
+            raise QueueClosedError("the event loop of the work queue is gone") from error
+
+    def _result(self, future: "concurrent.futures.Future[T]") -> T:
+        while True:
+            try:
+                error = future.exception(_LOOK_AFTER_LOOP)
+            except concurrent.futures.CancelledError as cancelled:
+                raise QueueClosedError("the event loop of the work queue has ended") from cancelled
+            except TimeoutError:
+                # What reaches a loop in its last moments is never answered.
+                if self._loop.is_closed():
+                    raise QueueClosedError("the event loop of the work queue is gone") from None
+            else:
+                break
+        if error is not None:
+            raise error
+        return future.result()
