@@ -1,0 +1,522 @@
+"""The local copy of a resource: one writer in the event loop, readers in any thread.
+
+Readers take no lock. A writer changes a dict in single steps, and a reader copies it out in one
+call; whatever replaces many objects builds new dicts and swaps them in by one assignment. So a
+reader never waits, sees a replace wholly or not at all, and owns the list that it gets.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import TypeAlias, TypeVar, cast
+
+import msgspec
+
+from listwatch.cache.deltas import Item, KeyFunc
+from listwatch.clock import Clock
+from listwatch.errors import ListWatchError
+from listwatch.objects import Object, deletion_handling_meta_namespace_key
+
+#: Gives the values under which an object is found in one index: none, one or several. Must give
+#: the same values for the same object, and must not block.
+IndexFunc: TypeAlias = Callable[[Object], Iterable[str]]
+
+# `list` is a method below, so that annotations can't say it.
+_Objects: TypeAlias = list[Object]
+_Strings: TypeAlias = list[str]
+
+_T = TypeVar("_T")
+
+_SECONDS_BETWEEN_YIELDS = 0.005
+_STEPS_BETWEEN_LOOKS_AT_THE_CLOCK = 32
+
+
+class IndexFunctionError(ListWatchError):
+    """An index function raised, or returned something else than strings.
+
+    Attributes:
+        index: the index's name.
+        key: the object's key.
+    """
+
+    def __init__(self, index: str, key: str, reason: str) -> None:
+        self.index = index
+        self.key = key
+        super().__init__(f"index function {index!r} failed for {key}: {reason}")
+
+
+class UnknownIndexError(ListWatchError):
+    """No index has this name."""
+
+
+_Results: TypeAlias = list[Object | IndexFunctionError | None]
+
+
+class StoreStatistics(msgspec.Struct, frozen=True, gc=False):
+    """Figures of a store at one moment.
+
+    Attributes:
+        objects: how many there are.
+        index_values: for each index, how many different values lead to objects.
+        replaces: how often the whole content was replaced.
+        last_store_sync_resource_version: as the store's property.
+    """
+
+    objects: int
+    index_values: dict[str, int]
+    replaces: int
+    last_store_sync_resource_version: str
+
+
+class Replacement(msgspec.Struct, frozen=True):
+    """The content of a store before and after a replace; neither mapping changes any more."""
+
+    old: Mapping[str, Object]
+    new: Mapping[str, Object]
+
+
+class _Index:
+    """Which objects have which value; `values` remembers it, so that functions run once."""
+
+    __slots__ = ("buckets", "func", "name", "values")
+
+    def __init__(self, name: str, func: IndexFunc) -> None:
+        self.name = name
+        self.func = func
+        self.buckets: dict[str, dict[str, Object]] = {}
+        self.values: dict[str, tuple[str, ...]] = {}
+
+    def values_of(self, key: str, obj: Object) -> tuple[str, ...]:
+        try:
+            found = self.func(obj)
+            values = () if isinstance(found, str) else tuple(found)
+        except Exception as error:
+            raise IndexFunctionError(self.name, key, f"{type(error).__name__}: {error}") from error
+        if isinstance(found, str):
+            raise IndexFunctionError(self.name, key, "it returned a string, not a list of strings")
+        for value in values:
+            if not isinstance(value, str):
+                raise IndexFunctionError(
+                    self.name,
+                    key,
+                    f"it returned a {type(value).__name__} among the values, which are strings",
+                )
+        return values if len(values) < 2 else tuple(dict.fromkeys(values))
+
+    def put(self, key: str, obj: Object, values: tuple[str, ...]) -> None:
+        old = self.values.get(key, ())
+        buckets = self.buckets
+        # The new buckets come first: a reader may see a moving object twice, but never nowhere.
+        for value in values:
+            bucket = buckets.get(value)
+            if bucket is None:
+                buckets[value] = {key: obj}
+            else:
+                bucket[key] = obj
+        if values != old:
+            if values:
+                self.values[key] = values
+            else:
+                del self.values[key]
+            for value in old:
+                if value not in values:
+                    self._take_out(key, value)
+
+    def remove(self, key: str) -> None:
+        for value in self.values.pop(key, ()):
+            self._take_out(key, value)
+
+    def _take_out(self, key: str, value: str) -> None:
+        bucket = self.buckets[value]
+        if len(bucket) == 1:
+            del self.buckets[value]  # an empty bucket must never be seen (kubernetes#84959)
+        else:
+            del bucket[key]
+
+
+class _State:
+    """What one assignment swaps."""
+
+    __slots__ = ("indices", "items")
+
+    def __init__(self, items: dict[str, Object], indices: dict[str, _Index]) -> None:
+        self.items = items
+        self.indices = indices
+
+
+class Store:
+    """Objects by key.
+
+    Reading methods may be called from any thread at any time and never wait. Writing methods
+    belong to one event loop's thread. Nothing here copies an object: they are immutable.
+
+    Args:
+        key_func: gives the key of what `add`, `update`, `delete`, `get` and `replace` take.
+        clock: says when a replace in steps has to let other tasks run.
+    """
+
+    def __init__(
+        self,
+        key_func: KeyFunc = deletion_handling_meta_namespace_key,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._key_func = key_func
+        self._clock = clock if clock is not None else Clock()
+        self._state = _State({}, {})
+        self._resource_version = ""
+        self._replaces = 0
+
+    # --- Reading, from any thread ---
+
+    def get_by_key(self, key: str) -> Object | None:
+        """Return the object of this key, or None."""
+        return self._state.items.get(key)
+
+    def get(self, item: Item) -> Object | None:
+        """Return the stored object that has the key of this object or tombstone, or None."""
+        return self._state.items.get(self._key_func(item))
+
+    def list(self) -> _Objects:
+        """Return all objects, in a list of the caller's own."""
+        return list(self._state.items.values())
+
+    def list_keys(self) -> _Strings:
+        """Return all keys, in a list of the caller's own."""
+        return list(self._state.items)
+
+    def __len__(self) -> int:
+        return len(self._state.items)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._state.items
+
+    @property
+    def last_store_sync_resource_version(self) -> str:
+        """The version of the newest write, replace or bookmark; empty before the first.
+
+        Never ahead of the content: whoever reads this first and the objects afterwards finds
+        every change up to this version, if the writer writes in the server's order.
+        """
+        return self._resource_version
+
+    def statistics(self) -> StoreStatistics:
+        """Return figures for metrics."""
+        state = self._state
+        return StoreStatistics(
+            objects=len(state.items),
+            index_values={name: len(index.buckets) for name, index in state.indices.items()},
+            replaces=self._replaces,
+            last_store_sync_resource_version=self._resource_version,
+        )
+
+    # --- Writing, in the event loop's thread ---
+
+    def add(self, obj: Object) -> None:
+        """Store an object, whether or not its key is there.
+
+        Raises:
+            IndexFunctionError: nothing was changed.
+        """
+        self.put(self._key_func(obj), obj)
+        self.bookmark(obj.meta.resource_version)
+
+    def update(self, obj: Object) -> None:
+        """Do as `add`."""
+        self.add(obj)
+
+    def delete(self, obj: Item) -> None:
+        """Remove what has the key of this object or tombstone; nothing happens if none has."""
+        self.remove(self._key_func(obj))
+        if isinstance(obj, Object):
+            self.bookmark(obj.meta.resource_version)
+
+    def replace(self, objs: Sequence[Object], resource_version: str) -> None:
+        """Make these objects the whole content, in one swap.
+
+        A stored object is kept in place of one with the same uid and resource version, so that a
+        relist costs no memory. Of several objects with one key the last counts. Doesn't yield;
+        `replace_in_steps` does.
+
+        Raises:
+            IndexFunctionError: nothing was changed.
+        """
+        self._swap(_run(self._build(objs, None)), resource_version)
+
+    def resync(self) -> None:
+        """Do nothing: a store has no consumer to tell."""
+
+    def bookmark(self, resource_version: str) -> None:
+        """Note that everything up to this version has been stored; an empty one is ignored."""
+        if resource_version:
+            self._resource_version = resource_version
+
+    # --- Writing for a consumer of deltas ---
+
+    def put(self, key: str, obj: Object) -> Object | None:
+        """Store an object under a key and return what was there.
+
+        Unlike `add` it leaves `last_store_sync_resource_version` to the caller.
+
+        Raises:
+            IndexFunctionError: nothing was changed.
+        """
+        state = self._state
+        old = state.items.get(key)
+        if state.indices:
+            indices = state.indices.values()
+            # All functions first: one that raises must find nothing done.
+            values = [index.values_of(key, obj) for index in indices]
+            for index, index_values in zip(indices, values, strict=True):
+                index.put(key, obj, index_values)
+        state.items[key] = obj
+        return old
+
+    def remove(self, key: str) -> Object | None:
+        """Remove a key and return what was there, as `put` does."""
+        state = self._state
+        for index in state.indices.values():
+            index.remove(key)
+        return state.items.pop(key, None)
+
+    def apply(
+        self, changes: Iterable[tuple[str, Object | None]], resource_version: str = ""
+    ) -> Sequence[Object | IndexFunctionError | None]:
+        """Put (or, for None, remove) a batch in its order, then note its last version.
+
+        A change that an index function refuses leaves its key as it was and costs no other.
+
+        Args:
+            changes: key and object, or key and None.
+            resource_version: of the last change; empty leaves the store's as it is.
+
+        Returns:
+            For each change what was under the key before it, or the error that refused it.
+        """
+        results: _Results = []
+        for key, obj in changes:
+            try:
+                results.append(self.remove(key) if obj is None else self.put(key, obj))
+            except IndexFunctionError as error:
+                results.append(error)
+        self.bookmark(resource_version)
+        return results
+
+    async def replace_in_steps(
+        self,
+        objs: Sequence[Object],
+        resource_version: str,
+        *,
+        on_error: Callable[[IndexFunctionError], None] | None = None,
+    ) -> Replacement:
+        """Do as `replace`, letting other tasks run every 5 ms, and return old and new content.
+
+        Readers see the old content until the one swap at the end. Other writes must wait for
+        it, since the swap would undo them. A cancellation leaves everything as it was.
+
+        Args:
+            objs: the whole new content.
+            resource_version: of the list.
+            on_error: takes the error of an object that an index function refuses. Its key then
+                keeps the old object if there is one. Without it such an error is raised.
+
+        Raises:
+            IndexFunctionError: without `on_error`; nothing was changed.
+        """
+        building = self._build(objs, on_error)
+        state = await _run_in_steps(building, self._clock)
+        old = self._swap(state, resource_version)
+        return Replacement(old.items, dict(state.items))
+
+    def _swap(self, state: _State, resource_version: str) -> _State:
+        old, self._state = self._state, state
+        self._replaces += 1
+        # After the swap, so that the version is never ahead of the content.
+        self.bookmark(resource_version)
+        return old
+
+    def _build(
+        self, objs: Sequence[Object], on_error: Callable[[IndexFunctionError], None] | None
+    ) -> Generator[None, None, _State]:
+        while True:
+            before = self._state
+            indices = before.indices
+            items: dict[str, Object] = {}
+            for obj in objs:
+                key = self._key_func(obj)
+                old = before.items.get(key)
+                items[key] = old if old is not None and _is_same(old, obj) else obj
+                yield
+            fresh = [_Index(index.name, index.func) for index in indices.values()]
+            refused: list[str] = []
+            for key, obj in items.items() if fresh else ():
+                yield
+                old = before.items.get(key)
+                try:
+                    if old is obj:
+                        values = [index.values.get(key, ()) for index in indices.values()]
+                    else:
+                        values = [index.values_of(key, obj) for index in fresh]
+                except IndexFunctionError as error:
+                    if on_error is None:
+                        raise
+                    on_error(error)
+                    if old is None:
+                        refused.append(key)
+                        continue
+                    items[key] = old
+                    values = [index.values.get(key, ()) for index in indices.values()]
+                for index, index_values in zip(fresh, values, strict=True):
+                    index.put(key, items[key], index_values)
+            for key in refused:
+                del items[key]
+            if self._state.indices is indices:  # else indexers were added between two steps
+                return _State(items, {index.name: index for index in fresh})
+
+
+class Indexer(Store):
+    """A store that also finds objects by the values of index functions.
+
+    An index function runs once for each new state of an object, before anything is stored; one
+    that raises stops that write and leaves store and indices as they were.
+
+    Args:
+        key_func: as for `Store`.
+        indexers: index functions by the names of their indices.
+        clock: as for `Store`.
+    """
+
+    def __init__(
+        self,
+        key_func: KeyFunc = deletion_handling_meta_namespace_key,
+        indexers: Mapping[str, IndexFunc] | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(key_func, clock=clock)
+        self.add_indexers(indexers or {})
+
+    # --- Reading, from any thread ---
+
+    def by_index(self, name: str, value: str) -> _Objects:
+        """Return the objects that have this value, in a list of the caller's own.
+
+        Raises:
+            UnknownIndexError: no index has this name.
+        """
+        bucket = self._index(name).buckets.get(value)
+        return [] if bucket is None else list(bucket.values())
+
+    def index_keys(self, name: str, value: str) -> _Strings:
+        """Return the keys of the objects that have this value.
+
+        Raises:
+            UnknownIndexError: no index has this name.
+        """
+        return list(self._index(name).buckets.get(value, ()))
+
+    def list_index_values(self, name: str) -> _Strings:
+        """Return all values of an index that lead to an object.
+
+        Raises:
+            UnknownIndexError: no index has this name.
+        """
+        return list(self._index(name).buckets)
+
+    def index(self, name: str, obj: Object) -> _Objects:
+        """Return each stored object that shares at least one value with this one, once.
+
+        Raises:
+            UnknownIndexError: no index has this name.
+            IndexFunctionError: its function fails for the object.
+        """
+        index = self._index(name)
+        found: dict[str, Object] = {}
+        for value in index.values_of(self._key_func(obj), obj):
+            for other in list(index.buckets.get(value, _NO_BUCKET).values()):
+                found[self._key_func(other)] = other
+        return list(found.values())
+
+    @property
+    def indexers(self) -> Mapping[str, IndexFunc]:
+        """The index functions by name, in a dict of the caller's own."""
+        return {name: index.func for name, index in list(self._state.indices.items())}
+
+    def _index(self, name: str) -> _Index:
+        indices = self._state.indices
+        try:
+            return indices[name]
+        except KeyError:
+            names = ", ".join(map(repr, indices)) or "none"
+            raise UnknownIndexError(f"no index {name!r}; there are: {names}") from None
+
+    # --- Writing, in the event loop's thread ---
+
+    def add_indexers(self, indexers: Mapping[str, IndexFunc]) -> None:
+        """Add indices and fill them from what is stored. Doesn't yield.
+
+        Raises:
+            ValueError: an index of this name is there.
+            IndexFunctionError: a function fails for a stored object. No index was added.
+        """
+        _run(self._reindex(indexers))
+
+    async def add_indexers_in_steps(self, indexers: Mapping[str, IndexFunc]) -> None:
+        """Do as `add_indexers`, letting other tasks run, and write, every 5 ms."""
+        await _run_in_steps(self._reindex(indexers), self._clock)
+
+    def _reindex(self, indexers: Mapping[str, IndexFunc]) -> Generator[None, None, None]:
+        self._refuse_taken_names(indexers)
+        fresh = {name: _Index(name, func) for name, func in indexers.items()}
+        seen: dict[str, Object] = {}
+        for rounds_left in reversed(range(8)):
+            items = self._state.items
+            changed = [(key, obj) for key, obj in items.items() if seen.get(key) is not obj]
+            gone = seen.keys() - items.keys()
+            # What was written between two steps is few, so that a last round needn't yield.
+            last = not rounds_left or len(changed) + len(gone) < 256
+            for key in gone:
+                del seen[key]
+                for index in fresh.values():
+                    index.remove(key)
+            for key, obj in changed:
+                if not last:
+                    yield
+                for index in fresh.values():
+                    index.put(key, obj, index.values_of(key, obj))
+                seen[key] = obj
+            if last:
+                break
+        self._refuse_taken_names(indexers)
+        self._state = _State(self._state.items, {**self._state.indices, **fresh})
+
+    def _refuse_taken_names(self, indexers: Mapping[str, IndexFunc]) -> None:
+        if taken := self._state.indices.keys() & indexers.keys():
+            raise ValueError(f"there is an index {min(taken)!r} already; choose another name")
+
+
+_NO_BUCKET: Mapping[str, Object] = {}
+
+
+def _is_same(old: Object, new: Object) -> bool:
+    version = new.meta.resource_version
+    return version != "" and old.meta.resource_version == version and old.meta.uid == new.meta.uid
+
+
+def _run(steps: Generator[None, None, _T]) -> _T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("_T", end.value)
+
+
+async def _run_in_steps(steps: Generator[None, None, _T], clock: Clock) -> _T:
+    began = clock.now()
+    while True:
+        try:
+            for _ in range(_STEPS_BETWEEN_LOOKS_AT_THE_CLOCK):
+                next(steps)
+        except StopIteration as end:
+            return cast("_T", end.value)
+        if clock.now() - began >= _SECONDS_BETWEEN_YIELDS:
+            await clock.sleep(0)
+            began = clock.now()
