@@ -1,0 +1,640 @@
+"""Lists and watches are cut right whatever their form and their chunks."""
+
+import json
+import random
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from listwatch.cache import frames
+from listwatch.cache.frames import ListFrames, WatchFrames
+from listwatch.cache.list_watch import BOOKMARK, ERROR, ObjectList, WatchEvent
+from listwatch.errors import ExpiredError, FrameError, InternalServerError, StatusError
+from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder, decode_object
+
+A = b'{"metadata":{"name":"a"}}'
+B = b'{"metadata":{"name":"b"}}'
+ANY_CUT = [1, 2, 3, 5, 7, 11, 64, 1 << 30]
+
+
+def chunks(body: bytes, size: int) -> Iterator[bytes]:
+    return (body[at : at + size] for at in range(0, len(body), size))
+
+
+def read_list(body: bytes, size: int = 1 << 30, **options: Any) -> ObjectList:
+    reader = ListFrames(options.pop("decode", decode_object), **options)
+    for chunk in chunks(body, size):
+        reader.feed(chunk)
+    return reader.finish()
+
+
+def read_watch(pieces: Iterable[bytes], **options: Any) -> list[WatchEvent]:
+    reader = WatchFrames(options.pop("decode", decode_object), **options)
+    events = [event for piece in pieces for event in reader.feed(piece)]
+    return events + reader.finish()
+
+
+def names(answer: ObjectList) -> list[str]:
+    return [obj.name for obj in answer.items]
+
+
+# --- Lists ---------------------------------------------------------------------------------------
+
+WHOLE = {
+    "no items": b'{"kind":"L","items":[]}',
+    "no items, with space": b'{"items" : [ \n ] }',
+    "null": b'{"kind":"PodList","items":null}',
+    "absent": b'{"kind":"PodList"}',
+    "metadata after the items": b'{"items":['
+    + A
+    + b","
+    + B
+    + b'],"metadata":{"resourceVersion":"1"}}',
+    "more objects after the items": b'{"items":[' + A + b'],"z":[' + B + b"," + B + b"]}",
+    "a key that ends like the head": b'{"x\\"items":[' + B + b'],"items":[' + A + b"]}",
+    "nested items": b'{"m":{"items":[' + B + b"," + B + b']},"items":[' + B + b"," + A + b"]}",
+    "escaped items": b'{"\\u0069tems":[' + A + b"," + B + b"]}",
+    "escaped items, then a decoy": b'{"\\u0069tems":[],"x\\"items":[' + A + b"," + B + b"]}",
+    "twelve decoys": b"{"
+    + b"".join(b'"m%d":{"items":[]},' % i for i in range(12))
+    + b'"items":['
+    + A
+    + b"]}",
+    "items within the items": b'{"items":['
+    + b",".join(
+        b'{"metadata":{"name":"n%d"},"v":{"items":[{"metadata":{"name":"x"}},{"metadata":{"name":"y"}}]}}'
+        % i
+        for i in range(12)
+    )
+    + b"]}",
+    "the separator within strings": b'{"items":['
+    + b",".join(
+        b'{"metadata":{"name":"n%d"},"s":"},{\\"metadata\\":{\\"name\\":\\"","e":"},{"}' % i
+        for i in range(30)
+    )
+    + b"]}",
+    "unlike beginnings": b'{"items":['
+    + b",".join(
+        b'{"%s":1,"metadata":{"name":"n%d"}}' % (b"abc"[i % 3 : i % 3 + 1], i) for i in range(40)
+    )
+    + b"]}",
+    "unlike separators": b'{"items":['
+    + A
+    + b" ,"
+    + B
+    + b",\n"
+    + A
+    + b","
+    + B
+    + b"\t,  "
+    + A
+    + b" ]}",
+    "pretty": json.dumps(
+        {"kind": "PodList", "items": [{"metadata": {"name": f"n{i}"}} for i in range(9)]}, indent=4
+    ).encode(),
+    "ends with space": b'{"items":[' + A + b"]}\r\n \t",
+    "multibyte": '{"items":[{"metadata":{"name":"ä→😀"}},{"metadata":{"name":"ß"}}]}'.encode(),
+}
+
+BROKEN = {
+    "a comma too many": b'{"items":[' + A + b",]}",
+    "a comma too many after twenty": b'{"items":[' + b",".join([A, B] * 20) + b",]}",
+    "two commas": b'{"items":[' + A + b",," + B + b"]}",
+    "a comma before the first": b'{"items":[,' + A + b"]}",
+    "no comma": b'{"items":[' + A + B + b"]}",
+    "a brace for the bracket": b'{"items":[' + A + b"}",
+    "two items": b'{"items":[' + A + b'],"items":[' + B + b"]}",
+    "two items, alike": b'{"items":[' + A + b'],"items":[' + A + b"]}",
+    "two items, the second forged": b'{"items":[' + A + b"," + B + b'],"items":[0,' + B + b"]}",
+    "two items, forged to match": b'{"items":['
+    + A
+    + b","
+    + A
+    + b","
+    + B
+    + b'],"items":[0,'
+    + B
+    + b'],"z":1}',
+    "two items, the first escaped": b'{"\\u0069tems":[' + A + b'],"items":[' + B + b"]}",
+    "two items, the second escaped": b'{"items":[' + A + b'],"\\u0069tems":[' + B + b"]}",
+    "an object for the array": b'{"kind":"PodList","items":{"a":1}}',
+    "a string for the array": b'{"kind":"PodList","items":"x"}',
+    "an array for the list": b"[1]",
+    "nothing": b"",
+    "only space": b"  \n",
+    "garbage at the end": b'{"items":[' + A + b"]}}",
+    "another list at the end": b'{"items":[' + A + b"]}" + b'{"items":[]}',
+    "half of the head": b'{"kind":"PodList","it',
+    "no list": b'{"message":"welcome to the proxy"}',
+    "an object": b'{"kind":"Pod","metadata":{"name":"a"}}',
+    "HTML": b"<html><body>Bad gateway</body></html>",
+}
+
+
+@pytest.mark.parametrize("body", WHOLE.values(), ids=WHOLE)
+@pytest.mark.parametrize("size", ANY_CUT)
+def test_a_whole_list_gives_what_json_loads_gives(body: bytes, size: int) -> None:
+    expected = json.loads(body)
+    answer = read_list(body, size)
+    assert names(answer) == [item["metadata"]["name"] for item in expected.get("items") or []]
+    assert [json.loads(obj.raw) for obj in answer.items] == (expected.get("items") or [])
+    assert answer.undecodable == []
+    assert answer.resource_version == expected.get("metadata", {}).get("resourceVersion", "")
+
+
+@pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("size", ANY_CUT)
+def test_a_broken_list_is_refused(body: bytes, size: int) -> None:
+    with pytest.raises(FrameError):
+        read_list(body, size)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 30])
+def test_a_list_that_is_cut_short_anywhere_is_refused(size: int) -> None:
+    body = b'{"kind":"PodList","items":[' + A + b", " + B + b'],"metadata":{"resourceVersion":"7"}}'
+    for end in range(len(body)):
+        with pytest.raises(FrameError):
+            read_list(body[:end], size)
+    assert names(read_list(body, size)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("size", ANY_CUT)
+def test_poison_items_are_told_and_cost_no_others(size: int) -> None:
+    poison = [
+        b"null",
+        b"12",
+        b'"},{"',
+        b"-3.5e1",
+        b"[]",
+        b"[{}]",
+        b"true",
+        b"{}",
+        b'{"metadata":{"name":7}}',
+        b'{"metadata":{"name":"p","namespace":"n","labels":[1]}}',
+    ]
+    items = [A, B, A, B]
+    for bad in poison:
+        items += [bad, A, B]
+    answer = read_list(b'{"items":[' + b",".join(items) + b"]}", size)
+    assert names(answer) == ["a", "b"] * (2 + len(poison))
+    assert len(answer.undecodable) == len(poison)
+    assert answer.undecodable[-1].key == "n/p"
+    assert all(error.__traceback__ is None for error in answer.undecodable)
+    assert all(error.__context__ is None for error in answer.undecodable)
+
+
+@pytest.mark.parametrize("size", [1, 16, 1 << 30])
+def test_items_get_their_kind_from_the_list(size: int) -> None:
+    body = (
+        b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"5","continue":"c","remainingItemCount":3},"items":['
+        + A
+        + b"]}"
+    )
+    answer = read_list(body, size)
+    assert [(obj.kind, obj.api_version) for obj in answer.items] == [("Pod", "v1")]
+    assert (answer.resource_version, answer.continue_token, answer.remaining) == ("5", "c", 3)
+    late = b'{"items":[' + A + b'],"kind":"PodList","apiVersion":"v1"}'
+    given = read_list(late, size, kind="Given", api_version="g/v1")
+    assert [(obj.kind, obj.api_version) for obj in given.items] == [("Given", "g/v1")]
+
+
+def test_custom_resources_keep_their_own_kind() -> None:
+    item = b'{"apiVersion":"e.com/v1","kind":"Widget","metadata":{"name":"w"}}'
+    body = (
+        b'{"apiVersion":"e.com/v1","items":['
+        + item
+        + b'],"kind":"WidgetList","metadata":{"resourceVersion":"9"}}'
+    )
+    answer = read_list(body, 10, kind="Other")
+    assert (answer.items[0].kind, answer.items[0].api_version) == ("Widget", "e.com/v1")
+    assert answer.resource_version == "9"
+
+
+def test_a_status_in_place_of_a_list_is_its_error() -> None:
+    status = {"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410}
+    with pytest.raises(ExpiredError):
+        read_list(json.dumps(status).encode(), 9)
+
+
+def test_metadata_of_the_wrong_types_is_refused() -> None:
+    with pytest.raises(FrameError):
+        read_list(b'{"items":[],"metadata":{"resourceVersion":7}}')
+
+
+json_value = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=8) | st.just('},{"metadata"'),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+name = st.text(min_size=1, max_size=8).filter(lambda text: text.isprintable())
+item = st.builds(
+    lambda before, text, after: {**before, "metadata": {"name": text}, **after},
+    st.dictionaries(st.sampled_from(["a", "items", "spec"]), json_value, max_size=2),
+    name,
+    st.dictionaries(st.sampled_from(["z", "items", "spec"]), json_value, max_size=2),
+)
+outer = st.dictionaries(
+    st.sampled_from(["a", 'x"items', "it\\ems", "m", "ü"]),
+    json_value | st.builds(lambda v: {"items": v}, st.lists(item, max_size=2)),
+    max_size=3,
+)
+
+
+@st.composite
+def list_bodies(draw: st.DrawFn) -> bytes:
+    value = {**draw(outer), "items": draw(st.lists(item, max_size=6)), **draw(outer)}
+    text = json.dumps(
+        value,
+        ensure_ascii=draw(st.booleans()),
+        indent=draw(st.sampled_from([None, 0, 1, "\t"])),
+        separators=draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\r\n", " :\t")])),
+    )
+    if draw(st.integers(0, 4)) == 0:
+        text = text.replace('"items"', '"\\u0069tems"', draw(st.integers(1, 3)))
+    return text.encode(errors="surrogatepass")
+
+
+@settings(max_examples=250, deadline=None)
+@given(list_bodies(), st.randoms(use_true_random=False))
+def test_any_list_in_any_chunks_is_what_json_loads_says(body: bytes, rng: random.Random) -> None:
+    expected = json.loads(body)["items"]
+    reader = ListFrames(decode_object)
+    at = 0
+    while at < len(body):
+        step = rng.choice([1, 2, 9, 60, 400])
+        reader.feed(body[at : at + step])
+        at += step
+    answer = reader.finish()
+    assert [json.loads(obj.raw) for obj in answer.items] == expected
+    assert answer.undecodable == []
+
+
+@settings(max_examples=150, deadline=None)
+@given(list_bodies(), st.data())
+def test_a_damaged_list_is_never_taken_for_another(body: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(body) - 1))
+    damage = data.draw(st.sampled_from([b"", b",", b"}", b"]", b"{", b'"', b"\\", b"0"]))
+    damaged = body[:at] + damage + body[at + data.draw(st.integers(0, 1)) :]
+    assume(damaged.decode(errors="ignore").encode() == damaged)
+    size = data.draw(st.sampled_from(ANY_CUT))
+    try:
+        answer = read_list(damaged, size)
+    except (FrameError, StatusError):
+        return
+    expected = json.loads(damaged)["items"] or []  # what was taken must be JSON
+    good = []
+    for value in expected:
+        try:
+            good.append(json.loads(decode_object(json.dumps(value).encode()).raw))
+        except ObjectDecodeError:
+            continue
+    assert [json.loads(obj.raw) for obj in answer.items] == good
+    assert len(good) + len(answer.undecodable) == len(expected)
+
+
+class Work:
+    """Counts the bytes that are given to decoders."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bytes = 0
+        raw, top = frames._raw, frames._top
+        monkeypatch.setattr(frames, "_raw", self.counting(raw))
+        monkeypatch.setattr(frames, "_top", self.counting(top))
+
+    def counting(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def call(data: bytes) -> Any:
+            self.bytes += self.read(function, data)
+            return function(data)
+
+        return call
+
+    @staticmethod
+    def read(function: Callable[[Any], Any], data: bytes) -> int:
+        try:
+            function(data)
+        except msgspec.DecodeError as error:
+            hint = frames._TRAILING(str(error))
+            return int(hint[1]) if hint else len(data)
+        except RecursionError:
+            return len(data)
+        return len(data)
+
+    def decode(self, raw: bytes, kind: str = "", api_version: str = "") -> Object:
+        self.bytes += len(raw)
+        return decode_object(raw, kind, api_version)
+
+
+def hostile(size: int) -> dict[str, bytes]:
+    separator = b'},{"metadata":{"name":"'
+    decoys = json.dumps(separator.decode())[1:-1].encode()
+    return {
+        "an item full of separators": b'{"items":['
+        + A
+        + b","
+        + B
+        + b',{"metadata":{"name":"c"},"x":['
+        + b",".join([A] * (size // 26))
+        + b"]},"
+        + A
+        + b"]}",
+        "a string full of separators": b'{"items":['
+        + A
+        + b","
+        + B
+        + b',{"metadata":{"name":"c"},"s":"'
+        + decoys * (size // len(decoys))
+        + b'"},'
+        + A
+        + b"]}",
+        "tiny items": b'{"items":[' + b",".join([A] * (size // 26)) + b"]}",
+        "scalars": b'{"items":[' + b",".join([b"1"] * (size // 2)) + b"]}",
+        "changing beginnings": b'{"items":['
+        + b",".join(
+            b'{"%d":0,"metadata":{"name":"a"}}' % (i * 7919 % 1000) for i in range(size // 33)
+        )
+        + b"]}",
+        "one huge item": b'{"items":['
+        + A
+        + b',{"metadata":{"name":"c"},"s":"'
+        + b"x" * size
+        + b'"}]}',
+        "space": b'{"items":[' + A + b" " * size + b"," + b" " * size + B + b"]}",
+        "a head without end": b'{"m":"'
+        + b'\\"items\\":[' * (size // 13)
+        + b'","items":['
+        + A
+        + b"]}",
+        "heads without end": b'{"m":['
+        + b",".join([b'{"items":[]}'] * (size // 13))
+        + b'],"items":['
+        + A
+        + b"]}",
+    }
+
+
+@pytest.mark.parametrize("name", hostile(0))
+def test_the_work_grows_with_the_size_of_the_body_only(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = []
+    for size in (40_000, 160_000):
+        with monkeypatch.context() as patch:
+            work = Work(patch)
+            body = hostile(size)[name]
+            read_list(body, 500, decode=work.decode)
+            spent.append(work.bytes / len(body))
+    assert spent[1] < 16
+    assert spent[1] < 1.5 * spent[0] + 1
+
+
+def test_an_item_over_the_limit_is_refused_within_bounded_memory() -> None:
+    reader = ListFrames(decode_object, max_item_bytes=10_000)
+    reader.feed(b'{"items":[' + A + b',{"metadata":{"name":"c"},"s":"')
+    for _ in range(9):
+        reader.feed(b"x" * 1001)
+    with pytest.raises(FrameError, match="10000 bytes"):
+        reader.feed(b"x" * 1001)
+
+
+def test_a_body_that_is_no_list_is_not_held_beyond_the_limit() -> None:
+    reader = ListFrames(decode_object, max_item_bytes=10_000)
+    for _ in range(9):
+        reader.feed(b"x" * 1001)
+    with pytest.raises(FrameError, match="10000 bytes"):
+        reader.feed(b"x" * 1001)
+
+
+def test_a_list_far_over_the_limit_of_an_item_is_no_problem() -> None:
+    body = b'{"items":[' + b",".join([A] * 5000) + b"]}"
+    assert len(read_list(body, 1000, max_item_bytes=2000).items) == 5000
+
+
+def test_a_deeply_nested_item_is_an_error_of_the_list_and_no_crash() -> None:
+    deep = b'{"metadata":{"name":"d"},"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with pytest.raises(FrameError):
+        read_list(b'{"items":[' + A + b"," + deep + b"]}", 1 << 16)
+
+
+def test_memory_is_that_of_the_objects_kept() -> None:
+    """No slice pins the chunk that it came from, and the body is never held."""
+    item = b'{"metadata":{"name":"a","managedFields":[]},"x":"' + b"y" * 3000 + b'"}'
+    body = b'{"items":[' + b",".join([item] * 1000) + b"]}"
+    read_list(body, 1 << 16)
+    tracemalloc.start()
+    reader = ListFrames(decode_object)
+    for at in range(0, len(body), 1 << 16):
+        reader.feed(bytes(bytearray(body[at : at + (1 << 16)])))
+    answer = reader.finish()
+    del reader
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(answer.items) == 1000
+    assert kept < 1.15 * len(body)
+    assert peak < 1.15 * len(body) + (1 << 19)
+
+
+# --- Watches -------------------------------------------------------------------------------------
+
+
+def line(kind: str, value: object, **more: object) -> bytes:
+    return (
+        json.dumps({"type": kind, "object": value, **more}, separators=(",", ":")).encode() + b"\n"
+    )
+
+
+def pod(name: str, version: str = "1", **more: object) -> dict[str, Any]:
+    meta = {"name": name, "resourceVersion": version}
+    return {"kind": "Pod", "apiVersion": "v1", "metadata": meta, **more}
+
+
+Told = tuple[str, str | None, str, str | None, bool]
+
+
+def told(event: WatchEvent) -> Told:
+    """Return what an event says, in comparable form."""
+    error = None if event.error is None else type(event.error).__name__
+    key = event.object.key if event.object is not None else None
+    return event.type, key, event.resource_version, error, event.initial_events_end
+
+
+@pytest.mark.parametrize("size", ANY_CUT)
+def test_a_watch_is_the_same_however_it_is_chunked(size: int) -> None:
+    end = {
+        "kind": "Pod",
+        "metadata": {"resourceVersion": "8", "annotations": {"k8s.io/initial-events-end": "true"}},
+    }
+    status = {"kind": "Status", "reason": "Expired", "code": 410, "message": "too old"}
+    body = (
+        line("ADDED", pod("ä→😀", "1"))
+        + b"\r\n\n"
+        + line("MODIFIED", pod("b", "2")).replace(b"\n", b"\r\n")
+        + b' { "object" : {"metadata":{"name":"c","resourceVersion":"3"}} ,\t"more":[1,{}],'
+        + b' "type" : "DELETED" } \n'
+        + line("ADDED", pod("d", "4"), type2="x")
+        + line("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "7"}})
+        + line("BOOKMARK", end)
+        + b'{"ty\\u0070e":"ADD\\u0045D","object":{"metadata":{"name":"e","resourceVersion":"9"}}}\n'
+        + b'{"type":"ADDED","object":{"metadata":{"name":"f"}},"type":"DELETED"}\n'
+        + line("FUTURE", pod("g", "10"))
+        + line("ADDED", {"metadata": {"resourceVersion": "11"}})
+        + line("MODIFIED", {"metadata": {"name": 5, "resourceVersion": "12"}})
+        + line("DELETED", None)
+        + b"garbage\n"
+        + b'{"type":"ADDED","obj\n'
+        + b"[]\n"
+        + b'{"kind":"PodList","items":[]}\n'
+        + line("BOOKMARK", {})
+        + line("ERROR", status)
+        + line("ERROR", "nonsense")
+        + json.dumps(status).encode()
+        + b"\n"
+        + line("ADDED", pod("last", "13"))[:-1]
+    )
+    events = read_watch(chunks(body, size))
+    assert [told(event) for event in events] == [
+        ("ADDED", "ä→😀", "1", None, False),
+        ("MODIFIED", "b", "2", None, False),
+        ("DELETED", "c", "3", None, False),
+        ("ADDED", "d", "4", None, False),
+        (BOOKMARK, None, "7", None, False),
+        (BOOKMARK, None, "8", None, True),
+        ("ADDED", "e", "9", None, False),
+        ("DELETED", "f", "", None, False),
+        ("FUTURE", None, "10", None, False),
+        ("ADDED", None, "11", "ObjectDecodeError", False),
+        ("MODIFIED", None, "12", "ObjectDecodeError", False),
+        ("DELETED", None, "", "ObjectDecodeError", False),
+        ("", None, "", "FrameError", False),
+        ("", None, "", "FrameError", False),
+        ("", None, "", "FrameError", False),
+        ("", None, "", "FrameError", False),
+        (BOOKMARK, None, "", "FrameError", False),
+        (ERROR, None, "", "ExpiredError", False),
+        (ERROR, None, "", "StatusError", False),
+        (ERROR, None, "", "ExpiredError", False),
+        ("ADDED", "last", "13", None, False),
+    ]
+    assert json.loads(events[0].object.raw) == pod("ä→😀", "1") if events[0].object else False
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["ADDED", "MODIFIED", "DELETED"]),
+            item,
+            st.dictionaries(st.sampled_from(["x", 'a","object":', "z"]), json_value, max_size=2),
+            st.booleans(),
+            st.sampled_from([(",", ":"), (", ", ": "), (" ,\t", " : ")]),
+            st.booleans(),
+        ),
+        max_size=6,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_any_legal_event_is_read_whatever_its_spelling(
+    cases: list[tuple[str, dict[str, Any], dict[str, Any], bool, tuple[str, str], bool]],
+    rng: random.Random,
+) -> None:
+    body, expected = b"", []
+    for kind, value, more, more_first, separators, ascii_only in cases:
+        fields = [("type", kind), ("object", value), *more.items()]
+        if more_first:
+            rng.shuffle(fields)
+        text = json.dumps(dict(fields), separators=separators, ensure_ascii=ascii_only)
+        body += text.encode(errors="surrogatepass") + b"\n"
+        expected.append((kind, value))
+    pieces = []
+    at = 0
+    while at < len(body):
+        step = rng.choice([1, 3, 40, 300])
+        pieces.append(body[at : at + step])
+        at += step
+    events = read_watch(pieces)
+    assert [(e.type, json.loads(e.object.raw)) for e in events if e.object] == expected
+    assert len(events) == len(expected)
+
+
+def test_an_event_in_a_chunk_of_its_own_and_many_in_one_are_alike() -> None:
+    lines = [line("ADDED", pod(f"p{i}", str(i))) for i in range(50)]
+    one_each = [told(event) for event in read_watch(lines)]
+    assert one_each == [told(event) for event in read_watch([b"".join(lines)])]
+    assert [event[2] for event in one_each] == [str(i) for i in range(50)]
+
+
+def test_feed_returns_an_event_as_soon_as_its_line_is_whole() -> None:
+    reader = WatchFrames(decode_object)
+    whole = line("ADDED", pod("a"))
+    assert reader.feed(whole[:-1]) == []
+    assert [event.type for event in reader.feed(b"\n" + whole[:5])] == ["ADDED"]
+    assert [event.type for event in reader.feed(whole[5:])] == ["ADDED"]
+    assert reader.finish() == []
+
+
+@pytest.mark.parametrize("body", [b'{"type":"ADDED","object":{"metadata":{"na', b"garb", b"{"])
+def test_half_an_event_at_the_end_is_an_error(body: bytes) -> None:
+    reader = WatchFrames(decode_object)
+    assert reader.feed(body) == []
+    with pytest.raises(FrameError, match="ended within an event"):
+        reader.finish()
+
+
+@pytest.mark.parametrize("size", [1, 100, 1 << 30])
+def test_an_event_over_the_limit_is_told_once_and_the_next_are_read(size: int) -> None:
+    large = line("ADDED", pod("large", "2", x="y" * 5000))
+    body = line("ADDED", pod("a", "1")) + large + line("ADDED", pod("b", "3")) * 2
+    events = read_watch(chunks(body, size), max_event_bytes=1000)
+    assert [told(event)[1] for event in events] == ["a", None, "b", "b"]
+    assert isinstance(events[1].error, FrameError)
+
+
+def test_an_endless_line_is_never_held() -> None:
+    reader = WatchFrames(decode_object, max_event_bytes=10_000)
+    piece = bytes(1000)
+    tracemalloc.start()
+    events = [event for _ in range(2000) for event in reader.feed(bytes(bytearray(piece)))]
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(events) == 1
+    assert held < 20_000
+
+
+def test_errors_of_a_watch_are_of_the_kind_that_the_server_named() -> None:
+    status = {"kind": "Status", "code": 500, "reason": "InternalError", "message": "etcd"}
+    (event,) = read_watch([line("ERROR", status)])
+    assert isinstance(event.error, InternalServerError)
+    assert str(event.error) == "etcd"
+
+
+def test_deep_nesting_in_a_watch_is_an_error_of_that_event_alone() -> None:
+    deep = (
+        b'{"type":"ADDED","object":{"metadata":{"name":"d"},"x":'
+        + b"[" * 99_999
+        + b"]" * 99_999
+        + b"}}\n"
+    )
+    events = read_watch([deep + line("ADDED", pod("a"))])
+    assert [event.error is None for event in events] == [False, True]
+
+
+def test_objects_of_a_watch_carry_the_given_kind_where_they_name_none() -> None:
+    bare = {"metadata": {"name": "a"}}
+    (event,) = read_watch([line("ADDED", bare)], kind="Pod", api_version="v1")
+    assert event.object is not None
+    assert (event.object.kind, event.object.api_version) == ("Pod", "v1")
+
+
+def test_fields_are_decoded_in_the_same_pass() -> None:
+    class Spec(msgspec.Struct, gc=False):
+        spec: dict[str, str] = {}
+
+    decode = ObjectDecoder(fields=Spec)
+    body = b'{"items":[{"metadata":{"name":"a"},"spec":{"nodeName":"n"}}]}'
+    assert read_list(body, decode=decode).items[0].fields.spec == {"nodeName": "n"}
