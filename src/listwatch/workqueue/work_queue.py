@@ -21,6 +21,9 @@ from listwatch.workqueue.rate_limiters import RateLimiter, default_rate_limiter
 
 K = TypeVar("K", bound=Hashable)
 
+#: When an item is due, by the clock; a tie-breaker; the item.
+_Entry = tuple[float, int, K]
+
 # A worker that never has to wait lets the other tasks run after this many seconds.
 _YIELD_AFTER = 0.005
 # Items made ready in one go, so that a million that fall due together don't hold the loop.
@@ -119,10 +122,10 @@ class WorkQueue(Generic[K]):
         # too, unless it is in _processing, where the values are the times of the take.
         self._dirty: dict[K, float] = {}
         self._processing: dict[K, float] = {}
-        # When a waiting item falls due. The heap may hold entries that an earlier time or a
-        # cancellation made stale: those whose time is not the one in _waiting.
-        self._waiting: dict[K, float] = {}
-        self._heap: list[tuple[float, int, K]] = []
+        # The heap may also hold entries that an earlier time or a cancellation made stale: those
+        # that are not the ones in _waiting. They go when half of it are such, or in their turn.
+        self._waiting: dict[K, _Entry[K]] = {}
+        self._heap: list[_Entry[K]] = []
         self._sequence = itertools.count()
         self._timer: Timer | None = None
         self._timer_due = math.inf
@@ -413,12 +416,12 @@ class WorkQueue(Generic[K]):
             known = self._waiting.get(item)
         except TypeError as error:
             raise unhashable(item) from error
-        if known is not None and known <= due:
+        if known is not None and known[0] <= due:
             return
         if self._group is not None:
             self._group(item)  # what it may raise is raised here, where the caller sees it
-        self._waiting[item] = due
-        heapq.heappush(self._heap, (due, next(self._sequence), item))
+        entry = self._waiting[item] = (due, next(self._sequence), item)
+        heapq.heappush(self._heap, entry)
         if len(self._heap) > 2 * len(self._waiting) + 64:
             self._drop_stale_entries()
         if due < self._timer_due:
@@ -432,7 +435,7 @@ class WorkQueue(Generic[K]):
 
     def _drop_stale_entries(self) -> None:
         waiting = self._waiting
-        self._heap = [entry for entry in self._heap if waiting.get(entry[2]) == entry[0]]
+        self._heap = [entry for entry in self._heap if waiting.get(entry[2]) is entry]
         heapq.heapify(self._heap)
 
     def _drop_waiting(self) -> None:
@@ -455,8 +458,9 @@ class WorkQueue(Generic[K]):
             for _ in range(_BATCH):
                 if not heap or heap[0][0] > now:
                     break
-                due, _, item = heapq.heappop(heap)
-                if waiting.get(item) == due:
+                entry = heapq.heappop(heap)
+                item = entry[2]
+                if waiting.get(item) is entry:
                     del waiting[item]
                     self._make_ready(item)
         finally:
