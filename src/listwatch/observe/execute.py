@@ -1,0 +1,282 @@
+"""Runs commands as child processes: without a shell, bounded in time, unable to hang the caller."""
+
+import asyncio
+import errno
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import IO
+
+import msgspec
+
+from listwatch.clock import Clock
+from listwatch.errors import ListWatchError
+
+#: Receives what a command writes: the descriptor (1 or 2) and the bytes.
+Sink = Callable[[int, bytes], Awaitable[None]]
+
+#: The longest argument or environment string that Linux takes, its closing zero included.
+LONGEST_STRING = 128 * 1024
+_CHUNK = 64 * 1024
+#: How long a command's group may live after SIGTERM before it gets SIGKILL, in seconds.
+KILL_AFTER = 2.0
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a command ended.
+
+    Attributes:
+        exit_code: what it returned; -1 where a signal ended it or it could not be started.
+        signal: the signal that ended it, else 0.
+        seconds: how long it ran.
+        failure: why there is no exit code, in words; empty where there is one.
+        timed_out: it was ended because its time was over.
+    """
+
+    exit_code: int
+    signal: int = 0
+    seconds: float = 0.0
+    failure: str = ""
+    timed_out: bool = False
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it returned 0."""
+        return self.exit_code == 0 and not self.failure
+
+
+class Executor:
+    """Runs commands, each in a session of its own with nothing on its standard input.
+
+    For one event loop. The number of commands at a time is the caller's business. When a call of
+    `run` is cancelled, the command and its group are ended before the cancellation goes on.
+
+    Args:
+        clock: measures and limits the commands' time.
+        timeout: seconds that a command may run; None is no limit.
+    """
+
+    def __init__(self, clock: Clock, *, timeout: float | None = None) -> None:
+        if not hasattr(os, "pidfd_open"):
+            raise ListWatchError("running commands needs Linux 5.3 or newer (pidfd_open)")
+        self._clock = clock
+        self._timeout = timeout
+        self._reaper = _Reaper() if os.getpid() == 1 else None
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        sink: Sink,
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+    ) -> Outcome:
+        """Run a command to its end.
+
+        Args:
+            argv: the command and its arguments, given to the kernel as they are.
+            sink: takes what it writes; what it awaits holds the command back.
+            env: its whole environment; None hands on the own one.
+            stdin: what it can read, from a file, so that it never has to; None is nothing.
+
+        Returns:
+            How it ended. A command that can't be started is an outcome too.
+        """
+        started = self._clock.now()
+        with ExitStack() as stack:
+            try:
+                child = _Child(stack, argv, env, stdin)
+            except (OSError, ValueError) as error:
+                return Outcome(-1, failure=_startup_failure(argv, env, error))
+            if self._reaper is not None:
+                self._reaper.ours.add(child.pid)
+            limit = self._clock.timeout(self._timeout)
+            try:
+                async with limit:
+                    await child.finish(sink)
+            except TimeoutError:
+                if not limit.expired:
+                    raise
+                await self._end(child, sink)
+            except BaseException:
+                await self._end(child, _discard)
+                raise
+            finally:
+                if self._reaper is not None:
+                    self._reaper.ours.discard(child.pid)
+                    self._reaper.reap()
+        seconds = self._clock.now() - started
+        return child.outcome(seconds, timed_out=limit.expired)
+
+    async def _end(self, child: "_Child", sink: Sink) -> None:
+        """End a command and its group, gently at first."""
+        child.kill_group(signal.SIGTERM)
+        try:
+            async with self._clock.timeout(KILL_AFTER):
+                await child.finish(sink)
+        except TimeoutError:
+            child.kill_group(signal.SIGKILL)
+            await child.exited()
+        finally:
+            child.kill_group(signal.SIGKILL)
+
+
+async def _discard(_fd: int, _data: bytes) -> None:
+    """Take a command's output and drop it."""
+
+
+class _Child:
+    """One child process with its pipes; the stack closes what it holds."""
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None,
+        stdin: bytes | None,
+    ) -> None:
+        source: int | IO[bytes] = subprocess.DEVNULL
+        if stdin is not None:
+            # A file and no pipe: a command that doesn't read it can't block anybody.
+            source = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - the stack closes it
+            stack.callback(source.close)
+            source.write(stdin)
+            source.seek(0)
+        self._process = subprocess.Popen(  # noqa: S603 - running the user's command is the purpose
+            argv,
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            start_new_session=True,
+            bufsize=0,
+        )
+        self.pid = self._process.pid
+        self._status: os.waitid_result | None = None
+        self._lost = False
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            self._process.kill()
+            self._process.wait()
+            raise
+        stack.callback(os.close, self._pidfd)
+        self._pipes: dict[int, int] = {}
+        for number, pipe in ((1, self._process.stdout), (2, self._process.stderr)):
+            assert pipe is not None  # noqa: S101 - for the type checker
+            stack.callback(pipe.close)
+            os.set_blocking(pipe.fileno(), False)
+            self._pipes[pipe.fileno()] = number
+
+    async def finish(self, sink: Sink) -> None:
+        """Pass its output on until it has ended; whoever else holds its pipes is not waited for."""
+        while self._status is None and not self._lost:
+            await _readable(self._pidfd, *self._pipes)
+            for fd, number in list(self._pipes.items()):
+                data = _read_now(fd)
+                if data:
+                    await sink(number, data)
+                elif data is not None:
+                    del self._pipes[fd]
+            self._collect()
+        for fd, number in self._pipes.items():
+            # What lies in the pipe now was written before the end, but for a process that the
+            # command left behind, which must not keep this one busy for ever.
+            budget = 16
+            while budget and (data := _read_now(fd)):
+                budget -= 1
+                await sink(number, data)
+
+    async def exited(self) -> None:
+        """Wait for its end alone."""
+        while self._status is None and not self._lost:
+            await _readable(self._pidfd)
+            self._collect()
+
+    def _collect(self) -> None:
+        try:
+            self._status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:
+            self._lost = True
+        if self._status is not None or self._lost:
+            self._process.returncode = self._status.si_status if self._status else -1
+
+    def kill_group(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def outcome(self, seconds: float, *, timed_out: bool) -> Outcome:
+        status = self._status
+        if status is None:
+            return Outcome(-1, seconds=seconds, failure="its exit code was taken by another")
+        if status.si_code == os.CLD_EXITED:
+            return Outcome(status.si_status, seconds=seconds, timed_out=timed_out)
+        name = signal.Signals(status.si_status).name
+        return Outcome(
+            -1,
+            signal=status.si_status,
+            seconds=seconds,
+            failure=f"ended by {name}",
+            timed_out=timed_out,
+        )
+
+
+class _Reaper:
+    """Reaps orphans where this process is PID 1, and leaves its own children's exit codes alone."""
+
+    def __init__(self) -> None:
+        self.ours: set[int] = set()
+
+    def reap(self) -> None:
+        """Reap the orphans that have ended, up to the first child of our own, whose task comes."""
+        while True:
+            try:
+                status = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if status is None or status.si_pid in self.ours:
+                return
+            os.waitpid(status.si_pid, 0)
+
+
+def _startup_failure(
+    argv: Sequence[str], env: Mapping[str, str] | None, error: OSError | ValueError
+) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such command"
+    if isinstance(error, PermissionError):
+        return "not an executable file"
+    if isinstance(error, OSError) and error.errno == errno.E2BIG:
+        size = max(len(os.fsencode(word)) for word in argv)
+        size = max([size, *(len(os.fsencode(v)) for v in (env or {}).values())])
+        return f"its arguments or environment are too long ({size} bytes in one); use --stdin"
+    return str(error)
+
+
+async def _readable(*fds: int) -> None:
+    """Wait until one of them can be read."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    for fd in fds:
+        loop.add_reader(fd, _resolve, ready)
+    try:
+        await ready
+    finally:
+        for fd in fds:
+            loop.remove_reader(fd)
+
+
+def _read_now(fd: int) -> bytes | None:
+    """Return what can be read at once: b"" at the end, None when there is nothing yet."""
+    try:
+        return os.read(fd, _CHUNK)
+    except BlockingIOError:
+        return None
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

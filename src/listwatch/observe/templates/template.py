@@ -1,0 +1,105 @@
+"""What a template is, and how values are written into one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from listwatch.errors import ListWatchError
+from listwatch.objects import Object
+
+
+class TemplateSyntaxError(ListWatchError):
+    """A template that can't be read; the message names the place."""
+
+
+class TemplateError(ListWatchError):
+    """A template that can't be rendered for an object, such as a missing key in strict mode."""
+
+
+class Template(Protocol):
+    """Renders an object into text. Safe to use from any task."""
+
+    def render(self, obj: Object) -> str:
+        """Return the text for this object.
+
+        Raises:
+            TemplateError: the object has not what the template asks for.
+        """
+        ...
+
+
+def json_text(value: Any, *, indent: int = 0) -> str:
+    """Return a value as the Go tools write JSON: keys sorted, and `<`, `>` and `&` escaped."""
+    data = msgspec.json.encode(_with_whole_numbers(value), order="sorted")
+    if indent:
+        data = msgspec.json.format(data, indent=indent)
+    text = data.decode()
+    for character, escape in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
+        text = text.replace(character, escape)
+    return text
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_whole_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_whole_numbers(item) for item in value]
+    if isinstance(value, float) and value == int(value) and abs(value) < 1e21:
+        return int(value)
+    return value
+
+
+def number_text(value: float) -> str:
+    """Return a number as text: the shortest that reads back the same, whole ones without a point.
+
+    As Go prints them, but that whole numbers never get an exponent below 1e21.
+    """
+    if isinstance(value, int):
+        return str(value)
+    if value == int(value) and abs(value) < 1e21:
+        return str(int(value))
+    mantissa, _, exponent = repr(value).partition("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent):+03d}" if exponent else mantissa
+
+
+def scalar_text(value: Any, *, null: str) -> str:
+    """Return a JSON scalar as text, as it stands in an argument.
+
+    Args:
+        value: a string, number, bool or None.
+        null: what None is written as.
+    """
+    if value is None:
+        return null
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return number_text(value) if isinstance(value, int | float) else str(value)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Say whether two JSON values are equal; true is not 1, but 1 is 1.0."""
+    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+
+
+def _ordered(left: Any, right: Any) -> bool:
+    return _order_kind(left) is not None and _order_kind(left) is _order_kind(right)
+
+
+def _order_kind(value: Any) -> type | None:
+    if isinstance(value, bool) or value is None or isinstance(value, Mapping):
+        return None
+    if isinstance(value, str):
+        return str
+    return None if isinstance(value, Sequence) else float
+
+
+#: Compares two JSON values, for the operators that both template languages have.
+COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "==": same,
+    "!=": lambda a, b: not same(a, b),
+    "<": lambda a, b: _ordered(a, b) and a < b,
+    "<=": lambda a, b: _ordered(a, b) and a <= b,
+    ">": lambda a, b: _ordered(a, b) and a > b,
+    ">=": lambda a, b: _ordered(a, b) and a >= b,
+}
