@@ -1,0 +1,126 @@
+"""What an observer tells: one change of one object, and its kinds."""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from listwatch.objects import Object
+
+
+class ChangeType(StrEnum):
+    """Why a change is told.
+
+    `LISTED`, `RELISTED` and `RESYNC` are what the original command calls `Sync`.
+    """
+
+    #: Found by the first list.
+    LISTED = "Listed"
+    ADDED = "Added"
+    UPDATED = "Updated"
+    #: Found, new or changed or the same, by a later list that replaced a broken watch.
+    RELISTED = "Relisted"
+    #: Told again, unchanged, because the resync period is over.
+    RESYNC = "Resync"
+    DELETED = "Deleted"
+
+    @property
+    def plain(self) -> str:
+        """The original command's word: Sync, Added, Updated or Deleted."""
+        return self.value if self in _PLAIN else "Sync"
+
+
+_PLAIN = frozenset({ChangeType.ADDED, ChangeType.UPDATED, ChangeType.DELETED})
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One change of one object.
+
+    Attributes:
+        type: why it is told.
+        key: the object's "namespace/name", or "name".
+        object: its new state; its last known one if it is deleted, None if nothing is known.
+        old: the state that was told before; None for a new object.
+        resource: which of the observed resources it is of, as the user named it.
+        final_state_unknown: the deletion itself was missed, so `object` may be stale.
+    """
+
+    type: ChangeType
+    key: str
+    object: Object | None
+    old: Object | None = None
+    resource: str = ""
+    final_state_unknown: bool = False
+
+    @property
+    def resource_version(self) -> str:
+        """The version of `object`; empty where nothing is known."""
+        return self.object.resource_version if self.object is not None else ""
+
+
+def merged(earlier: Change, later: Change) -> Change | None:
+    """Return the one change that two of one object's life amount to, None if to nothing.
+
+    Only for changes that `mergeable` allows.
+    """
+    if later.type is ChangeType.DELETED:
+        if earlier.old is None and earlier.type is not ChangeType.DELETED:
+            return None  # it was never told to be there
+        return msgspec.structs.replace(later, old=earlier.old)
+    resync = later.type is ChangeType.RESYNC
+    kind = earlier.type if earlier.old is None or resync else later.type
+    return msgspec.structs.replace(later, type=kind, old=earlier.old)
+
+
+def mergeable(earlier: Change, later: Change) -> bool:
+    """Say whether a later change of one object may be told together with the one before it."""
+    return earlier.type is not ChangeType.DELETED and later.key == earlier.key
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A field that differs between two states of an object.
+
+    Attributes:
+        path: such as `spec.containers[0].image`; a name that is no word is quoted in brackets.
+        old: the value before; `MISSING` where there was none.
+        new: the value after; `MISSING` where there is none.
+    """
+
+    path: str
+    old: Any
+    new: Any
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "(none)"
+
+
+#: Stands for the value of a field that is not there.
+MISSING = _Missing()
+
+
+def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
+    """Yield the fields that differ between two decoded JSON values, the deepest that can be named.
+
+    Lists are compared place by place. Fields come in the order of the new value, then those that
+    are gone.
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in [*new, *(name for name in old if name not in new)]:
+            before, after = old.get(name, MISSING), new.get(name, MISSING)
+            yield from differences(before, after, _below(path, name))
+    elif isinstance(old, list) and isinstance(new, list):
+        for place in range(max(len(old), len(new))):
+            before = old[place] if place < len(old) else MISSING
+            after = new[place] if place < len(new) else MISSING
+            yield from differences(before, after, f"{path}[{place}]")
+    elif type(old) is not type(new) or old != new:
+        yield Difference(path, old, new)
+
+
+def _below(path: str, name: str) -> str:
+    if not name.replace("-", "_").isidentifier():
+        return f"{path}[{msgspec.json.encode(name).decode()}]"
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,207 @@
+"""Which change is run next: several at a time, one object's in order and never two at once."""
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from listwatch.clock import Clock, Timer
+from listwatch.observe.changes import Change, mergeable, merged
+
+
+class DispatchStatistics(msgspec.Struct, frozen=True):
+    """What a dispatcher holds and did.
+
+    Attributes:
+        waiting: changes that wait for their turn.
+        running: changes that are run at this moment.
+        finished: changes that were run.
+        collapsed: changes that were told together with a later one of their object.
+    """
+
+    waiting: int
+    running: int
+    finished: int
+    collapsed: int
+
+
+class _Entry(msgspec.Struct):
+    change: Change
+    numbers: list[int]
+    due: float
+
+
+class _Lane(msgspec.Struct):
+    """The changes of one object."""
+
+    entries: deque[_Entry]
+    running: bool = False
+    timer: Timer | None = None
+
+
+class Dispatcher:
+    """Runs changes in the order of their arrival, so many at a time as asked for.
+
+    One object's changes run one after the other. With one at a time, the order is that of
+    arrival over all objects. For one event loop; `submit` never waits, so whoever observes is
+    never held up by what runs.
+
+    Args:
+        run: runs one change; what it raises ends `work`.
+        parallel: how many may run at a time.
+        debounce: seconds that an object's first change waits for more of them; those that come
+            meanwhile are told as one, with the latest state. 0 tells each.
+        clock: tells the time.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Change], Awaitable[None]],
+        *,
+        parallel: int = 1,
+        debounce: float = 0.0,
+        clock: Clock,
+    ) -> None:
+        self._run = run
+        self._parallel = parallel
+        self._debounce = debounce
+        self._clock = clock
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._ready: list[tuple[int, tuple[str, str]]] = []
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._last = 0
+        self._unfinished: set[int] = set()
+        self._oldest = 1  # every number below it is finished
+        self._floor_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._stopped = False
+        self._running = self._finished = self._collapsed = 0
+
+    def submit(self, change: Change) -> int:
+        """Take a change; return its number, which grows by one with each."""
+        self._last += 1
+        number = self._last
+        self._unfinished.add(number)
+        lane_key = (change.resource, change.key)
+        lane = self._lanes.get(lane_key)
+        if lane is None:
+            lane = self._lanes[lane_key] = _Lane(deque())
+        if self._debounce and lane.entries and mergeable(lane.entries[-1].change, change):
+            self._collapse(lane, change, number)
+        else:
+            due = self._clock.now() + self._debounce
+            lane.entries.append(_Entry(change, [number], due))
+        self._offer(lane_key, lane)
+        return number
+
+    def _collapse(self, lane: _Lane, change: Change, number: int) -> None:
+        entry = lane.entries[-1]
+        self._collapsed += 1
+        together = merged(entry.change, change)
+        if together is None:
+            lane.entries.pop()
+            self._finish([*entry.numbers, number])
+        else:
+            entry.change = together
+            entry.numbers.append(number)
+
+    def _offer(self, key: tuple[str, str], lane: _Lane) -> None:
+        """Make a lane's first change ready to run, or set the timer that will."""
+        if lane.running or lane.timer is not None:
+            return
+        if not lane.entries:
+            self._lanes.pop(key, None)
+            return
+        first = lane.entries[0]
+        wait = first.due - self._clock.now() if self._debounce else 0.0
+        if wait > 0:
+            lane.timer = self._clock.call_later(wait, self._due, key, lane)
+            return
+        heapq.heappush(self._ready, (first.numbers[0], key))
+        while self._idle:
+            waiter = self._idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                break
+
+    def _due(self, key: tuple[str, str], lane: _Lane) -> None:
+        lane.timer = None
+        self._offer(key, lane)
+
+    async def work(self) -> None:
+        """Run changes until `stop`, or until one raises; then the others end first."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self._parallel):
+                tasks.create_task(self._work())
+
+    async def _work(self) -> None:
+        while not self._stopped:
+            taken = self._take()
+            if taken is None:
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._idle.append(waiter)
+                await waiter
+                continue
+            key, lane, entry = taken
+            lane.running = True
+            self._running += 1
+            try:
+                await self._run(entry.change)
+            finally:
+                self._running -= 1
+                lane.running = False
+            self._finished += 1
+            self._finish(entry.numbers)
+            self._offer(key, lane)
+
+    def _take(self) -> tuple[tuple[str, str], _Lane, _Entry] | None:
+        while self._ready:
+            number, key = heapq.heappop(self._ready)
+            lane = self._lanes.get(key)
+            # A lane may have been offered twice, or have lost its first change to a merge.
+            if lane and not lane.running and lane.entries and lane.entries[0].numbers[0] == number:
+                return key, lane, lane.entries.popleft()
+        return None
+
+    def _finish(self, numbers: list[int]) -> None:
+        self._unfinished.difference_update(numbers)
+        while self._oldest <= self._last and self._oldest not in self._unfinished:
+            self._oldest += 1
+        waiting = []
+        for number, waiter in self._floor_waiters:
+            if number >= self._oldest:
+                waiting.append((number, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+        self._floor_waiters = waiting
+
+    @property
+    def last(self) -> int:
+        """The number of the latest change."""
+        return self._last
+
+    @property
+    def finished_up_to(self) -> int:
+        """The highest number at and below which every change is finished."""
+        return self._oldest - 1
+
+    async def finished(self, number: int) -> None:
+        """Wait until every change up to this number is finished."""
+        if number < self._oldest:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._floor_waiters.append((number, waiter))
+        await waiter
+
+    def stop(self) -> None:
+        """Start nothing more; `work` returns when what runs has ended."""
+        self._stopped = True
+        for waiter in self._idle:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def statistics(self) -> DispatchStatistics:
+        """Return what it holds and did."""
+        waiting = sum(len(lane.entries) for lane in self._lanes.values())
+        return DispatchStatistics(waiting, self._running, self._finished, self._collapsed)

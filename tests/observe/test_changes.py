@@ -1,0 +1,49 @@
+from listwatch.objects import Object
+from listwatch.observe.changes import MISSING, Change, ChangeType, differences, merged
+
+
+def _object(version: int) -> Object:
+    return Object.from_dict({"metadata": {"name": "a", "resourceVersion": str(version)}})
+
+
+def test_lists_and_resyncs_are_called_sync_as_in_the_original() -> None:
+    assert [kind.plain for kind in ChangeType] == [
+        "Sync",
+        "Added",
+        "Updated",
+        "Sync",
+        "Sync",
+        "Deleted",
+    ]
+
+
+def test_differences_name_the_deepest_fields_that_changed() -> None:
+    old = {"a": {"b": 1, "same": [1]}, "list": [{"x": 1}, 2], "gone": None, "t": True}
+    new = {"a": {"b": 2, "same": [1]}, "list": [{"x": 1}, 3, 4], "new/key": {}, "t": 1}
+    assert [(d.path, d.old, d.new) for d in differences(old, new)] == [
+        ("a.b", 1, 2),
+        ("list[1]", 2, 3),
+        ("list[2]", MISSING, 4),
+        ('["new/key"]', MISSING, {}),
+        ("t", True, 1),
+        ("gone", None, MISSING),
+    ]
+
+
+def test_an_addition_and_updates_amount_to_an_addition_with_the_latest_state() -> None:
+    added = Change(ChangeType.ADDED, "a", _object(1))
+    updated = Change(ChangeType.UPDATED, "a", _object(2), old=_object(1))
+    assert merged(added, updated) == Change(ChangeType.ADDED, "a", _object(2))
+
+
+def test_updates_amount_to_one_from_the_first_old_state_to_the_latest() -> None:
+    first = Change(ChangeType.UPDATED, "a", _object(2), old=_object(1))
+    second = Change(ChangeType.UPDATED, "a", _object(3), old=_object(2))
+    assert merged(first, second) == Change(ChangeType.UPDATED, "a", _object(3), old=_object(1))
+
+
+def test_what_came_and_went_amounts_to_nothing_and_what_was_known_to_a_deletion() -> None:
+    deleted = Change(ChangeType.DELETED, "a", _object(3), old=_object(2))
+    assert merged(Change(ChangeType.ADDED, "a", _object(2)), deleted) is None
+    updated = Change(ChangeType.UPDATED, "a", _object(2), old=_object(1))
+    assert merged(updated, deleted) == Change(ChangeType.DELETED, "a", _object(3), old=_object(1))
