@@ -1,0 +1,79 @@
+"""One place for what goes wrong: every loop of the cache tells its failures to one callable."""
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from listwatch.clock import Clock
+
+_log = logging.getLogger("listwatch")
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that went wrong and was survived.
+
+    Attributes:
+        error: what was raised or received.
+        doing: what was tried, in a word or two: "list", "watch", "decode", "handler" …
+        name: of the informer, reflector or queue; may be empty.
+        key: of the object that it was about, where it was about one.
+        delay: seconds until the next try; None where nothing will be tried again.
+    """
+
+    error: BaseException
+    doing: str
+    name: str = ""
+    key: str | None = None
+    delay: float | None = None
+
+    def __str__(self) -> str:
+        what = f"{self.name}: {self.doing}" if self.name else self.doing
+        if self.key is not None:
+            what = f"{what} {self.key}"
+        text = " ".join(str(self.error).split()) or type(self.error).__name__
+        again = "" if self.delay is None else f"; next try in {self.delay:.1f} s"
+        return f"{what}: {text}{again}"
+
+
+#: Is told of every failure, in the task where it happened. Must not block, and must not raise:
+#: what it raises ends the loop that told it.
+OnError: TypeAlias = Callable[[Failure], None]
+
+
+class LogFailures:
+    """Logs failures as warnings, one line each, those of one kind at most once in a while.
+
+    Kinds are told apart by name, by what was tried, and by the error's type. Not thread-safe.
+
+    Args:
+        clock: for the limit.
+        seconds: at least so much time between two lines of one kind.
+        logger: where to; "listwatch" if not given.
+    """
+
+    #: Beyond so many kinds everything is forgotten and may be logged again.
+    _MOST_KINDS = 1000
+
+    def __init__(
+        self, clock: Clock, *, seconds: float = 10.0, logger: logging.Logger = _log
+    ) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._logger = logger
+        self._seen: dict[tuple[str, str, type[BaseException]], tuple[float, int]] = {}
+
+    def __call__(self, failure: Failure) -> None:
+        """Log the failure, or count it for the next line of its kind."""
+        kind = (failure.name, failure.doing, type(failure.error))
+        now = self._clock.now()
+        last, left_out = self._seen.get(kind, (None, 0))
+        if last is not None and now - last < self._seconds:
+            self._seen[kind] = (last, left_out + 1)
+            return
+        if len(self._seen) >= self._MOST_KINDS:
+            self._seen.clear()
+        self._seen[kind] = (now, 0)
+        more = f" ({left_out} more like this since)" if left_out else ""
+        self._logger.warning("%s%s", failure, more)

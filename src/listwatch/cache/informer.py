@@ -1,0 +1,236 @@
+"""A cache of one resource with one handler: the smallest whole of this package."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
+
+import msgspec
+
+from listwatch.cache.backoff import Backoff
+from listwatch.cache.controller import Config, Controller, ControllerStatistics
+from listwatch.cache.delta_fifo import DeltaFIFO
+from listwatch.cache.delta_processing import DeltaProcessor
+from listwatch.cache.deltas import Delta, Deltas, DeltaType, Queue, Transformer
+from listwatch.cache.failures import Failure, LogFailures, OnError
+from listwatch.cache.handlers import HandlerCaller, HandlerStatistics, ResourceEventHandler
+from listwatch.cache.list_watch import Decode, ListerWatcher
+from listwatch.cache.ordered_fifo import OrderedFIFO
+from listwatch.cache.reflector import Reflector
+from listwatch.cache.store import Indexer, IndexFunc, Store, StoreStatistics
+from listwatch.clock import Clock
+from listwatch.objects import Object, ObjectDecoder
+
+#: Which queue stands between reflector and store: "ordered" keeps the server's order and tells
+#: what a relist left unchanged to nobody; "delta" keeps what was not processed by key. A callable
+#: makes one of the caller's own for the indexer that it is given.
+FIFOChoice: TypeAlias = Literal["ordered", "delta"] | Callable[[Indexer], Queue]
+
+
+class InformerStatistics(msgspec.Struct, frozen=True):
+    """What an informer has done.
+
+    Attributes:
+        controller: reflector and queue.
+        store: the cache.
+        handler: what the handler was told.
+    """
+
+    controller: ControllerStatistics
+    store: StoreStatistics
+    handler: HandlerStatistics
+
+
+class Informer:
+    """Keeps an indexer equal to a resource on a server, and tells one handler of every change.
+
+    The store has a change before the handler hears of it. The handler is told one change after
+    the other; while it waits, the store waits too, and changes wait in the queue. A slow handler
+    is better served by a `SharedInformer`.
+
+    Start it by `async with informer:`, or by `run` in a task of one's own. It runs once. For one
+    event loop; the indexer may be read from any thread.
+
+    Args:
+        list_watch: the resource.
+        handler: is told of every change.
+        indexers: index functions by name.
+        resync_period: seconds between two times that the handler is told of every object again.
+        fifo: the queue.
+        fields: a Struct of the fields to keep decoded with each object (see `ObjectDecoder`).
+        decode: makes the objects of bytes, in place of `fields`.
+        transformer: changes objects before they are stored.
+        name: for logs and metrics.
+        clock: time.
+        page_size: of lists.
+        watch_list: get the present state by a stream where the server can.
+        on_error: is told of every failure; logs them if not given.
+        backoff: the waits after failures.
+        rng: chance.
+
+    Raises:
+        ValueError: both `fields` and `decode`.
+    """
+
+    def __init__(
+        self,
+        list_watch: ListerWatcher,
+        handler: ResourceEventHandler,
+        *,
+        indexers: Mapping[str, IndexFunc] | None = None,
+        resync_period: float | None = None,
+        fifo: FIFOChoice = "ordered",
+        fields: type[msgspec.Struct] | None = None,
+        decode: Decode | None = None,
+        transformer: Transformer | None = None,
+        name: str = "",
+        clock: Clock | None = None,
+        page_size: int = 500,
+        watch_list: bool = True,
+        on_error: OnError | None = None,
+        backoff: Backoff | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        if fields is not None and decode is not None:
+            raise ValueError("an informer takes fields= or decode=, not both")
+        self.name = name
+        clock = clock if clock is not None else Clock()
+        on_error = on_error if on_error is not None else LogFailures(clock)
+        self.indexer = Indexer(indexers=indexers, clock=clock)
+        self._caller = HandlerCaller(handler, on_error=on_error, clock=clock, name=name)
+        self._ordered = fifo == "ordered"
+        self._processor = DeltaProcessor(
+            self.indexer, on_error=on_error, clock=clock, name=name, ordered=self._ordered
+        )
+        self._queue = make_queue(
+            fifo, self.indexer, transformer=transformer, clock=clock, on_error=on_error, name=name
+        )
+        self._controller = Controller(
+            Config(
+                queue=self._queue,
+                lister_watcher=list_watch,
+                process_batch=self._process,
+                full_resync_period=resync_period,
+                name=name,
+                decode=decode if decode is not None else ObjectDecoder(fields=fields),
+                clock=clock,
+                page_size=page_size,
+                watch_list=watch_list,
+                known=newest_of(self._queue, self.indexer),
+                on_error=on_error,
+                backoff=backoff,
+                rng=rng,
+            )
+        )
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def store(self) -> Indexer:
+        """The indexer, by the seed's other name."""
+        return self.indexer
+
+    @property
+    def reflector(self) -> Reflector:
+        """What lists and watches."""
+        return self._controller.reflector
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether the handler was told of everything that was there at the beginning."""
+        return self._controller.has_synced
+
+    async def wait_for_sync(self) -> None:
+        """Wait until the handler was told of everything that was there at the beginning.
+
+        Raises:
+            StoppedError: the informer has ended before that.
+        """
+        await self._controller.wait_for_sync()
+
+    def statistics(self) -> InformerStatistics:
+        """Return what has been done until now."""
+        return InformerStatistics(
+            controller=self._controller.statistics(),
+            store=self.indexer.statistics(),
+            handler=self._caller.statistics(),
+        )
+
+    async def run(self) -> None:
+        """Keep the cache until cancelled."""
+        await self._controller.run()
+
+    async def __aenter__(self) -> Self:
+        if self._tasks is not None:
+            raise RuntimeError("an informer runs once; make another one")
+        self._tasks = asyncio.TaskGroup()
+        await self._tasks.__aenter__()
+        self._running = self._tasks.create_task(self.run())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._tasks is not None and self._running is not None  # noqa: S101, PT018 - for the type checker
+        self._running.cancel()
+        await self._tasks.__aexit__(kind, error, traceback)
+
+    async def _process(self, batch: Sequence[Deltas]) -> None:
+        changes = await self._processor.apply(batch)
+        if not self._ordered and not self._queue.statistics().depth:
+            # Without an order only an empty queue says up to where everything was applied.
+            self.indexer.bookmark(self.reflector.last_sync_resource_version)
+        await self._caller.tell(changes)
+
+
+def make_queue(
+    choice: FIFOChoice,
+    indexer: Indexer,
+    *,
+    transformer: Transformer | None,
+    clock: Clock,
+    on_error: OnError,
+    name: str,
+) -> Queue:
+    """Make the queue that stands before an indexer."""
+
+    def report(error: Exception) -> None:
+        key = getattr(error, "key", None)
+        on_error(Failure(error=error, doing="queue", name=name, key=key))
+
+    if choice == "ordered":
+        return OrderedFIFO(transformer=transformer, clock=clock, on_error=report)
+    if choice == "delta":
+        return DeltaFIFO(
+            known_objects=indexer,
+            transformer=transformer,
+            emit_replaced=True,
+            clock=clock,
+            on_error=report,
+        )
+    return choice(indexer)
+
+
+@runtime_checkable
+class _TellsNewest(Protocol):
+    def newest(self, key: str) -> Delta | None: ...
+
+
+def newest_of(queue: Queue, store: Store) -> Callable[[str], Object | None]:
+    """Return a function that gives the newest object of a key in a queue or the store behind it."""
+    if not isinstance(queue, _TellsNewest):
+        return store.get_by_key
+    newest_queued = queue.newest
+
+    def newest(key: str) -> Object | None:
+        delta = newest_queued(key)
+        if delta is None:
+            return store.get_by_key(key)
+        gone = delta.type is DeltaType.DELETED
+        return delta.object if isinstance(delta.object, Object) and not gone else None
+
+    return newest
