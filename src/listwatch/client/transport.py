@@ -1,0 +1,642 @@
+"""A streaming HTTP/1.1 transport for lists and watches, on `asyncio.Protocol` and httptools.
+
+It only does what a long answer of an API server needs, and hands on the pieces of a body as the
+parser found them, since a watch event that is an HTTP chunk of its own then is one piece: no byte
+is joined or searched here. What it leaves to aiohttp: other methods than GET, proxies, redirects,
+cookies. Needs the extra `listwatch[httptools]`.
+"""
+
+import asyncio
+import re
+import socket
+import zlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from ssl import SSLCertVerificationError, SSLContext, SSLError
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+import msgspec
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from listwatch.clock import Clock, Timer
+from listwatch.errors import DisconnectedError, FrameError
+
+try:
+    import httptools
+except ImportError as missing:
+    raise ImportError(
+        "listwatch.client.transport needs httptools: pip install 'listwatch[httptools]'"
+    ) from missing
+
+#: The status line and headers of an answer, those of 1xx answers before it included, in bytes.
+MAX_HEAD_BYTES: Final = 64 * 1024
+#: Bytes from the network that may wait for a slow reader before the connection is paused.
+MAX_WAITING_BYTES: Final = 1024 * 1024
+#: Bytes that one step of decompression may give.
+MAX_DECODED_BYTES: Final = 1024 * 1024
+#: A TLS handshake is limited by `connect_timeout` on the injected clock, not by asyncio's timer.
+_NO_TIMEOUT: Final = 7 * 24 * 3600.0
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
+_FIELD_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # RFC 9110, 5.5
+_URL = re.compile(r"[\x21-\x7e]+")
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where a request goes; connections of equal targets are interchangeable.
+
+    Attributes:
+        host, port: from the URL; an IPv6 address without brackets.
+        authority: both as the Host header wants them.
+        ssl: None is plain text.
+        server_hostname: the name that the certificate must have.
+        unix_socket: the path of a socket to connect to in place of host and port.
+    """
+
+    host: str
+    port: int
+    authority: str
+    ssl: SSLContext | None
+    server_hostname: str | None
+    unix_socket: str | None
+
+    def __str__(self) -> str:
+        return self.unix_socket or self.authority
+
+
+class _Connection(asyncio.Protocol):
+    """One connection and the answer that is being read from it.
+
+    The parser appends each piece of a body to `_pieces` without a Python call in between; the
+    reader takes the whole list. While there is no parser no answer is expected, and whatever
+    comes ends the connection.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._transport: asyncio.Transport | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._pieces: list[bytes] = []
+        self.on_body: Callable[[bytes], None] = self._pieces.append
+        self._waiter: asyncio.Future[None] | None = None
+        self._paused = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self.status = 0
+        self.reason = b""
+        self.headers: CIMultiDict[str] = CIMultiDict()
+        self.unanswered = True
+        self.complete = False
+        self._has_head = False
+        self._keeps_alive = False
+        self._ends_with_connection = False
+        self._error: Exception | None = None
+        self._overhead_bytes = 0
+        self._waiting_bytes = 0
+        self._pieces.clear()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - asyncio's contract
+        self._transport = transport
+        _find_dead_hosts(transport.get_extra_info("socket"))
+
+    def data_received(self, data: bytes) -> None:
+        parser = self._parser
+        if parser is None:
+            self.abort()
+            return
+        self.unanswered = False
+        received, had = len(data), len(self._pieces)
+        try:
+            if not self._has_head:
+                data = self._feed_head(parser, data)
+            if data:
+                parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(FrameError(f"{self._target} switched protocols, which nobody asked for"))
+        except httptools.HttpParserError as error:
+            if self.complete:  # bytes after the answer: it stands, but nothing may follow it
+                self.abort()
+            else:
+                self._fail(FrameError(f"{self._target} sent no valid HTTP/1.1 answer: {error}"))
+        if len(self._pieces) > had:
+            self._overhead_bytes = 0
+            self._waiting_bytes += received
+            if self._waiting_bytes >= MAX_WAITING_BYTES and not self._paused:
+                self._pause()
+        elif self._has_head and not self.complete:
+            # Neither body nor end: chunk extensions or trailers, which llhttp does not bound.
+            self._overhead_bytes += received
+            if self._overhead_bytes > MAX_HEAD_BYTES:
+                self._fail(FrameError(f"{self._target} sent over {MAX_HEAD_BYTES} B of trailers"))
+        if self.complete:
+            self._parser = None
+        self._wake()
+
+    def _feed_head(self, parser: httptools.HttpResponseParser, data: bytes) -> bytes:
+        part = data[: MAX_HEAD_BYTES - self._overhead_bytes]
+        self._overhead_bytes += len(part)
+        parser.feed_data(part)
+        if not self._has_head and self._overhead_bytes >= MAX_HEAD_BYTES:
+            self._fail(FrameError(f"{self._target} sent headers over {MAX_HEAD_BYTES} B"))
+            return b""
+        return data[len(part) :]
+
+    def eof_received(self) -> None:
+        """Let asyncio close the connection, which `connection_lost` then judges."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._parser = None
+        if not self.complete and self._error is None:
+            if self._ends_with_connection and exc is None:
+                self.complete = True
+            elif self.unanswered:
+                self._error = DisconnectedError(f"{self._target}: closed without an answer")
+            else:
+                self._error = DisconnectedError(f"{self._target}: connection cut in mid-answer")
+            if self._error is not None:
+                self._error.__cause__ = exc
+        self._wake()
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise FrameError("a second answer to one request")
+
+    def on_status(self, status: bytes) -> None:
+        self.reason += status
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._has_head:  # else it is a trailer
+            self.headers.add(
+                name.decode("latin-1"), value.strip(b" \t").decode("utf-8", "surrogateescape")
+            )
+
+    def on_headers_complete(self) -> None:
+        if self._parser is None:
+            return
+        self.status = self._parser.get_status_code()
+        if self.status < 200:  # an interim answer: RFC 9110, 15.2
+            self.reason = b""
+            self.headers.clear()
+            return
+        self._has_head = True
+        self._overhead_bytes = 0
+        # RFC 9112, 6.3: what has no other end lasts as long as the connection.
+        codings = self.headers.get("Transfer-Encoding", "").rpartition(",")
+        self._ends_with_connection = (
+            "Content-Length" not in self.headers and codings[2].strip().lower() != "chunked"
+        )
+
+    def on_message_complete(self) -> None:
+        if self._has_head and self._parser is not None:
+            self.complete = True
+            self._keeps_alive = self._parser.should_keep_alive()
+
+    # What the reader calls.
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether another request may be sent on this connection."""
+        return (
+            self._transport is not None
+            and not self._transport.is_closing()
+            and self._parser is None
+            and self._keeps_alive
+        )
+
+    def send(self, request: bytes) -> None:
+        """Send a request, and read the answer anew."""
+        if self._transport is None:  # lost since it was made: `connection_lost` has said so
+            return
+        self._reset()
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport.write(request)
+
+    def rest(self) -> None:
+        """Forget the answer; the connection waits for the next request."""
+        self._pieces.clear()
+        self._resume()
+
+    def abort(self) -> None:
+        """Close the connection at once, without a word to the other side."""
+        self._parser = None
+        self._keeps_alive = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def read_head(self) -> None:
+        """Wait for the status and the headers."""
+        while not self._has_head:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+
+    async def read_pieces(self) -> list[bytes]:
+        """Return the pieces of the body that have come; an empty list is its end."""
+        while not self._pieces:
+            if self.complete:
+                return self._pieces
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        pieces = self._pieces.copy()
+        self._pieces.clear()
+        self._waiting_bytes = 0
+        self._resume()
+        return pieces
+
+    def _pause(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _fail(self, error: Exception) -> None:
+        self._error = error
+        self.abort()
+
+    async def _wait(self) -> None:
+        if self._waiter is not None:
+            raise RuntimeError("an answer has one reader")
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _Decoder:
+    """Takes the compression off a body, so much in one step that memory stays bounded."""
+
+    def __init__(self, coding: str) -> None:
+        self._coding = coding
+        self._waiting: deque[bytes] = deque()
+        self._inflate: zlib._Decompress | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        return bool(self._waiting)
+
+    def feed(self, pieces: list[bytes]) -> None:
+        self._waiting.extend(pieces)
+
+    def decode(self) -> list[bytes]:
+        """Return what the bytes fed so far give, `MAX_DECODED_BYTES` of it at most."""
+        decoded: list[bytes] = []
+        room = MAX_DECODED_BYTES
+        while self._waiting and room:
+            piece = self._waiting.popleft()
+            if self._inflate is None:
+                self._inflate = zlib.decompressobj(self._window_bits(piece))
+            try:
+                data = self._inflate.decompress(piece, room)
+            except zlib.error as error:
+                raise FrameError(f"a body that is no {self._coding}: {error}") from error
+            if data:
+                decoded.append(data)
+                room -= len(data)
+            rest = self._inflate.unconsumed_tail
+            if self._inflate.eof:  # another member may follow: RFC 1952, 2.2
+                rest = self._inflate.unused_data
+                self._inflate = None
+            if rest:
+                self._waiting.appendleft(rest)
+        return decoded
+
+    def _window_bits(self, piece: bytes) -> int:
+        if self._coding == "gzip":
+            return zlib.MAX_WBITS | 16
+        # "deflate" should be zlib's format, yet some send it bare: RFC 9110, 8.4.1.2.
+        return zlib.MAX_WBITS if piece[0] & 0x0F == 8 else -zlib.MAX_WBITS
+
+    def finish(self) -> None:
+        if self._inflate is not None:
+            raise FrameError(f"a {self._coding} body that ends in the middle")
+
+
+class Response:
+    """An answer whose head has come: iterate over it, once and in one task, for its body.
+
+    Each step gives a list of one or more pieces of the body, in order, none of them empty: what
+    came since the last step, cut where the HTTP chunks and the reads from the network end. The
+    iteration ends with the body. It raises `DisconnectedError` when the connection broke before
+    that, after all that came has been given, and `FrameError` for bytes that are not HTTP/1.1 or
+    not of the announced Content-Encoding. A reader that is cancelled may go on later.
+
+    Attributes:
+        status: the code; a redirect is an answer like any other.
+        reason: the words beside it, as sent.
+        headers: by their names in any case; without the trailers.
+    """
+
+    def __init__(self, connection: _Connection) -> None:
+        self.status: Final = connection.status
+        self.reason: Final = connection.reason.decode("latin-1")
+        self.headers: Final = CIMultiDictProxy(connection.headers)
+        self._connection = connection
+        coding = ",".join(self.headers.getall("Content-Encoding", ())).strip().lower()
+        if coding not in {"", "identity", "gzip", "x-gzip", "deflate"}:
+            raise FrameError(f"an answer in the Content-Encoding {coding!r}, which is not known")
+        self._decoder = None if coding in {"", "identity"} else _Decoder(coding.removeprefix("x-"))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[bytes]:
+        decoder = self._decoder
+        if decoder is not None:
+            return await self._next_decoded(decoder)
+        pieces = await self._connection.read_pieces()
+        if not pieces:
+            raise StopAsyncIteration
+        return pieces
+
+    async def _next_decoded(self, decoder: _Decoder) -> list[bytes]:
+        if decoder.is_behind:  # one large step in a turn of the event loop
+            await asyncio.sleep(0)
+        while not (decoded := decoder.decode()):
+            pieces = await self._connection.read_pieces()
+            if not pieces:
+                decoder.finish()
+                raise StopAsyncIteration
+            decoder.feed(pieces)
+        return decoded
+
+    async def read(self, max_bytes: int) -> bytes:
+        """Return the whole body, such as an error's; raises `FrameError` if it is longer."""
+        body = bytearray()
+        async for pieces in self:
+            for piece in pieces:
+                body += piece
+            if len(body) > max_bytes:
+                raise FrameError(f"a body of over {max_bytes} B")
+        return bytes(body)
+
+
+class ConnectionPool:
+    """Connections that wait for the next list of the same server.
+
+    For one event loop. Close it at the end; until then each connection is closed after
+    `idle_seconds` without a request.
+
+    Args:
+        clock: measures the idle time.
+        max_idle: how many may wait at once; more are closed.
+        idle_seconds: how long one waits; less than servers and load balancers do.
+    """
+
+    def __init__(self, clock: Clock, *, max_idle: int = 4, idle_seconds: float = 30.0) -> None:
+        self._clock = clock
+        self._max_idle = max_idle
+        self._idle_seconds = idle_seconds
+        self._idle: list[tuple[Target, _Connection, Timer]] = []
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    def _take(self, target: Target) -> _Connection | None:
+        for entry in reversed(self._idle):
+            if entry[0] == target:
+                self._idle.remove(entry)
+                entry[2].cancel()
+                if entry[1].is_idle:
+                    return entry[1]
+        return None
+
+    def _give(self, target: Target, connection: _Connection) -> None:
+        if not connection.complete or not connection.is_idle or len(self) >= self._max_idle:
+            connection.abort()
+            return
+        connection.rest()
+        timer = self._clock.call_later(self._idle_seconds, self._expire, connection)
+        self._idle.append((target, connection, timer))
+
+    def _expire(self, connection: _Connection) -> None:
+        connection.abort()
+        self._idle = [entry for entry in self._idle if entry[1] is not connection]
+
+    def close(self) -> None:
+        """Close the connections that wait. Those in use are not kept when they are given back."""
+        self._max_idle = 0
+        for _, connection, timer in self._idle:
+            timer.cancel()
+            connection.abort()
+        self._idle.clear()
+
+
+@asynccontextmanager
+async def stream(
+    url: str,
+    headers: Mapping[str, str],
+    *,
+    clock: Clock,
+    ssl: SSLContext | None = None,
+    server_hostname: str | None = None,
+    unix_socket: str | None = None,
+    connect_timeout: float | None = 30.0,
+    headers_timeout: float | None = 75.0,
+    pool: ConnectionPool | None = None,
+) -> AsyncIterator[Response]:
+    """Send a GET request; entering returns the answer's head, leaving closes the connection.
+
+    A cancelled or failed body closes it in the same turn of the event loop, without waiting for
+    the other side. Reading pauses while `MAX_WAITING_BYTES` wait for the reader; there is no
+    limit of time on the body.
+
+    Args:
+        url: http or https, ASCII (other characters percent-encoded), without a user.
+        headers: sent as they are, after a Host header if there is none. Ask for `gzip` or
+            `deflate` by an Accept-Encoding of yours.
+        clock: all limits of time are measured with it.
+        ssl: needed for https, of no effect for http.
+        server_hostname: the name in the certificate, if it is not the URL's.
+        unix_socket: path of a socket to connect to; the URL's host then only names it.
+        connect_timeout: seconds for the address look-up, the connection and the TLS handshake.
+        headers_timeout: seconds from the request to the end of the answer's headers.
+        pool: where a connection is taken from, and put back after a whole answer. Meant for
+            lists. A request that gets no byte of an answer on a waiting connection, because the
+            server has just closed it, is sent once more on a new one (RFC 9110, 9.2.2).
+
+    Raises:
+        DisconnectedError: no connection (`refused` when nobody listens), none within
+            `connect_timeout`, or it was closed before the head was complete.
+        TimeoutError: no head within `headers_timeout`.
+        FrameError: what came is no HTTP/1.1 answer, or one in a coding that is not known.
+        ValueError: the URL or a header can't be sent.
+    """
+    target, request = _request(url, headers, ssl, server_hostname, unix_socket)
+    connection = None if pool is None else pool._take(target)  # noqa: SLF001 - of this module
+    is_reused = connection is not None
+    while True:
+        if connection is None:
+            connection = await _connect(target, clock, connect_timeout)
+        try:
+            connection.send(request)
+            try:
+                async with clock.timeout(headers_timeout):
+                    await connection.read_head()
+            except TimeoutError as error:
+                raise TimeoutError(
+                    f"{target} sent no answer within {headers_timeout:g} s"
+                ) from error
+            except DisconnectedError:
+                if not (is_reused and connection.unanswered):
+                    raise
+                is_reused = False
+            else:
+                yield Response(connection)
+                break
+        finally:
+            if pool is None:
+                connection.abort()
+            else:
+                pool._give(target, connection)  # noqa: SLF001 - of this module
+        connection = None
+
+
+def _request(
+    url: str,
+    headers: Mapping[str, str],
+    ssl: SSLContext | None,
+    server_hostname: str | None,
+    unix_socket: str | None,
+) -> tuple[Target, bytes]:
+    if not _URL.fullmatch(url):
+        raise ValueError("a URL has ASCII characters without spaces; percent-encode the others")
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
+        raise ValueError("a URL begins with http:// or https:// and a host, without a user")
+    is_secure = parts.scheme == "https"
+    if is_secure and ssl is None:
+        raise ValueError("https needs an SSLContext")
+    target = Target(
+        host=parts.hostname,
+        port=parts.port or (443 if is_secure else 80),
+        authority=parts.netloc,
+        ssl=ssl if is_secure else None,
+        server_hostname=(server_hostname or parts.hostname) if is_secure else None,
+        unix_socket=unix_socket,
+    )
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    lines = [f"GET {path} HTTP/1.1"]
+    if not any(name.lower() == "host" for name in headers):
+        lines.append(f"Host: {target.authority}")
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
+            raise ValueError(f"the header {name!r} has characters that HTTP does not allow")
+        lines.append(f"{name}: {value}")
+    return target, "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+async def _connect(target: Target, clock: Clock, connect_timeout: float | None) -> _Connection:
+    try:
+        async with clock.timeout(connect_timeout):
+            if target.unix_socket is not None:
+                return await _open(target, None)
+            return await _connect_to_any(target)
+    except TimeoutError as error:
+        raise DisconnectedError(f"{target}: no connection within {connect_timeout:g} s") from error
+
+
+async def _connect_to_any(target: Target) -> _Connection:
+    """Try the addresses in turn; asyncio's own way tells in words only whether all refused."""
+    errors: list[DisconnectedError] = []
+    for address in await _look_up(target):
+        try:
+            return await _open(target, address)
+        except DisconnectedError as error:
+            errors.append(error)
+    for failure in errors:
+        if not failure.refused:
+            raise failure
+    raise errors[0]
+
+
+async def _look_up(target: Target) -> list[str]:
+    kind = socket.SOCK_STREAM
+    try:
+        try:
+            found = socket.getaddrinfo(
+                target.host, target.port, type=kind, flags=socket.AI_NUMERICHOST
+            )
+        except socket.gaierror:  # a name, whose look-up may take long
+            found = await asyncio.get_running_loop().getaddrinfo(
+                target.host, target.port, type=kind
+            )
+    except socket.gaierror as error:
+        raise DisconnectedError(f"{target}: unknown host: {error.strerror}") from error
+    return [str(address[4][0]) for address in found]
+
+
+async def _open(target: Target, address: str | None) -> _Connection:
+    loop = asyncio.get_running_loop()
+    connection = _Connection(target)
+    handshake_timeout = None if target.ssl is None else _NO_TIMEOUT
+    try:
+        if target.unix_socket is not None:
+            await loop.create_unix_connection(
+                lambda: connection,
+                target.unix_socket,
+                ssl=target.ssl,
+                server_hostname=target.server_hostname,
+                ssl_handshake_timeout=handshake_timeout,
+            )
+        else:
+            await loop.create_connection(
+                lambda: connection,
+                address or target.host,
+                target.port,
+                ssl=target.ssl,
+                server_hostname=target.server_hostname,
+                ssl_handshake_timeout=handshake_timeout,
+            )
+    except asyncio.CancelledError:
+        connection.abort()  # asyncio closes it politely, which with TLS may take long
+        raise
+    except SSLCertVerificationError as error:
+        raise DisconnectedError(
+            f"{target}: the server's certificate is not trusted: {error.verify_message}"
+        ) from error
+    except SSLError as error:
+        raise DisconnectedError(f"{target}: no TLS: {error.reason or error}") from error
+    except (ConnectionRefusedError, FileNotFoundError) as error:
+        raise DisconnectedError(f"{target}: connection refused", refused=True) from error
+    except OSError as error:
+        raise DisconnectedError(f"{target}: no connection: {error.strerror or error}") from error
+    return connection
+
+
+def _find_dead_hosts(sock: socket.socket | None) -> None:
+    """Let the kernel give up a TCP connection within 60 s after its other side is gone.
+
+    By probes while the connection is silent (first after 30 s, then every 10 s), and by a limit
+    on unacknowledged bytes. Sockets of other families are left alone.
+    """
+    if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 30),
+        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 60_000),
+    ):
+        if (option := getattr(socket, name, None)) is not None:  # not every system has each
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
