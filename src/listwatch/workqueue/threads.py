@@ -29,8 +29,8 @@ class BlockingWorkQueue(Generic[K]):
         clock: the time for `get`'s limit.
 
     Raises:
-        RuntimeError: no event loop is running; or, from any method, the caller is in the queue's
-            own loop, which would wait for itself.
+        RuntimeError: no event loop is running; or, from a method that waits, the caller is in the
+            queue's own loop, which would wait for itself.
     """
 
     def __init__(self, queue: WorkQueue[K], *, clock: Clock | None = None) -> None:
@@ -165,18 +165,31 @@ class BlockingWorkQueue(Generic[K]):
             raise QueueClosedError("the event loop of the work queue is gone") from error
 
     def _ask(self, call: Callable[..., T], *arguments: object) -> T:
-        async def answer() -> T:
-            return call(*arguments)
+        self._refuse_own_thread()
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
-        return self._result(self._start(answer()))
+        def answer() -> None:
+            try:
+                future.set_result(call(*arguments))
+            except Exception as error:  # noqa: BLE001 - raised in the thread that asked
+                future.set_exception(error)
 
-    def _start(self, work: Coroutine[object, object, T]) -> "concurrent.futures.Future[T]":
-        """Let the loop do some work, which this thread, its owner, waits for."""
+        self._send(answer)
+        return self._result(future)
+
+    def _refuse_own_thread(self) -> None:
         if threading.get_ident() == self._thread:
-            work.close()
             raise RuntimeError(
                 "a BlockingWorkQueue is for other threads: in the event loop use its WorkQueue"
             )
+
+    def _start(self, work: Coroutine[object, object, T]) -> "concurrent.futures.Future[T]":
+        """Let the loop do some work, which this thread, its owner, waits for."""
+        try:
+            self._refuse_own_thread()
+        except RuntimeError:
+            work.close()
+            raise
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError as error:
