@@ -386,9 +386,9 @@ async def test_the_request_has_the_callers_headers_after_the_host() -> None:
             b"GET /api/v1/pods?watch=1&labelSelector=a%%3Db HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n"
             b"Accept: application/json\r\nX-E: \xe9\r\n\r\n" % server.port
         ]
-        async with stream(server.url, {"hOST": "other"}, clock=Clock()):
+        async with stream(server.url, [("hOST", "other"), ("G", "1"), ("G", "2")], clock=Clock()):
             pass
-        assert server.requests[1] == b"GET / HTTP/1.1\r\nhOST: other\r\n\r\n"
+        assert server.requests[1] == b"GET / HTTP/1.1\r\nhOST: other\r\nG: 1\r\nG: 2\r\n\r\n"
 
 
 @pytest.mark.parametrize(

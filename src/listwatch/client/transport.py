@@ -11,7 +11,7 @@ import re
 import socket
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from ssl import SSLCertVerificationError, SSLContext, SSLError
 from typing import Final, Self
@@ -444,7 +444,7 @@ class ConnectionPool:
 @asynccontextmanager
 async def stream(
     url: str,
-    headers: Mapping[str, str],
+    headers: Mapping[str, str] | Iterable[tuple[str, str]],
     *,
     clock: Clock,
     ssl: SSLContext | None = None,
@@ -462,8 +462,8 @@ async def stream(
 
     Args:
         url: http or https, ASCII (other characters percent-encoded), without a user.
-        headers: sent as they are, after a Host header if there is none. Ask for `gzip` or
-            `deflate` by an Accept-Encoding of yours.
+        headers: sent as they are, in order, after a Host header if there is none. A name that
+            comes twice needs pairs. Ask for `gzip` or `deflate` by an Accept-Encoding of yours.
         clock: all limits of time are measured with it.
         ssl: needed for https, of no effect for http.
         server_hostname: the name in the certificate, if it is not the URL's.
@@ -513,7 +513,7 @@ async def stream(
 
 def _request(
     url: str,
-    headers: Mapping[str, str],
+    headers: Mapping[str, str] | Iterable[tuple[str, str]],
     ssl: SSLContext | None,
     server_hostname: str | None,
     unix_socket: str | None,
@@ -536,9 +536,10 @@ def _request(
     )
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     lines = [f"GET {path} HTTP/1.1"]
-    if not any(name.lower() == "host" for name in headers):
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    if not any(name.lower() == "host" for name, _ in pairs):
         lines.append(f"Host: {target.authority}")
-    for name, value in headers.items():
+    for name, value in pairs:
         if not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
             raise ValueError(f"the header {name!r} has characters that HTTP does not allow")
         lines.append(f"{name}: {value}")
