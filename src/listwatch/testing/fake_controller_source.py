@@ -45,6 +45,9 @@ class Ending(Enum):
 END: Final = Ending.END
 SILENCE: Final = Ending.SILENCE
 
+#: What a source does with a request for initial events; see `FakeControllerSource`.
+WatchListMode: TypeAlias = Literal["yes", "invalid", "ignored"] | Exception
+
 #: What a request is answered with: an error to raise, or silence.
 Fault: TypeAlias = Exception | Literal[Ending.SILENCE]
 
@@ -176,7 +179,8 @@ class FakeControllerSource:
         clock: ends watches after their timeoutSeconds, and times bookmarks.
         bookmark_seconds: between two bookmarks of a watch that asked for them; None for never.
         watch_list: "yes"; "invalid" to refuse `sendInitialEvents` as a server does that does not
-            know it; "ignored" to send the initial events and no end of them.
+            know it; "ignored" to send the initial events and no end of them; an error to answer
+            with it whoever asks for initial events.
     """
 
     def __init__(
@@ -186,13 +190,13 @@ class FakeControllerSource:
         api_version: str = "v1",
         clock: Clock | None = None,
         bookmark_seconds: float | None = 60.0,
-        watch_list: Literal["yes", "invalid", "ignored"] = "yes",
+        watch_list: WatchListMode = "yes",
     ) -> None:
         self._kind = kind
         self._api_version = api_version
         self._clock = clock if clock is not None else Clock()
         self._bookmark_seconds = bookmark_seconds
-        self.watch_list: Literal["yes", "invalid", "ignored"] = watch_list
+        self.watch_list: WatchListMode = watch_list
         #: Keys whose objects can't be decoded, in lists and in watches.
         self.poison: set[str] = set()
         #: Every request, the oldest first.
@@ -435,6 +439,8 @@ class FakeControllerSource:
         initial = options.send_initial_events
         if initial and self.watch_list == "invalid":
             raise InvalidError("sendInitialEvents: Forbidden: sendInitialEvents is forbidden")
+        if initial and isinstance(self.watch_list, Exception):
+            raise self.watch_list
         version = _number(options.resource_version)
         if not initial and 0 < version < self._floor:
             raise ExpiredError(f"too old resource version: {version} ({self._floor})")
