@@ -1,0 +1,408 @@
+"""A queue of changes, kept by key: what is not popped yet of a key stays together."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from listwatch.cache.deltas import (
+    Delta,
+    Deltas,
+    DeltaType,
+    Item,
+    KeyFunc,
+    KnownObjects,
+    OnError,
+    QueueStatistics,
+    Transformer,
+    log_error,
+)
+from listwatch.cache.fifo import FIFO, one_delta
+from listwatch.clock import Clock, Timer
+from listwatch.errors import ListWatchError
+from listwatch.objects import DeletedFinalStateUnknown, Object, meta_namespace_key
+
+#: Shortens the deltas of one key, the oldest first, each time one is added; may return none, and
+#: then the key leaves the queue. Gets a copy that it may change.
+Compressor: TypeAlias = Callable[[Deltas], Sequence[Delta]]
+
+# An enum's member costs seven times a global on every access.
+_ADDED = DeltaType.ADDED
+_UPDATED = DeltaType.UPDATED
+_DELETED = DeltaType.DELETED
+_SYNC = DeltaType.SYNC
+
+
+class CompressorError(ListWatchError):
+    """A compressor raised; the key's deltas stayed as they were, with the new one."""
+
+    def __init__(self, key: str, error: Exception) -> None:
+        self.key = key
+        super().__init__(f"compressor failed for {key}: {type(error).__name__}: {error}")
+        self.__cause__ = error
+
+
+class DeltaFIFO(FIFO):
+    """A queue with one slot for each key, in the order of first additions; see `Queue`.
+
+    `pop` gives all that happened to one object since it was last popped, the oldest first. Of two
+    deletions in a row one is kept, the one that knows more. There is no order across keys.
+
+    A popped key stays in process until its function returns. Until then its newest object counts
+    as known: a replace that lacks it, or a deletion, still tells of its end, a resync of its
+    state. Deltas that come meanwhile wait for the next pop of that key.
+
+    A deletion of a key that is neither queued, nor in process, nor known is dropped. Without
+    `known_objects` only what is queued or in process is known, and `resync` does nothing.
+
+    The rules are those of client-go's `tools/cache/delta_fifo.go`, without what was wrong there.
+
+    Args:
+        key_func: gives the key of an object; not asked for tombstones.
+        compressor: shortens a key's deltas. When it raises, they stay as they are, and the error
+            goes to `on_error`.
+        known_objects: what the consumer holds.
+        transformer: changes objects before they are queued, but not tombstones and resyncs. When
+            it raises, the object is queued as it came, and the error goes to `on_error`.
+        emit_replaced: tell objects of a list as REPLACED; otherwise as SYNC.
+        clock: for requeue delays and the ages in `statistics`.
+        on_error: takes what compressor, transformer and known objects raise where the queue can
+            do without them; by default it is logged. Must not raise.
+    """
+
+    def __init__(
+        self,
+        key_func: KeyFunc = meta_namespace_key,
+        *,
+        compressor: Compressor | None = None,
+        known_objects: KnownObjects | None = None,
+        transformer: Transformer | None = None,
+        emit_replaced: bool = False,
+        clock: Clock | None = None,
+        on_error: OnError = log_error,
+    ) -> None:
+        super().__init__(
+            key_func,
+            transformer=transformer,
+            known_objects=known_objects,
+            clock=clock,
+            on_error=on_error,
+        )
+        self._compressor = compressor
+        self._replaced = DeltaType.REPLACED if emit_replaced else DeltaType.SYNC
+        # A key is in at most one of _items and _behind. It may be in _in_process as well.
+        self._items: OrderedDict[str, Deltas] = OrderedDict()
+        # Queued deltas of keys in process that a pop has passed over.
+        self._behind: dict[str, Deltas] = {}
+        self._in_process: dict[str, Deltas] = {}
+        # The keys in process that only wait for the end of their requeue delay.
+        self._held: dict[str, Timer] = {}
+        self._initial: set[str] = set()
+
+    # --- Writing ---
+
+    def add(self, obj: Object) -> None:
+        """Queue an object that is new.
+
+        Raises:
+            KeyFunctionError: it has no key; nothing was queued.
+        """
+        self._take_in(_ADDED, obj)
+
+    def update(self, obj: Object) -> None:
+        """Queue an object's new state.
+
+        Raises:
+            KeyFunctionError: it has no key; nothing was queued.
+        """
+        self._take_in(_UPDATED, obj)
+
+    def _take_in(self, kind: DeltaType, obj: Object) -> None:
+        try:
+            key = self._key_func(obj)
+        except Exception:  # noqa: BLE001 - key_of meets it again and says what is wrong
+            key = self.key_of(obj)
+        self._untouched = False
+        if self._transformer is not None:
+            obj = self._transformed(key, obj)
+        self._queue(kind, key, obj)
+
+    def delete(self, obj: Item) -> None:
+        """Queue the end of an object, given as its last state or a tombstone, if it is known.
+
+        When known objects fail, it is queued: better told twice than never.
+
+        Raises:
+            KeyFunctionError: it has no key; nothing was queued.
+        """
+        key = self.key_of(obj)
+        self._untouched = False
+        if self._queued(key) is None:
+            if (in_process := self._in_process.get(key)) is not None:
+                if in_process and in_process[-1].type is _DELETED:
+                    return
+            elif self._known is None:
+                return
+            else:
+                try:
+                    if self._known.get_by_key(key) is None:
+                        return
+                except Exception as error:  # noqa: BLE001 - a user's function: reported
+                    self._report(error)
+        if self._transformer is not None and isinstance(obj, Object):
+            obj = self._transformed(key, obj)
+        self._queue(_DELETED, key, obj)
+
+    def replace(self, objs: Sequence[Object], resource_version: str) -> None:  # noqa: ARG002 - ReflectorStore's; no order across keys, so no position
+        """Queue a whole list: each object in it, and a tombstone for each known key that it lacks.
+
+        Of several objects with one key the last counts.
+
+        Raises:
+            KeyFunctionError: an object has no key; nothing was queued.
+            Exception: what listing the known objects' keys raised; nothing was queued.
+        """
+        listed = {self.key_of(obj): obj for obj in objs}
+        known = list(self._known.list_keys()) if self._known is not None else []
+        initial, self._untouched = self._untouched, False
+        if initial:
+            self._initial.update(listed)
+        for key, obj in listed.items():
+            item = obj if self._transformer is None else self._transformed(key, obj)
+            self._queue(self._replaced, key, item, initial=initial)
+        # What is queued is newer than what is in process, and that newer than what is known.
+        newest = {
+            key: deltas[-1]
+            for source in (self._in_process, self._behind, self._items)
+            for key, deltas in source.items()
+            if deltas and key not in listed
+        }
+        for key, delta in newest.items():
+            if delta.type is not _DELETED:
+                self._queue_tombstone(key, delta.object, initial=initial)
+        for key in known:
+            if key not in listed and key not in newest:
+                self._queue_tombstone(key, self._look_up(key), initial=initial)
+
+    def _queue_tombstone(self, key: str, last: Item | None, *, initial: bool) -> None:
+        if isinstance(last, DeletedFinalStateUnknown):
+            last = last.obj
+        if initial:
+            self._initial.add(key)
+        self._queue(_DELETED, key, DeletedFinalStateUnknown(key, last), initial=initial)
+
+    def resync(self) -> None:
+        """Queue SYNC for each known object that has nothing queued.
+
+        Nothing happens without `known_objects`.
+
+        Raises:
+            Exception: what listing the known objects' keys raised; nothing was queued.
+        """
+        if self._known is None:
+            return
+        known = list(self._known.list_keys())
+        for key, deltas in self._in_process.items():
+            if deltas and deltas[-1].type is not _DELETED and self._queued(key) is None:
+                self._queue_sync(key, deltas[-1].object)
+        for key in known:
+            if key not in self._in_process and self._queued(key) is None:
+                self._queue_sync(key, self._look_up(key))
+
+    def _queue_sync(self, key: str, item: Item | None) -> None:
+        if isinstance(item, Object):  # a tombstone has no state to tell
+            self._queue(_SYNC, key, item)
+
+    def bookmark(self, resource_version: str) -> None:
+        """Do nothing: without an order across keys no position in it is true."""
+
+    def add_if_not_present(self, deltas: Deltas) -> None:
+        """Queue popped deltas again, unless their key has newer ones queued, which tell more.
+
+        Raises:
+            KeyFunctionError: they are empty.
+        """
+        key = self.key_of(deltas)
+        self._untouched = False
+        if self._queued(key) is None:
+            self._adds += len(deltas)
+            initial = deltas.is_in_initial_list
+            self._items[key] = Deltas(deltas, key, is_in_initial_list=initial, since=self._now())
+            if key not in self._in_process:
+                self._wake()
+
+    # --- The state ---
+
+    def _queued(self, key: str) -> Deltas | None:
+        deltas = self._items.get(key)
+        return self._behind.get(key) if deltas is None and self._behind else deltas
+
+    def _queue(self, kind: DeltaType, key: str, item: Item, *, initial: bool = False) -> None:
+        self._adds += 1
+        delta = Delta(kind, item)
+        deltas = self._items.get(key)
+        if deltas is None and self._behind:
+            deltas = self._behind.get(key)
+        if deltas is None:
+            deltas = one_delta(delta, key, self._now(), initial=initial)
+            if self._compressor is not None:
+                self._compress(deltas)
+                if not deltas:
+                    if key not in self._in_process:
+                        self._initial.discard(key)
+                    return
+            self._items[key] = deltas
+            if self._waiters and key not in self._in_process:
+                self._wake()
+        else:
+            _append(deltas, delta)
+            if self._compressor is not None:
+                self._compress(deltas)
+                if not deltas:
+                    self._leave(key)
+
+    def _leave(self, key: str) -> None:
+        if self._items.pop(key, None) is None:
+            del self._behind[key]
+        if key not in self._in_process:
+            self._initial.discard(key)
+            self._tries.pop(key, None)
+            if self._closed and self._is_drained():
+                self._wake_all()
+
+    def _compress(self, deltas: Deltas) -> None:
+        assert self._compressor is not None  # noqa: S101 - the callers ask first; for the type checker
+        copy = Deltas(
+            deltas,
+            deltas.key,
+            is_in_initial_list=deltas.is_in_initial_list,
+            since=deltas.since,
+        )
+        try:
+            kept = list(self._compressor(copy))
+        except Exception as error:  # noqa: BLE001 - a user's function: reported, and nothing lost
+            self._report(CompressorError(deltas.key, error))
+        else:
+            deltas[:] = kept
+
+    def _take(self, limit: int) -> Sequence[Deltas]:
+        items = self._items
+        in_process = self._in_process
+        batch: list[Deltas] = []
+        while items:
+            key, deltas = items.popitem(last=False)
+            if key in in_process:
+                self._behind[key] = deltas
+                continue
+            if batch and deltas.is_in_initial_list is not batch[0].is_in_initial_list:
+                items[key] = deltas
+                items.move_to_end(key, last=False)
+                break
+            batch.append(deltas)
+            in_process[key] = deltas
+            if len(batch) == limit:
+                break
+        if batch:
+            self._pops += len(batch)
+            now = self._now()
+            for deltas in batch:
+                deltas.since = now
+        return batch
+
+    def _finish(self, batch: Sequence[Deltas]) -> None:
+        for deltas in batch:
+            key = deltas.key
+            del self._in_process[key]
+            if self._initial:
+                self._initial.discard(key)
+            if self._tries:
+                self._tries.pop(key, None)
+            if self._behind and (newer := self._behind.pop(key, None)) is not None:
+                self._items[key] = newer
+                self._items.move_to_end(key, last=False)
+            if self._waiters and key in self._items:
+                self._wake()
+        if self._closed and self._waiters and self._is_drained():
+            self._wake_all()
+
+    def _restore(self, batch: Sequence[Deltas]) -> None:
+        for deltas in reversed(batch):
+            key = deltas.key
+            newer = self._queued(key)
+            if newer is None:
+                if not deltas:  # its process function emptied it
+                    self._finish((deltas,))
+                    continue
+                self._items[key] = deltas
+            else:
+                deltas = Deltas(  # noqa: PLW2901 - pop's caller may hold the old one
+                    deltas, key, is_in_initial_list=deltas.is_in_initial_list, since=deltas.since
+                )
+                for delta in newer:
+                    _append(deltas, delta)
+                self._behind.pop(key, None)
+                self._items[key] = deltas
+                if self._compressor is not None:
+                    self._compress(deltas)
+            del self._in_process[key]
+            if deltas:
+                self._items.move_to_end(key, last=False)
+                self._wake()
+            else:
+                self._leave(key)
+
+    def _hold(self, batch: Sequence[Deltas], delay: float) -> None:
+        for deltas in batch:
+            self._held[deltas.key] = self._clock.call_later(delay, self._release, deltas)
+
+    def _release(self, deltas: Deltas) -> None:
+        del self._held[deltas.key]
+        self._restore((deltas,))
+
+    def _is_drained(self) -> bool:
+        # What is in _behind is in process too.
+        return not self._items and not self._in_process
+
+    # --- Reading ---
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether every key of the first replace, deletions included, was processed.
+
+        True at once when anything else came before a replace.
+        """
+        return not self._untouched and not self._initial
+
+    def list_keys(self) -> list[str]:
+        """Return the keys that have something queued; those only in process are not among them."""
+        return [*self._behind, *self._items]
+
+    def __len__(self) -> int:
+        return len(self._items) + len(self._behind)
+
+    def statistics(self) -> QueueStatistics:
+        """Return figures for metrics."""
+        now = self._now()
+        queued = min((d.since for d in self._behind.values()), default=now)
+        if self._items:
+            queued = min(queued, next(iter(self._items.values())).since)
+        popped = (d.since for key, d in self._in_process.items() if key not in self._held)
+        return QueueStatistics(
+            depth=len(self),
+            in_process=len(self._in_process) - len(self._held),
+            retrying=len(self._held),
+            adds=self._adds,
+            pops=self._pops,
+            failures=self._failures,
+            requeues=self._requeues,
+            errors=self._errors,
+            oldest_age_seconds=now - queued,
+            longest_running_seconds=now - min(popped, default=now),
+        )
+
+
+def _append(deltas: Deltas, delta: Delta) -> None:
+    if deltas and delta.type is _DELETED and deltas[-1].type is _DELETED:
+        if isinstance(deltas[-1].object, DeletedFinalStateUnknown):
+            deltas[-1] = delta
+    else:
+        deltas.append(delta)

@@ -1,0 +1,253 @@
+"""What both queues have in common: waiting, process functions, requeues, errors, figures."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+from listwatch.cache.deltas import (
+    BatchProcess,
+    Delta,
+    Deltas,
+    Item,
+    KeyFunc,
+    KnownObjects,
+    OnError,
+    Process,
+    RequeueError,
+    Transformer,
+    TransformError,
+    log_error,
+)
+from listwatch.clock import Clock
+from listwatch.errors import QueueClosedError
+from listwatch.objects import (
+    DeletedFinalStateUnknown,
+    KeyFunctionError,
+    Object,
+    meta_namespace_key,
+)
+
+_FIRST_DELAY_SECONDS = 0.005
+_LONGEST_DELAY_SECONDS = 30.0
+
+
+_new = Deltas.__new__
+
+
+def one_delta(delta: Delta, key: str, since: float, *, initial: bool) -> Deltas:
+    """Return `Deltas((delta,), key, …)`, at a third of what its constructor costs."""
+    deltas = _new(Deltas)
+    deltas.append(delta)
+    deltas.key = key
+    deltas.is_in_initial_list = initial
+    deltas.since = since
+    return deltas
+
+
+class FIFO(ABC):
+    """The part of a queue that is the same whichever order it keeps; see `Queue` for its contract.
+
+    Args:
+        key_func: gives the key of an object; not asked for tombstones, which carry theirs.
+        transformer: changes each object before it is queued. When it raises, the object is queued
+            as it came, so that no change is lost, and the error goes to `on_error`.
+        known_objects: what the consumer holds, to find deletions by.
+        clock: for requeue delays and for the ages in `statistics`.
+        on_error: takes what a transformer, a compressor or known objects raise where the queue
+            can do without them. By default it is logged. Must not raise.
+    """
+
+    def __init__(
+        self,
+        key_func: KeyFunc = meta_namespace_key,
+        *,
+        transformer: Transformer | None = None,
+        known_objects: KnownObjects | None = None,
+        clock: Clock | None = None,
+        on_error: OnError = log_error,
+    ) -> None:
+        self._key_func = key_func
+        self._transformer = transformer
+        self._known = known_objects
+        self._clock = clock if clock is not None else Clock()
+        self._now = self._clock.now
+        self._on_error = on_error
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+        # Nothing was ever given: the first replace decides what the initial list is.
+        self._untouched = True
+        self._tries: dict[str, int] = {}
+        self._adds = 0
+        self._pops = 0
+        self._failures = 0
+        self._requeues = 0
+        self._errors = 0
+
+    # --- What the kinds of queues do in their own ways ---
+
+    @abstractmethod
+    def _take(self, limit: int) -> Sequence[Deltas]:
+        """Move what may be processed now into process; empty when there is nothing."""
+
+    @abstractmethod
+    def _finish(self, batch: Sequence[Deltas]) -> None:
+        """End the processing of these, which are part of one batch, for good."""
+
+    @abstractmethod
+    def _restore(self, batch: Sequence[Deltas]) -> None:
+        """Move these from in process back to the head, ahead of newer deltas of their keys."""
+
+    @abstractmethod
+    def _hold(self, batch: Sequence[Deltas], delay: float) -> None:
+        """Leave these in process for so many seconds, then restore them."""
+
+    @abstractmethod
+    def _is_drained(self) -> bool:
+        """Whether nothing is queued or in process."""
+
+    # --- Popping ---
+
+    async def pop(self, process: Process) -> Deltas:
+        """Wait for an entry, process it, and return it: see `Queue.pop`."""
+        while not (batch := self._take(1)):
+            await self._wait()
+        deltas = batch[0]
+        try:
+            if (pending := process(deltas)) is not None:
+                await pending
+        except BaseException as error:  # noqa: BLE001 - _settle raises all but RequeueError again
+            self._settle(batch, error)
+        else:
+            self._finish(batch)
+        return deltas
+
+    async def pop_batch(self, process: BatchProcess, limit: int = 1000) -> int:
+        """Wait for entries, process them, and return their number: see `Queue.pop_batch`."""
+        if limit < 1:
+            raise ValueError(f"a batch of at most {limit}: the limit must be 1 or more")
+        while not (batch := self._take(limit)):
+            await self._wait()
+        try:
+            if (pending := process(batch)) is not None:
+                await pending
+        except BaseException as error:  # noqa: BLE001 - as in pop
+            self._settle(batch, error)
+        else:
+            self._finish(batch)
+        return len(batch)
+
+    def _settle(self, batch: Sequence[Deltas], error: BaseException) -> None:
+        if isinstance(error, RequeueError):
+            again = [d for d in batch if error.keys is None or d.key in error.keys]
+            done = [d for d in batch if error.keys is not None and d.key not in error.keys]
+            if done:
+                self._finish(done)
+            if again:
+                self._requeues += len(again)
+                self._hold(again, self._delay(again, error.after))
+            return
+        if isinstance(error, Exception):
+            self._failures += len(batch)
+            self._finish(batch)
+        else:
+            self._requeues += len(batch)
+            self._restore(batch)
+        raise error
+
+    def _delay(self, batch: Sequence[Deltas], after: float | None) -> float:
+        tries = 0
+        for deltas in batch:
+            tries = max(tries, count := self._tries.get(deltas.key, 0))
+            self._tries[deltas.key] = count + 1
+        if after is not None:
+            return after
+        # 2.0 ** 1024 overflows, and 30 s are reached long before.
+        return min(_FIRST_DELAY_SECONDS * 2.0 ** min(tries, 30), _LONGEST_DELAY_SECONDS)
+
+    async def _wait(self) -> None:
+        if self._closed and self._is_drained():
+            raise QueueClosedError("the queue is closed and empty")
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled():
+                self._wake()  # this one was chosen for an entry and goes: the next takes its place
+            else:
+                with suppress(ValueError):  # a wake has skipped and removed it
+                    self._waiters.remove(waiter)
+            raise
+
+    def _wake(self) -> None:
+        waiters = self._waiters
+        while waiters:
+            waiter = waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _wake_all(self) -> None:
+        while self._waiters:
+            self._wake()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Let pops end with `QueueClosedError` once nothing is left. Writes are still taken."""
+        self._closed = True
+        self._wake_all()
+
+    # --- Keys and errors ---
+
+    def key_of(self, item: Item | Deltas) -> str:
+        """Return the key of an object, of a tombstone, or of deltas (by the newest).
+
+        Raises:
+            KeyFunctionError: there is none.
+        """
+        if not isinstance(item, Object) and isinstance(item, Deltas):
+            if not item:
+                raise KeyFunctionError("deltas without a delta have no key")
+            newest = item[-1].object
+            if newest is None:
+                raise KeyFunctionError(f"a {item[-1].type} delta is of no object and has no key")
+            item = newest
+        if not isinstance(item, Object) and isinstance(item, DeletedFinalStateUnknown):
+            return item.key
+        try:
+            return self._key_func(item)
+        except KeyFunctionError:
+            raise
+        except Exception as error:
+            raise KeyFunctionError(
+                f"key function failed for {item!r}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _look_up(self, key: str) -> Item | None:
+        assert self._known is not None  # noqa: S101 - the callers ask first; for the type checker
+        try:
+            return self._known.get_by_key(key)
+        except Exception as error:  # noqa: BLE001 - a user's function: reported
+            self._report(error)
+            return None
+
+    def _transformed(self, key: str, obj: Object) -> Object:
+        assert self._transformer is not None  # noqa: S101 - the callers ask first; for the type checker
+        try:
+            result = self._transformer(obj)
+            if not isinstance(result, Object):
+                raise TypeError(f"it returned a {type(result).__name__}, not an Object")  # noqa: TRY301 - handled as what it raises
+        except Exception as error:  # noqa: BLE001 - a user's function: reported, and the object kept
+            self._report(TransformError(key, error))
+            return obj
+        return result
+
+    def _report(self, error: Exception) -> None:
+        self._errors += 1
+        self._on_error(error)

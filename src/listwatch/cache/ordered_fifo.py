@@ -1,0 +1,309 @@
+"""A queue of changes in one order across all keys."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from listwatch.cache.deltas import (
+    Delta,
+    Deltas,
+    DeltaType,
+    Item,
+    KeyFunc,
+    KnownObjects,
+    OnError,
+    QueueStatistics,
+    Transformer,
+    log_error,
+)
+from listwatch.cache.fifo import FIFO, one_delta
+from listwatch.clock import Clock, Timer
+from listwatch.objects import DeletedFinalStateUnknown, Object, meta_namespace_key
+
+# An enum's member costs seven times a global on every access.
+_ADDED = DeltaType.ADDED
+_UPDATED = DeltaType.UPDATED
+_DELETED = DeltaType.DELETED
+
+
+class OrderedFIFO(FIFO):
+    """A queue that keeps the order of everything, and drops and merges nothing; see `Queue`.
+
+    Entries come out as they came in, one change each, and what is in process must be done before
+    anything newer comes out, so that one pop at a time is served. A deletion of an unknown key is
+    told as well.
+
+    Atomic, a list is one entry (REPLACED_ALL), a resync another (SYNC_ALL) and so is a bookmark
+    (BOOKMARK): a consumer that takes the version of each entry when it has applied it knows that
+    everything up to this version is applied. Otherwise a list becomes tombstones for what it
+    lacks of queued, in-process and known objects, then a REPLACED for each of its objects; a
+    resync becomes a SYNC for each known object that has nothing queued; bookmarks are dropped.
+
+    The rules are those of client-go's `tools/cache/the_real_fifo.go`.
+
+    Args:
+        key_func: gives the key of an object; not asked for tombstones.
+        transformer: changes objects before they are queued, but not tombstones and resyncs. When
+            it raises, the object is queued as it came, and the error goes to `on_error`.
+        known_objects: what the consumer holds; not for atomic queues, whose consumer compares a
+            list with its store itself.
+        atomic: as above.
+        clock: for requeue delays and the ages in `statistics`.
+        on_error: takes what transformer and known objects raise where the queue can do without
+            them; by default it is logged. Must not raise.
+
+    Raises:
+        ValueError: `known_objects` for an atomic queue.
+    """
+
+    def __init__(
+        self,
+        key_func: KeyFunc = meta_namespace_key,
+        *,
+        transformer: Transformer | None = None,
+        known_objects: KnownObjects | None = None,
+        atomic: bool = True,
+        clock: Clock | None = None,
+        on_error: OnError = log_error,
+    ) -> None:
+        if atomic and known_objects is not None:
+            raise ValueError(
+                "an atomic OrderedFIFO can't use known_objects: its consumer compares the list "
+                "with its store; pass atomic=False, or no known_objects"
+            )
+        super().__init__(
+            key_func,
+            transformer=transformer,
+            known_objects=known_objects,
+            clock=clock,
+            on_error=on_error,
+        )
+        self._atomic = atomic
+        self._items: deque[Deltas] = deque()
+        # All of it is older than all of _items; while there is any, nothing else is taken.
+        self._in_process: Sequence[Deltas] = ()
+        # Set while what is in process only waits for the end of its requeue delay.
+        self._held: Timer | None = None
+        self._initial = 0
+
+    # --- Writing ---
+
+    def add(self, obj: Object) -> None:
+        """Queue an object that is new.
+
+        Raises:
+            KeyFunctionError: it has no key; nothing was queued.
+        """
+        self._take_in(_ADDED, obj)
+
+    def update(self, obj: Object) -> None:
+        """Queue an object's new state.
+
+        Raises:
+            KeyFunctionError: it has no key; nothing was queued.
+        """
+        self._take_in(_UPDATED, obj)
+
+    def delete(self, obj: Item) -> None:
+        """Queue the end of an object, given as its last state or a tombstone.
+
+        Raises:
+            KeyFunctionError: it has no key; nothing was queued.
+        """
+        if isinstance(obj, Object):
+            self._take_in(_DELETED, obj)
+        else:
+            key = self.key_of(obj)
+            self._untouched = False
+            self._queue(key, Delta(_DELETED, obj))
+
+    def _take_in(self, kind: DeltaType, obj: Object) -> None:
+        # As _queue, but flat: this runs for each event of a watch.
+        try:
+            key = self._key_func(obj)
+        except Exception:  # noqa: BLE001 - key_of meets it again and says what is wrong
+            key = self.key_of(obj)
+        self._untouched = False
+        if self._transformer is not None:
+            obj = self._transformed(key, obj)
+        self._adds += 1
+        self._items.append(one_delta(Delta(kind, obj), key, self._now(), initial=False))
+        if self._waiters and not self._in_process:
+            self._wake()
+
+    def replace(self, objs: Sequence[Object], resource_version: str) -> None:
+        """Queue a whole list.
+
+        Raises:
+            KeyFunctionError: not atomic, and an object has no key; nothing was queued.
+            Exception: not atomic, and what listing the known objects' keys raised; nothing was
+                queued.
+        """
+        if self._atomic:
+            if self._transformer is not None:
+                objs = [self._transformed(self.key_of(obj), obj) for obj in objs]
+            initial, self._untouched = self._untouched, False
+            delta = Delta(
+                DeltaType.REPLACED_ALL, objects=tuple(objs), resource_version=resource_version
+            )
+            self._queue("", delta, initial=initial)
+            return
+        listed = {self.key_of(obj): obj for obj in objs}
+        known = list(self._known.list_keys()) if self._known is not None else []
+        initial, self._untouched = self._untouched, False
+        newest = self._newest()
+        for key, delta in newest.items():
+            if key not in listed and delta.type is not _DELETED:
+                self._queue_tombstone(key, delta.object, initial=initial)
+        for key in known:
+            if key not in listed and key not in newest:
+                self._queue_tombstone(key, self._look_up(key), initial=initial)
+        for key, obj in listed.items():
+            item = obj if self._transformer is None else self._transformed(key, obj)
+            self._queue(key, Delta(DeltaType.REPLACED, item), initial=initial)
+
+    def _newest(self) -> dict[str, Delta]:
+        return {
+            deltas.key: deltas[-1]
+            for source in (self._in_process, self._items)
+            for deltas in source
+            if deltas
+        }
+
+    def _queue_tombstone(self, key: str, last: Item | None, *, initial: bool) -> None:
+        if isinstance(last, DeletedFinalStateUnknown):
+            last = last.obj
+        self._queue(key, Delta(_DELETED, DeletedFinalStateUnknown(key, last)), initial=initial)
+
+    def resync(self) -> None:
+        """Queue a resync, unless an atomic queue has one waiting.
+
+        Nothing happens when the queue is not atomic and has no `known_objects`.
+
+        Raises:
+            Exception: not atomic, and what listing the known objects' keys raised; nothing was
+                queued.
+        """
+        if self._atomic:
+            # Behind a slow consumer they would pile up, and each means the same.
+            if not any(d and d[0].type is DeltaType.SYNC_ALL for d in self._items):
+                self._queue("", Delta(DeltaType.SYNC_ALL))
+            return
+        if self._known is None:
+            return
+        known = list(self._known.list_keys())
+        queued = {deltas.key for deltas in self._items}
+        in_process = {deltas.key: deltas[-1] for deltas in self._in_process if deltas}
+        for key, delta in in_process.items():
+            if key not in queued and delta.type is not _DELETED:
+                self._queue_sync(key, delta.object)
+        for key in known:
+            if key not in queued and key not in in_process:
+                self._queue_sync(key, self._look_up(key))
+
+    def _queue_sync(self, key: str, item: Item | None) -> None:
+        if isinstance(item, Object):  # a tombstone has no state to tell
+            self._queue(key, Delta(DeltaType.SYNC, item))
+
+    def bookmark(self, resource_version: str) -> None:
+        """Queue a position, behind everything up to it; dropped unless the queue is atomic."""
+        if self._atomic:
+            self._queue("", Delta(DeltaType.BOOKMARK, resource_version=resource_version))
+
+    # --- The state ---
+
+    def _queue(self, key: str, delta: Delta, *, initial: bool = False) -> None:
+        self._adds += 1
+        self._initial += initial
+        self._items.append(one_delta(delta, key, self._now(), initial=initial))
+        if self._waiters and not self._in_process:
+            self._wake()
+
+    def _take(self, limit: int) -> Sequence[Deltas]:
+        items = self._items
+        if self._in_process or not items:
+            return ()
+        first = items.popleft()
+        batch = [first]
+        if limit > 1 and first.key:
+            keys = {first.key}
+            initial = first.is_in_initial_list
+            while items and len(batch) < limit:
+                deltas = items[0]
+                key = deltas.key
+                if not key or key in keys or deltas.is_in_initial_list is not initial:
+                    break
+                keys.add(key)
+                batch.append(items.popleft())
+        self._pops += len(batch)
+        now = self._now()
+        for deltas in batch:
+            deltas.since = now
+        self._in_process = batch
+        return batch
+
+    def _finish(self, batch: Sequence[Deltas]) -> None:
+        if self._initial and batch[0].is_in_initial_list:
+            self._initial -= len(batch)
+        if self._tries:
+            for deltas in batch:
+                self._tries.pop(deltas.key, None)
+        if len(batch) == len(self._in_process):
+            self._in_process = ()
+            self._wake_next()
+        else:
+            self._in_process = [d for d in self._in_process if d not in batch]
+
+    def _wake_next(self) -> None:
+        if self._waiters:
+            if self._items:
+                self._wake()
+            elif self._closed:
+                self._wake_all()
+
+    def _restore(self, batch: Sequence[Deltas]) -> None:
+        self._items.extendleft(reversed(batch))
+        self._in_process = ()
+        self._wake_next()
+
+    def _hold(self, batch: Sequence[Deltas], delay: float) -> None:
+        self._held = self._clock.call_later(delay, self._release, batch)
+
+    def _release(self, batch: Sequence[Deltas]) -> None:
+        self._held = None
+        self._restore(batch)
+
+    def _is_drained(self) -> bool:
+        return not self._items and not self._in_process
+
+    # --- Reading ---
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether every entry of the first replace was processed.
+
+        True at once when anything else came before a replace.
+        """
+        return not self._untouched and not self._initial
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def statistics(self) -> QueueStatistics:
+        """Return figures for metrics."""
+        now = self._now()
+        held = self._held is not None
+        in_process = len(self._in_process)
+        return QueueStatistics(
+            depth=len(self._items),
+            in_process=0 if held else in_process,
+            retrying=in_process if held else 0,
+            adds=self._adds,
+            pops=self._pops,
+            failures=self._failures,
+            requeues=self._requeues,
+            errors=self._errors,
+            oldest_age_seconds=now - self._items[0].since if self._items else 0.0,
+            longest_running_seconds=(
+                now - self._in_process[0].since if in_process and not held else 0.0
+            ),
+        )
