@@ -1,0 +1,175 @@
+"""A server that answers with recorded bytes, cut where they were cut when they were recorded."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from listwatch.clock import Clock
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_HEAD_END: Final = b"\r\n\r\n"
+
+
+class Capture(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server once sent on one connection.
+
+    Attributes:
+        name: of the recording.
+        response: every byte, the status line and chunk framing included.
+        reads: when each piece came, in seconds since the connection was opened, and its size.
+        end: "open", "closed by server", or words that say that the connection broke.
+        request: what was asked.
+    """
+
+    name: str
+    response: bytes
+    reads: tuple[tuple[float, int], ...] = ()
+    end: str = "open"
+    request: bytes = b""
+
+    @staticmethod
+    def load(directory: Path, name: str) -> "Capture":
+        """Read a recording: `NAME.response`, `NAME.request` and the entry of `index.json`.
+
+        Raises:
+            KeyError: the index has no such name.
+        """
+        index = msgspec.json.decode((directory / "index.json").read_bytes())
+        entry = {entry["name"]: entry for entry in index}[name]
+        return Capture(
+            name=name,
+            response=(directory / f"{name}.response").read_bytes(),
+            reads=tuple((float(at), int(size)) for at, size in entry["reads"]),
+            end=entry["end"],
+            request=(directory / f"{name}.request").read_bytes(),
+        )
+
+    def pieces(self) -> list[tuple[float, bytes]]:
+        """Return the bytes as they came, each with its time."""
+        pieces = []
+        position = 0
+        for at, size in self.reads:
+            pieces.append((at, self.response[position : position + size]))
+            position += size
+        if position < len(self.response):
+            pieces.append((pieces[-1][0] if pieces else 0.0, self.response[position:]))
+        return pieces
+
+    def recut(self, sizes: Iterable[int]) -> "Capture":
+        """Return the same bytes in pieces of other sizes; the last takes what is left."""
+        reads = []
+        left = len(self.response)
+        for size in sizes:
+            if left <= 0:
+                break
+            reads.append((0.0, min(size, left)))
+            left -= size
+        return msgspec.structs.replace(self, reads=tuple(reads))
+
+
+class ReplayServer:
+    """Serves recordings on a loopback port: `async with ReplayServer([...]) as server`.
+
+    Each request takes the next recording, or the one that `choose` returns; when there is none
+    the connection is closed without an answer. After a recording whose end is "open" the
+    connection waits for the next request, after any other it is closed. Nothing is checked: what
+    was asked is in `requests`. Belongs to one event loop.
+
+    Args:
+        captures: in the order of the requests.
+        choose: chooses by the bytes of the request instead.
+        clock: keeps the recorded pauses between the pieces; without it they follow at once.
+    """
+
+    def __init__(
+        self,
+        captures: Iterable[Capture] = (),
+        *,
+        choose: Callable[[bytes], Capture | None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._captures = list(captures)
+        self._choose = choose
+        self._clock = clock
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: The requests so far, heads and bodies.
+        self.requests: list[bytes] = []
+        #: How many connections were opened.
+        self.connections = 0
+        #: "http://127.0.0.1:PORT".
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self.url = f"http://{host}:{port}"
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def _next(self, request: bytes) -> Capture | None:
+        if self._choose is not None:
+            return self._choose(request)
+        return self._captures.pop(0) if self._captures else None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in a task
+        self._tasks.add(task)
+        self.connections += 1
+        try:
+            await self._answer_all(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client went away, as clients do
+        except asyncio.CancelledError:
+            writer.transport.abort()
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+            with suppress(ConnectionError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            request = await reader.readuntil(_HEAD_END)
+            if length := _LENGTH.search(request):
+                request += await reader.readexactly(int(length[1]))
+            self.requests.append(request)
+            capture = self._next(request)
+            if capture is None:
+                return
+            await self._send(capture, writer)
+            if capture.end != "open":
+                return
+
+    async def _send(self, capture: Capture, writer: asyncio.StreamWriter) -> None:
+        passed = 0.0
+        for at, piece in capture.pieces():
+            if self._clock is not None:
+                await self._clock.sleep(at - passed)
+                passed = at
+            writer.write(piece)
+            await writer.drain()
+            # The reader's turn, so that pieces are not joined on the way to it.
+            for _ in range(3):
+                await asyncio.sleep(0)
