@@ -288,6 +288,27 @@ async def test_a_plain_function_may_handle(queue: ThingQueue, clock: FakeClock) 
     assert handled == [Thing("a")]
 
 
+async def test_other_tasks_run_between_two_resources(queue: ThingQueue, clock: FakeClock) -> None:
+    turns = 0
+
+    def handle(thing: Thing) -> None:
+        del thing
+
+    async def other() -> None:
+        nonlocal turns
+        while queue.items:
+            turns += 1
+            await asyncio.sleep(0)
+
+    for number in range(10):
+        queue.add(Thing(f"{number}"))
+    queue.close()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(RetryController(queue, handle, manage(queue, clock)).run())
+        group.create_task(other())
+    assert turns >= 9
+
+
 async def test_the_handler_runs_while_its_key_is_in_process_and_may_use_the_queue(
     queue: ThingQueue, clock: FakeClock
 ) -> None:

@@ -276,6 +276,8 @@ class RetryController(Generic[T]):
         try:
             while not stop.is_set():
                 await self._handle_next(idle)
+                # Neither pop nor the handler needs to wait, and other tasks have to run.
+                await asyncio.sleep(0)
         except QueueClosedError:
             return
 
