@@ -1,0 +1,193 @@
+"""Who a request comes from: headers and certificates, renewed while they are used."""
+
+import base64
+import os
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+import msgspec
+
+from listwatch.client.config import Config, Impersonation
+from listwatch.errors import ConfigError
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """A client certificate and its key, as PEM."""
+
+    chain: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        return f"Certificate(chain=<{len(self.chain)} bytes>, key=<hidden>)"
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """What a request is sent with.
+
+    Attributes:
+        authorization: the header's value; empty for none.
+        certificate: for the connection.
+    """
+
+    authorization: str = ""
+    certificate: Certificate | None = None
+
+    def __repr__(self) -> str:
+        return f"Credentials(authorization=<hidden>, certificate={self.certificate!r})"
+
+
+class Authenticator(Protocol):
+    """A source of credentials. Belongs to one event loop; any number of tasks may ask at once."""
+
+    async def credentials(self) -> Credentials:
+        """Return the credentials for the next request.
+
+        Raises:
+            ConfigError: there are none; a request without them must not be sent.
+        """
+        ...
+
+    async def renew(self, refused: Credentials) -> bool:
+        """Take note that the server answered 401; return whether there are others to try."""
+        ...
+
+
+class FileReader:
+    """Reads a file again when it has changed, as rotated tokens and certificates do."""
+
+    def __init__(self, path: str, what: str) -> None:
+        self._path = Path(path)
+        self._what = what
+        self._seen: tuple[int, int, int] | None = None
+        self._content = b""
+
+    def read(self) -> bytes:
+        """Return the content.
+
+        Raises:
+            ConfigError: the file can't be read.
+        """
+        try:
+            stat = self._path.stat()
+            seen = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+            if seen != self._seen:
+                self._content = self._path.read_bytes()
+                self._seen = seen
+        except OSError as error:
+            self._seen = None
+            raise ConfigError(
+                f"{self._path}: the {self._what} can't be read: {error.strerror}"
+            ) from None
+        return self._content
+
+    def forget(self) -> None:
+        """Read anew next time, whatever the file's time stamp says."""
+        self._seen = None
+
+
+class ConfiguredAuthenticator:
+    """The credentials that stand in the configuration, or in files that it names."""
+
+    def __init__(self, config: Config) -> None:
+        self._static = ""
+        self._token_file = FileReader(config.token_file, "token") if config.token_file else None
+        if config.token:
+            self._static = f"Bearer {config.token}"
+        elif config.username or config.password:
+            pair = f"{config.username}:{config.password}".encode()
+            self._static = f"Basic {base64.b64encode(pair).decode()}"
+        self._chain = _pem(config.client_certificate_data, config.client_certificate, "certificate")
+        self._key = _pem(config.client_key_data, config.client_key, "key")
+        if (self._chain is None) != (self._key is None):
+            missing = "key" if self._key is None else "certificate"
+            raise ConfigError(f"{config.source}: the client certificate lacks its {missing}")
+        if config.username and config.token:
+            raise ConfigError(f"{config.source}: both a token and a username; remove one of them")
+
+    async def credentials(self) -> Credentials:
+        """Return what is in force now."""
+        certificate = None
+        if self._chain is not None and self._key is not None:
+            certificate = Certificate(self._chain.read(), self._key.read())
+        authorization = self._static
+        if self._token_file is not None:
+            try:
+                token = self._token_file.read().decode("ascii").strip()
+            except (ConfigError, UnicodeDecodeError):
+                if not authorization:
+                    raise
+            else:
+                authorization = f"Bearer {token}" if token else authorization
+        return Credentials(authorization, certificate)
+
+    async def renew(self, refused: Credentials) -> bool:
+        """Read the files again; whether they now say something else."""
+        for reader in (self._token_file, self._chain, self._key):
+            if isinstance(reader, FileReader):
+                reader.forget()
+        return await self.credentials() != refused
+
+
+class _Data:
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def read(self) -> bytes:
+        return self._content
+
+
+def _pem(data: bytes, path: str, what: str) -> FileReader | _Data | None:
+    if data:
+        return _Data(data)
+    return FileReader(path, f"client {what}") if path else None
+
+
+def impersonation_headers(who: Impersonation) -> list[tuple[str, str]]:
+    """Return the headers that make the server act as somebody else.
+
+    Keys of `extra` are percent-encoded, as in client-go's `transport/round_trippers.go`.
+
+    Raises:
+        ConfigError: groups, a uid or extras without a user.
+    """
+    if not who.user:
+        if who.groups or who.uid or who.extra:
+            raise ConfigError("as-groups, as-uid and as-user-extra need `as`: set the user too")
+        return []
+    headers = [("Impersonate-User", who.user)]
+    if who.uid:
+        headers.append(("Impersonate-Uid", who.uid))
+    headers += [("Impersonate-Group", group) for group in who.groups]
+    for key, values in who.extra.items():
+        name = f"Impersonate-Extra-{quote(key.lower(), safe='!#$&*+^_`|~')}"
+        headers += [(name, value) for value in values]
+    return headers
+
+
+def make_authenticator(config: Config) -> Authenticator:
+    """Return the source of the credentials that a configuration asks for.
+
+    Raises:
+        ConfigError: the configuration contradicts itself.
+    """
+    if config.exec is not None:
+        raise ConfigError(
+            f"{config.source}: exec plugins are not supported yet ({config.exec.command}); "
+            "use a token or a client certificate"
+        )
+    if config.oidc is not None:
+        raise ConfigError(f"{config.source}: the auth-provider oidc is not supported yet")
+    return ConfiguredAuthenticator(config)
+
+
+def user_agent(config: Config) -> str:
+    """Return the User-Agent header: the program's name, and this library's."""
+    own = f"listwatch/{_version()}"
+    return f"{config.user_agent} {own}" if config.user_agent else f"{own} ({os.uname().sysname})"
+
+
+def _version() -> str:
+    from importlib.metadata import version  # noqa: PLC0415 - only a client needs it
+
+    return version("listwatch")

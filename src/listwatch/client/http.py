@@ -1,0 +1,502 @@
+"""Requests to one API server: its refusals, broken connections and silences as errors.
+
+aiohttp's own time-outs are off; those here run on the injected clock.
+"""
+
+import email.utils
+import errno
+import ipaddress
+import json
+import logging
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace, TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote, urlencode, urlsplit
+
+import aiohttp
+import msgspec
+import yarl
+
+from listwatch.client.auth import (
+    Authenticator,
+    Certificate,
+    Credentials,
+    impersonation_headers,
+    make_authenticator,
+    user_agent,
+)
+from listwatch.client.config import Config
+from listwatch.client.tls import make_ssl_context
+from listwatch.clock import Clock
+from listwatch.errors import ConfigError, DisconnectedError, FrameError, StatusError
+
+_log = logging.getLogger(__name__)
+
+#: Seconds in which the status line and headers must have come: a server ends a request after 60.
+HEADERS_TIMEOUT: Final = 75.0
+#: Seconds without a byte after which a body that is not a watch's is given up.
+SILENCE_TIMEOUT: Final = 150.0
+#: Seconds in which a connection, TLS included, must stand.
+CONNECT_TIMEOUT: Final = 30.0
+#: Bytes of an answer that is read whole, and of an error's body.
+MAX_BODY_BYTES: Final = 64 * 2**20
+MAX_ERROR_BYTES: Final = 2**20
+#: Characters of a plain-text error that become its message.
+_MAX_WORDS: Final = 300
+
+_WARNING: Final = re.compile(r'299 [^ ]+ "((?:[^"\\]|\\.)*)"(?: ".*")?')
+
+JSON: Final = "application/json"
+
+Query = Iterable[tuple[str, str]]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A whole answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Body:
+    """The body of an answer, in pieces as they arrive.
+
+    `read` returns the next bytes, b"" at the orderly end.
+    """
+
+    def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
+        self._content = response.content
+        self._where = where
+        self.headers: Mapping[str, str] = response.headers
+
+    async def read(self) -> bytes:
+        """Return all bytes that have come, at least one; b"" at the orderly end.
+
+        Raises:
+            DisconnectedError: the connection broke.
+            FrameError: what came is no HTTP, or can't be decompressed.
+        """
+        try:
+            return await self._content.readany()
+        except (aiohttp.ClientError, OSError) as error:
+            raise _translated(error, self._where) from error
+
+
+class HTTP:
+    """A connection pool to one API server: `async with HTTP(config) as http`.
+
+    Watches have connections of their own, so that any number of them never makes a write wait.
+    A certificate that was renewed gets new connections; those in use go on until they end.
+    Belongs to one event loop; any number of tasks may use it.
+
+    Args:
+        config: the server, and who asks.
+        clock: for every time-out.
+        authenticator: in place of what the configuration asks for.
+
+    Raises:
+        ConfigError: the configuration can't be used.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Clock | None = None,
+        authenticator: Authenticator | None = None,
+    ) -> None:
+        self.config = config
+        self._clock = Clock() if clock is None else clock
+        self._auth = make_authenticator(config) if authenticator is None else authenticator
+        self._base, self._host, self._is_tls = _base_url(config)
+        self._headers = [
+            ("User-Agent", user_agent(config)),
+            *impersonation_headers(config.impersonate),
+        ]
+        self._compression = not config.disable_compression and not _is_loopback(self._host)
+        self._pool: _Pool | None = None
+        self._closed = False
+        self._warned: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection; requests that run fail with `DisconnectedError`."""
+        self._closed = True
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        query: Query = (),
+        *,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+    ) -> Answer:
+        """Send a request and return the whole answer, of at most 64 MiB.
+
+        Args:
+            method: the HTTP method.
+            path: below the server's URL, percent-encoded, as `path_of` makes it.
+            query: names and values, not encoded.
+            body: to send; None for none.
+            content_type: of the body.
+            accept: the media types wanted.
+
+        Raises:
+            StatusError: the server's refusal, as its kind.
+            DisconnectedError: no connection, or it broke; a write may have been carried out.
+            TimeoutError: no headers, or silence within the answer.
+            ConfigError: there are no credentials.
+        """
+        async with self._open(
+            method, path, query, body=body, content_type=content_type, accept=accept
+        ) as response:
+            content = await self._read(response, MAX_BODY_BYTES)
+            return Answer(response.status, response.headers, content)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, query: Query = (), *, accept: str = JSON, watch: bool = False
+    ) -> AsyncIterator[Body]:
+        """Get what is long: enter when the headers have come, read the body, leave to close.
+
+        Args:
+            path: as in `request`.
+            query: as in `request`.
+            accept: as in `request`.
+            watch: use the connections for watches, and never ask for compression.
+
+        Raises:
+            As `request`.
+        """
+        async with self._open("GET", path, query, accept=accept, watch=watch) as response:
+            yield Body(response, self._base)
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        query: Query = (),
+        *,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        watch: bool = False,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        text = urlencode(list(query))
+        url = yarl.URL(f"{self._base}{path}{'?' if text else ''}{text}", encoded=True)
+        headers = [*self._headers, ("Accept", accept)]
+        headers.append(
+            ("Accept-Encoding", "gzip" if self._compression and not watch else "identity")
+        )
+        if body is not None:
+            headers.append(("Content-Type", content_type))
+        retried = False
+        while True:
+            credentials = await self._auth.credentials()
+            pool = await self._pool_for(credentials.certificate)
+            async with pool.used():
+                response = await self._send(pool, method, url, headers, body, credentials, watch)
+                try:
+                    if response.status < 300:
+                        self._log_warnings(response)
+                        yield response
+                        return
+                    error = await self._refusal(response, method)
+                finally:
+                    # A whole answer has given its connection back; any other ends it here.
+                    response.close()
+            if response.status == 401 and not retried and await self._auth.renew(credentials):
+                retried = True
+                continue
+            raise error
+
+    async def _send(
+        self,
+        pool: "_Pool",
+        method: str,
+        url: yarl.URL,
+        headers: list[tuple[str, str]],
+        body: bytes | None,
+        credentials: Credentials,
+        watch: bool,  # noqa: FBT001 - an internal step of _open
+    ) -> aiohttp.ClientResponse:
+        if credentials.authorization:
+            headers = [*headers, ("Authorization", credentials.authorization)]
+        session = pool.watches if watch else pool.requests
+        try:
+            async with self._clock.timeout(HEADERS_TIMEOUT) as limit:
+                try:
+                    return await session.request(
+                        method,
+                        url,
+                        data=body,
+                        headers=headers,
+                        allow_redirects=False,
+                        server_hostname=self.config.tls_server_name or None,
+                        proxy=self.config.proxy_url or None,
+                        trace_request_ctx=limit,
+                    )
+                except (aiohttp.ClientError, OSError) as error:
+                    raise _translated(error, self._base) from error
+        except TimeoutError:
+            raise TimeoutError(f"{self._base} has not answered in time") from None
+
+    async def _read(self, response: aiohttp.ClientResponse, limit: int) -> bytes:
+        body = Body(response, self._base)
+        pieces = []
+        size = 0
+        try:
+            async with self._clock.timeout(SILENCE_TIMEOUT) as silence:
+                while piece := await body.read():
+                    pieces.append(piece)
+                    size += len(piece)
+                    if size > limit:
+                        raise FrameError(f"{self._base} sent an answer of more than {limit} bytes")
+                    silence.postpone(SILENCE_TIMEOUT)
+        except TimeoutError:
+            raise TimeoutError(
+                f"{self._base} has sent nothing for {SILENCE_TIMEOUT:g} s within an answer"
+            ) from None
+        return b"".join(pieces)
+
+    async def _refusal(self, response: aiohttp.ClientResponse, method: str) -> StatusError:
+        code = response.status
+        retry_after = _retry_after(response.headers.get("Retry-After", ""), self._clock.time())
+        if code < 400:
+            where = _redirected_to(response.headers.get("Location", ""))
+            message = f"{self._base} redirects a {method} to {where}; set the server to that URL"
+            return StatusError(message, code=code)
+        try:
+            body = await self._read(response, MAX_ERROR_BYTES)
+        except (DisconnectedError, FrameError, TimeoutError):
+            body = b""  # the status alone says what matters
+        try:
+            status = json.loads(body)
+        except (ValueError, RecursionError):
+            status = None
+        if not isinstance(status, dict) or status.get("kind") != "Status":
+            status = {"message": _words(body, response)}
+        return StatusError.from_status(status, code=code, retry_after=retry_after)
+
+    def _log_warnings(self, response: aiohttp.ClientResponse) -> None:
+        for value in response.headers.getall("Warning", ()):
+            text = _warning_text(value)
+            if text and text not in self._warned and len(self._warned) < 1000:
+                self._warned.add(text)
+                _log.warning("%s: %s", self._base, text)
+
+    async def _pool_for(self, certificate: Certificate | None) -> "_Pool":
+        if self._closed:
+            raise DisconnectedError("the client is closed")
+        pool = self._pool
+        if pool is None or pool.certificate != certificate:
+            context = make_ssl_context(self.config, certificate) if self._is_tls else None
+            self._pool, old = _Pool(certificate, context), pool
+            if old is not None:
+                await old.retire()
+            return self._pool
+        return pool
+
+
+class _Pool:
+    """The two sessions of one client certificate."""
+
+    def __init__(self, certificate: Certificate | None, context: ssl.SSLContext | None) -> None:
+        self.certificate = certificate
+        self.requests = _session(context, limit=100)
+        self.watches = _session(context, limit=0)
+        self._users = 0
+        self._is_retired = False
+
+    @asynccontextmanager
+    async def used(self) -> AsyncIterator[None]:
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if self._is_retired and not self._users:
+                await self.close()
+
+    async def retire(self) -> None:
+        """Close when the last user has gone."""
+        self._is_retired = True
+        if not self._users:
+            await self.close()
+
+    async def close(self) -> None:
+        await self.requests.close()
+        await self.watches.close()
+
+
+def _session(context: ssl.SSLContext | None, *, limit: int) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        ssl=True if context is None else context, limit=limit, socket_factory=_make_socket
+    )
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_create_start.append(_connecting)
+    trace.on_connection_create_end.append(_connected)
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+        trace_configs=[trace],
+        read_bufsize=2**18,
+        max_line_size=2**14,
+        max_field_size=2**16,
+    )
+
+
+async def _connecting(_session: object, trace: SimpleNamespace, _params: object) -> None:
+    trace.trace_request_ctx.postpone(CONNECT_TIMEOUT)
+
+
+async def _connected(_session: object, trace: SimpleNamespace, _params: object) -> None:
+    trace.trace_request_ctx.postpone(HEADERS_TIMEOUT)
+
+
+def _make_socket(info: tuple[Any, ...]) -> socket.socket:
+    """Make a socket that finds out within a minute that the peer's host is gone."""
+    made = socket.socket(info[0], info[1], info[2])
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 20),
+        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", 60_000),
+    ):
+        option = getattr(socket, name, None)  # not on every platform
+        if option is not None:
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+def _translated(error: aiohttp.ClientError | OSError, where: str) -> Exception:
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            words = getattr(error.certificate_error, "verify_message", "") or "it is not valid"
+            return DisconnectedError(
+                f"{where}: the server's certificate is not trusted: {words}; check "
+                "certificate-authority and tls-server-name"
+            )
+        case aiohttp.ClientConnectorDNSError():
+            return DisconnectedError(f"{where}: the host is unknown: {_reason(error.os_error)}")
+        case aiohttp.ClientConnectorError():
+            refused = error.os_error.errno == errno.ECONNREFUSED
+            words = _reason(error.os_error)
+            return DisconnectedError(f"{where}: no connection: {words}", refused=refused)
+        case aiohttp.ClientPayloadError() if isinstance(
+            error.__cause__, aiohttp.http_exceptions.ContentEncodingError
+        ):
+            return FrameError(f"{where}: the answer can't be decompressed")
+        case aiohttp.ClientPayloadError():
+            return DisconnectedError(f"{where}: the connection broke within an answer")
+        case aiohttp.ClientResponseError():
+            return FrameError(f"{where}: the answer is no HTTP: {_first_line(error.message)}")
+        case aiohttp.ServerDisconnectedError():
+            return DisconnectedError(f"{where}: the server closed the connection")
+        case OSError() if error.strerror:
+            return DisconnectedError(f"{where}: the connection broke: {_reason(error)}")
+    return DisconnectedError(f"{where}: the connection broke ({type(error).__name__})")
+
+
+def _reason(error: OSError) -> str:
+    return _first_line(error.strerror or str(error))
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n")[0][:_MAX_WORDS]
+
+
+def _base_url(config: Config) -> tuple[str, str, bool]:
+    """Return the server's URL without a slash at its end, its host, and whether it is TLS."""
+    text = config.server
+    if "://" not in text:  # as client-go's rest.DefaultServerURL
+        uses_tls = (
+            config.certificate_authority
+            or config.certificate_authority_data
+            or config.client_certificate
+            or config.client_certificate_data
+            or config.insecure_skip_tls_verify
+        )
+        text = f"{'https' if uses_tls else 'http'}://{text}"
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host, parts = None, None
+    if parts is None or not host or parts.scheme not in {"http", "https"}:
+        raise ConfigError(
+            f"{config.source or 'the configuration'}: the server {config.server!r} is no URL of "
+            "the form https://HOST:PORT"
+        )
+    if parts.query or parts.fragment or parts.username:
+        raise ConfigError(f"{config.source}: the server's URL must have no user, query or fragment")
+    base = f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%')}"
+    return base, host, parts.scheme == "https"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _retry_after(value: str, now: float) -> float | None:
+    """Return the seconds of a Retry-After header, a number or a date (RFC 9110, 10.2.3)."""
+    value = value.strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:9])
+    try:
+        date = email.utils.parsedate_to_datetime(value)
+    except (ValueError, TypeError):
+        return None
+    return max(0.0, date.timestamp() - now)
+
+
+def _redirected_to(location: str) -> str:
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        return "nowhere"
+    if not parts.netloc:
+        return parts.path[:_MAX_WORDS] or "nowhere"
+    return f"{parts.scheme or 'https'}://{parts.netloc.rpartition('@')[2]}"[:_MAX_WORDS]
+
+
+def _words(body: bytes, response: aiohttp.ClientResponse) -> str:
+    """Return what an answer that is no Status says, in one line."""
+    text = body[:4096].decode("utf-8", "replace").strip()
+    reason = f"HTTP status {response.status} {response.reason or ''}".strip()
+    if not text or text[0] == "<" or response.content_type != "text/plain":
+        return reason  # a proxy's page, not words
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_WORDS else f"{line[:_MAX_WORDS]}…"
+
+
+def _warning_text(header: str) -> str:
+    """Return the text of a Warning header of the code 299 (RFC 7234, 5.5), else ""."""
+    match = _WARNING.fullmatch(header.strip())
+    return re.sub(r"\\(.)", r"\1", match[1]) if match else ""

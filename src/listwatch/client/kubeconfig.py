@@ -1,0 +1,403 @@
+"""The configuration that kubectl would use: kubeconfig files, or the pod's service account."""
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from listwatch.client.config import Config, ExecConfig, Impersonation, OIDCConfig
+from listwatch.errors import ConfigError
+
+#: Where a pod finds its service account.
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+_EXEC_VERSIONS: Final = tuple(f"client.authentication.k8s.io/{v}" for v in ("v1", "v1beta1"))
+_EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
+_INTERACTIVE_MODES: Final = ("Never", "IfAvailable", "Always")
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A cluster, user or context, and the file that defines it."""
+
+    kind: str
+    name: str
+    fields: Mapping[str, Any]
+    file: Path
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}: {self.kind} {self.name!r}"
+
+    def text(self, field: str) -> str:
+        value = self.fields.get(field)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise ConfigError(f"{self.where}: {field} must be a text, not {_shown(value)}")
+        return value
+
+    def flag(self, field: str) -> bool:
+        value = self.fields.get(field)
+        if not isinstance(value, bool | None):
+            raise ConfigError(f"{self.where}: {field} must be true or false, not {_shown(value)}")
+        return bool(value)
+
+    def data(self, field: str) -> bytes:
+        try:
+            return base64.b64decode(self.text(field), validate=False)
+        except (binascii.Error, ValueError):
+            raise ConfigError(f"{self.where}: {field} is no base64") from None
+
+    def path(self, field: str) -> str:
+        """Return a file's path; a relative one counts from the file that names it."""
+        text = self.text(field)
+        return str(self.file.parent / text) if text else ""
+
+    def mapping(self, field: str) -> Mapping[str, Any]:
+        value = self.fields.get(field)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{self.where}: {field} must be a mapping, not {_shown(value)}")
+        return value
+
+    def texts(self, field: str) -> tuple[str, ...]:
+        value = self.fields.get(field)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ConfigError(f"{self.where}: {field} must be a list of texts")
+        return tuple(value)
+
+    def part(self, field: str) -> "_Entry":
+        return _Entry(f"{self.kind} {self.name!r}:", field, self.mapping(field), self.file)
+
+
+def _shown(value: object) -> str:
+    # The kind only: the value of a field in the wrong place may be a secret.
+    return {dict: "a mapping", list: "a list", bool: "true or false"}.get(
+        type(value), f"a {type(value).__name__}"
+    )
+
+
+class _Files(msgspec.Struct):
+    """The merged kubeconfig: of each entry and setting the first file that has it counts."""
+
+    clusters: dict[str, _Entry]
+    users: dict[str, _Entry]
+    contexts: dict[str, _Entry]
+    current_context: str
+    paths: list[Path]
+
+    @property
+    def where(self) -> str:
+        return ":".join(map(str, self.paths))
+
+
+def load_config(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    context: str | None = None,
+    cluster: str | None = None,
+    user: str | None = None,
+    namespace: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """Return the configuration that kubectl would use.
+
+    The files are `path`, else those that KUBECONFIG lists, else `~/.kube/config`; where none of
+    them exists, the service account of the pod that this runs in. Reads files; may be called from
+    any thread.
+
+    Args:
+        path: a kubeconfig file, which must exist.
+        context: in place of the files' current-context.
+        cluster: in place of the context's cluster.
+        user: in place of the context's user.
+        namespace: in place of the context's.
+        environ: in place of the process's environment.
+
+    Raises:
+        ConfigError: there is none, or it is broken; the message names the file, the entry and
+            what to do.
+    """
+    environ = os.environ if environ is None else environ
+    paths, explicit = _paths(path, environ)
+    files = _read(paths, must_exist=path is not None)
+    if not files.paths:
+        if "KUBERNETES_SERVICE_HOST" in environ and (SERVICE_ACCOUNT / "token").is_file():
+            config = in_cluster_config(environ=environ)
+            return msgspec.structs.replace(config, namespace=namespace or config.namespace)
+        tried = ", ".join(map(str, paths)) or "no file"
+        raise ConfigError(
+            f"no kubeconfig: {tried} {'of KUBECONFIG ' if explicit else ''}does not exist, "
+            "and this is no pod with a service account; set KUBECONFIG to a kubeconfig file"
+        )
+    return _config(files, context=context, cluster=cluster, user=user, namespace=namespace)
+
+
+def in_cluster_config(
+    *, environ: Mapping[str, str] | None = None, directory: Path = SERVICE_ACCOUNT
+) -> Config:
+    """Return the configuration of a pod's service account, whose token file is read as it rotates.
+
+    Raises:
+        ConfigError: this is no pod, or it has no service account.
+    """
+    environ = os.environ if environ is None else environ
+    host = environ.get("KUBERNETES_SERVICE_HOST", "")
+    port = environ.get("KUBERNETES_SERVICE_PORT", "443")
+    token, authority = directory / "token", directory / "ca.crt"
+    if not host:
+        raise ConfigError("KUBERNETES_SERVICE_HOST is not set: this is no pod")
+    for file in (token, authority):
+        if not file.is_file():
+            raise ConfigError(f"{file} is missing: this pod has no service account mounted")
+    try:
+        namespace = (directory / "namespace").read_text().strip()
+    except OSError:
+        namespace = ""
+    return Config(
+        server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
+        namespace=namespace or "default",
+        certificate_authority=str(authority),
+        token_file=str(token),
+        source=str(directory),
+    )
+
+
+def _paths(
+    path: str | os.PathLike[str] | None, environ: Mapping[str, str]
+) -> tuple[list[Path], bool]:
+    if path is not None:
+        return [Path(path).expanduser()], True
+    listed = [part for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    if listed:
+        return [Path(part) for part in dict.fromkeys(listed)], True
+    home = environ.get("HOME")
+    return [(Path(home) if home else Path.home()) / ".kube" / "config"], False
+
+
+def _read(paths: Sequence[Path], *, must_exist: bool) -> _Files:
+    files = _Files({}, {}, {}, "", [])
+    for path in paths:
+        try:
+            content = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            if must_exist:
+                raise ConfigError(f"{path} does not exist") from None
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            words = getattr(error, "strerror", None) or "it is no UTF-8"
+            raise ConfigError(f"{path} can't be read: {words}") from None
+        files.paths.append(path)
+        _merge(files, path.absolute(), _parse(path, content))
+    return files
+
+
+def _parse(path: Path, content: str) -> Mapping[str, Any]:
+    try:
+        loaded = yaml.safe_load(content)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{place}: no YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, RecursionError):
+        raise ConfigError(f"{path}: no YAML") from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, Mapping):
+        raise ConfigError(f"{path}: a kubeconfig must be a mapping, not {_shown(loaded)}")
+    if loaded.get("kind") not in {None, "", "Config"}:
+        raise ConfigError(f"{path}: a kubeconfig's kind is Config, not {loaded['kind']!r}")
+    return loaded
+
+
+def _merge(files: _Files, path: Path, loaded: Mapping[str, Any]) -> None:
+    for kind, into in (
+        ("cluster", files.clusters),
+        ("user", files.users),
+        ("context", files.contexts),
+    ):
+        listed = loaded.get(f"{kind}s")
+        if listed is None:
+            continue
+        if not isinstance(listed, list):
+            raise ConfigError(f"{path}: {kind}s must be a list, not {_shown(listed)}")
+        for number, item in enumerate(listed):
+            name = item.get("name") if isinstance(item, Mapping) else None
+            if not isinstance(name, str) or not isinstance(item, Mapping):
+                raise ConfigError(f"{path}: {kind}s[{number}] has no name")
+            fields = item.get(kind)
+            if not isinstance(fields, Mapping | None):
+                raise ConfigError(f"{path}: {kind} {name!r} must be a mapping")
+            into.setdefault(name, _Entry(kind, name, fields or {}, path))
+    current = loaded.get("current-context")
+    if not files.current_context and isinstance(current, str):
+        files.current_context = current
+
+
+def _pick(files: _Files, kind: str, name: str, named_by: str) -> _Entry:
+    entries: dict[str, _Entry] = getattr(files, f"{kind}s")
+    if name not in entries:
+        known = ", ".join(sorted(entries)) or "none"
+        raise ConfigError(
+            f"{files.where}: {named_by} {kind} {name!r}, which is not there (there: {known})"
+        )
+    return entries[name]
+
+
+def _config(
+    files: _Files,
+    *,
+    context: str | None,
+    cluster: str | None,
+    user: str | None,
+    namespace: str | None,
+) -> Config:
+    chosen = context or files.current_context
+    if chosen:
+        asked = "the argument names" if context else "current-context names"
+        entry = _pick(files, "context", chosen, asked)
+    elif cluster:
+        entry = _Entry("context", "", {}, files.paths[0])
+    else:
+        known = ", ".join(sorted(files.contexts)) or "none"
+        raise ConfigError(
+            f"{files.where}: no current-context; choose one of: {known} "
+            "(kubectl config use-context NAME)"
+        )
+    by_context = f"context {chosen!r} names"
+    cluster_name = cluster or entry.text("cluster")
+    if not cluster_name:
+        raise ConfigError(f"{entry.where} names no cluster")
+    server = _pick(files, "cluster", cluster_name, "the argument names" if cluster else by_context)
+    user_name = user or entry.text("user")
+    account = (
+        _pick(files, "user", user_name, "the argument names" if user else by_context)
+        if user_name
+        else _Entry("user", "", {}, files.paths[0])
+    )
+    return Config(
+        namespace=namespace or entry.text("namespace") or "default",
+        source=f"{files.where}, context {chosen!r}" if chosen else files.where,
+        **_cluster_settings(server),
+        **_user_settings(account, server),
+    )
+
+
+def _cluster_settings(entry: _Entry) -> dict[str, Any]:
+    server = entry.text("server")
+    if not server:
+        raise ConfigError(f"{entry.where} has no server; set it to the API server's URL")
+    settings = {
+        "server": server,
+        "certificate_authority": entry.path("certificate-authority"),
+        "certificate_authority_data": entry.data("certificate-authority-data"),
+        "insecure_skip_tls_verify": entry.flag("insecure-skip-tls-verify"),
+        "tls_server_name": entry.text("tls-server-name"),
+        "proxy_url": entry.text("proxy-url"),
+        "disable_compression": entry.flag("disable-compression"),
+    }
+    if settings["insecure_skip_tls_verify"] and (
+        settings["certificate_authority"] or settings["certificate_authority_data"]
+    ):
+        raise ConfigError(
+            f"{entry.where} has both insecure-skip-tls-verify and a certificate authority; "
+            "remove one of them"
+        )
+    return settings
+
+
+def _user_settings(entry: _Entry, cluster: _Entry) -> dict[str, Any]:
+    extra = {}
+    for name, values in entry.mapping("as-user-extra").items():
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise ConfigError(f"{entry.where}: as-user-extra {name!r} must be a list of texts")
+        extra[name] = tuple(values)
+    return {
+        "token": entry.text("token"),
+        "token_file": entry.path("tokenFile"),
+        "username": entry.text("username"),
+        "password": entry.text("password"),
+        "client_certificate": entry.path("client-certificate"),
+        "client_certificate_data": entry.data("client-certificate-data"),
+        "client_key": entry.path("client-key"),
+        "client_key_data": entry.data("client-key-data"),
+        "impersonate": Impersonation(
+            user=entry.text("as"),
+            uid=entry.text("as-uid"),
+            groups=entry.texts("as-groups"),
+            extra=extra,
+        ),
+        "exec": _exec(entry, cluster) if entry.mapping("exec") else None,
+        "oidc": _oidc(entry) if entry.mapping("auth-provider") else None,
+    }
+
+
+def _exec(user: _Entry, cluster: _Entry) -> ExecConfig:
+    entry = user.part("exec")
+    command, version = entry.text("command"), entry.text("apiVersion")
+    if not command:
+        raise ConfigError(f"{entry.where} has no command")
+    if version not in _EXEC_VERSIONS:
+        raise ConfigError(
+            f"{entry.where}: apiVersion {version!r} is not supported; set it to "
+            f"{' or '.join(_EXEC_VERSIONS)}"
+        )
+    env: dict[str, str] = {}
+    for item in entry.fields.get("env") or ():
+        name, value = (
+            item.get(k) if isinstance(item, Mapping) else None for k in ("name", "value")
+        )
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ConfigError(f"{entry.where}: env must be a list of name and value")
+        env[name] = value
+    mode = entry.text("interactiveMode")
+    if version.endswith("/v1") and not mode:
+        raise ConfigError(f"{entry.where}: interactiveMode must be set with apiVersion {version}")
+    if mode and mode not in _INTERACTIVE_MODES:
+        raise ConfigError(
+            f"{entry.where}: interactiveMode {mode!r} is none of {', '.join(_INTERACTIVE_MODES)}"
+        )
+    if "/" in command and not command.startswith("/"):
+        command = str(entry.file.parent / command)
+    extension = None
+    for item in cluster.fields.get("extensions") or ():
+        if isinstance(item, Mapping) and item.get("name") == _EXEC_EXTENSION:
+            extension = item.get("extension")
+    return ExecConfig(
+        command=command,
+        api_version=version,
+        args=entry.texts("args"),
+        env=env,
+        install_hint=entry.text("installHint"),
+        provide_cluster_info=entry.flag("provideClusterInfo"),
+        interactive_mode=mode or "IfAvailable",
+        config=extension,
+    )
+
+
+def _oidc(user: _Entry) -> OIDCConfig:
+    provider = user.part("auth-provider")
+    name = provider.text("name")
+    if name != "oidc":
+        raise ConfigError(
+            f"{provider.where}: the auth-provider {name!r} was removed from Kubernetes; "
+            "use its exec plugin (gke-gcloud-auth-plugin, kubelogin)"
+        )
+    entry = provider.part("config")
+    return OIDCConfig(
+        issuer_url=entry.text("idp-issuer-url"),
+        client_id=entry.text("client-id"),
+        client_secret=entry.text("client-secret"),
+        id_token=entry.text("id-token"),
+        refresh_token=entry.text("refresh-token"),
+        certificate_authority=entry.path("idp-certificate-authority"),
+        certificate_authority_data=entry.data("idp-certificate-authority-data"),
+    )

@@ -1,0 +1,188 @@
+"""The list and watch of one resource at an API server."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+
+from msgspec.structs import force_setattr
+
+from listwatch.cache.frames import ListFrames, WatchFrames
+from listwatch.cache.list_watch import (
+    Decode,
+    ListOptions,
+    ObjectList,
+    WatchEvent,
+    WatchOptions,
+    WatchStream,
+)
+from listwatch.client.discovery import Discovery, Resource
+from listwatch.client.http import HTTP, JSON, SILENCE_TIMEOUT, Body
+from listwatch.clock import Clock
+from listwatch.objects import Object
+
+_METADATA: Final = "as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_METADATA_LIST: Final = "as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+class ResourceListWatch:
+    """Lists and watches one resource: a `ListerWatcher` that `Client.list_watch` makes.
+
+    The resource is looked up when it is first needed, so making one costs nothing and fails
+    never. Belongs to the client's event loop.
+    """
+
+    def __init__(
+        self,
+        http: HTTP,
+        discovery: Discovery,
+        clock: Clock,
+        resource: str | Resource,
+        *,
+        namespace: str | None,
+        label_selector: str,
+        field_selector: str,
+        metadata_only: bool,
+    ) -> None:
+        self._http = http
+        self._discovery = discovery
+        self._clock = clock
+        self._word = resource
+        self._resource = resource if isinstance(resource, Resource) else None
+        self._namespace = namespace or ""
+        self._selectors = [
+            (name, value)
+            for name, value in (
+                ("labelSelector", label_selector),
+                ("fieldSelector", field_selector),
+            )
+            if value
+        ]
+        self._metadata_only = metadata_only
+
+    def __repr__(self) -> str:
+        place = f" in {self._namespace}" if self._namespace else ""
+        return f"<list and watch of {self._word}{place}>"
+
+    async def resource(self) -> Resource:
+        """Return the resource, which is looked up once.
+
+        Raises:
+            UnknownResourceError: the server has none of this name, or several.
+        """
+        if self._resource is None:
+            self._resource = await self._discovery.find(str(self._word))
+        return self._resource
+
+    async def list(self, options: ListOptions) -> ObjectList:
+        """Return the objects, or one page of them; decoded while the body arrives.
+
+        Raises:
+            StatusError: the server's refusal.
+            DisconnectedError: no connection, or it broke.
+            FrameError: the body is no list.
+            TimeoutError: no headers, or silence within the body.
+            UnknownResourceError: there is no such resource.
+        """
+        resource = await self.resource()
+        query = list(self._selectors)
+        if options.limit:
+            query.append(("limit", str(options.limit)))
+        if options.continue_token:
+            query.append(("continue", options.continue_token))
+        if options.resource_version:
+            query.append(("resourceVersion", options.resource_version))
+        if options.resource_version_match:
+            query.append(("resourceVersionMatch", options.resource_version_match))
+        frames = ListFrames(
+            self._decode(options.decode), kind=resource.kind, api_version=resource.api_version
+        )
+        path = resource.path(self._namespace)
+        async with self._http.stream(path, query, accept=self._accept(_METADATA_LIST)) as body:
+            await self._feed(body, frames, options.progress)
+        return frames.finish()
+
+    async def _feed(
+        self, body: Body, frames: ListFrames, progress: Callable[[], None] | None
+    ) -> None:
+        try:
+            async with self._clock.timeout(SILENCE_TIMEOUT) as silence:
+                while chunk := await body.read():
+                    silence.postpone(SILENCE_TIMEOUT)
+                    if progress is not None:
+                        progress()
+                    frames.feed(chunk)
+        except TimeoutError:
+            raise TimeoutError(
+                f"the server has sent nothing for {SILENCE_TIMEOUT:g} s within a list of "
+                f"{self._word}"
+            ) from None
+
+    def watch(self, options: WatchOptions) -> AbstractAsyncContextManager[WatchStream]:
+        """Open a watch; entering returns when the server has accepted it, leaving closes it.
+
+        A silent server is the reader's business: its watch is not given up here.
+
+        Raises:
+            As `list`, on entering; `DisconnectedError` and `FrameError` while it is read.
+        """
+        return self._watch(options)
+
+    @asynccontextmanager
+    async def _watch(self, options: WatchOptions) -> AsyncIterator[WatchStream]:
+        resource = await self.resource()
+        query = [("watch", "true"), *self._selectors]
+        if options.resource_version:
+            query.append(("resourceVersion", options.resource_version))
+        if options.resource_version_match:
+            query.append(("resourceVersionMatch", options.resource_version_match))
+        if options.send_initial_events:
+            query.append(("sendInitialEvents", "true"))
+        if options.allow_bookmarks:
+            query.append(("allowWatchBookmarks", "true"))
+        if options.timeout_seconds:
+            query.append(("timeoutSeconds", str(options.timeout_seconds)))
+        frames = WatchFrames(
+            self._decode(options.decode), kind=resource.kind, api_version=resource.api_version
+        )
+        path = resource.path(self._namespace)
+        async with self._http.stream(
+            path, query, accept=self._accept(_METADATA), watch=True
+        ) as body:
+            yield _Events(body, frames)
+
+    def _accept(self, form: str) -> str:
+        return f"{JSON};{form},{JSON}" if self._metadata_only else JSON
+
+    def _decode(self, decode: Decode) -> Decode:
+        if not self._metadata_only:
+            return decode
+
+        def decode_partial(raw: bytes, kind: str, api_version: str) -> Object:
+            obj = decode(raw, kind, api_version)
+            if obj.kind == "PartialObjectMetadata":
+                force_setattr(obj, "partial", True)  # nobody else has seen it yet
+            return obj
+
+        return decode_partial
+
+
+class _Events:
+    """A watch's events, in batches as their bytes come."""
+
+    def __init__(self, body: Body, frames: WatchFrames) -> None:
+        self._read = body.read
+        self._frames = frames
+        self._has_ended = False
+
+    def __aiter__(self) -> AsyncIterator[Sequence[WatchEvent]]:
+        return self
+
+    async def __anext__(self) -> Sequence[WatchEvent]:
+        if not self._has_ended:
+            chunk = await self._read()
+            if chunk:
+                return self._frames.feed(chunk)
+            self._has_ended = True
+            if last := self._frames.finish():
+                return last
+        raise StopAsyncIteration

@@ -1,0 +1,78 @@
+"""TLS contexts from a configuration, whose secrets stay out of the file system."""
+
+import os
+import ssl
+import tempfile
+
+from listwatch.client.auth import Certificate
+from listwatch.client.config import Config
+from listwatch.errors import ConfigError
+
+
+def make_ssl_context(config: Config, certificate: Certificate | None) -> ssl.SSLContext:
+    """Return a context that trusts whom the configuration trusts and shows the certificate.
+
+    Raises:
+        ConfigError: a certificate or key can't be used; the message says which.
+    """
+    where = config.source or config.server
+    if config.insecure_skip_tls_verify:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    else:
+        context = _verifying(config, where)
+    # A certificate that a cluster's own authority made need not follow the newest rules of the
+    # web (the key usage of a self-made authority), which Python 3.13 began to demand.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if certificate is not None:
+        _load(context, certificate, where)
+    return context
+
+
+def _verifying(config: Config, where: str) -> ssl.SSLContext:
+    try:
+        if config.certificate_authority_data:
+            text = config.certificate_authority_data.decode("ascii")
+            return ssl.create_default_context(cadata=text)
+        return ssl.create_default_context(cafile=config.certificate_authority or None)
+    except OSError as error:
+        if isinstance(error, ssl.SSLError) or not config.certificate_authority:
+            problem = "is no PEM certificate"
+        else:
+            problem = f"can't be read: {error.strerror}"
+    except (ValueError, UnicodeDecodeError):
+        problem = "is no PEM certificate"
+    name = (
+        "certificate-authority-data"
+        if config.certificate_authority_data
+        else f"certificate-authority {config.certificate_authority}"
+    )
+    raise ConfigError(f"{where}: {name} {problem}")
+
+
+def _load(context: ssl.SSLContext, certificate: Certificate, where: str) -> None:
+    # The ssl module loads keys from files only: a private one that lives as long as the call.
+    file, path = tempfile.mkstemp(prefix="listwatch-", suffix=".pem")
+    try:
+        with os.fdopen(file, "wb") as pem:
+            pem.write(certificate.key.rstrip() + b"\n" + certificate.chain)
+        context.load_cert_chain(path, password=_refuse_password)
+    except _EncryptedKeyError:
+        raise ConfigError(
+            f"{where}: the client key is encrypted; decrypt it (openssl pkey -in KEY -out PLAIN)"
+        ) from None
+    except (ssl.SSLError, ValueError):
+        raise ConfigError(
+            f"{where}: the client certificate and key are no PEM, or don't belong together"
+        ) from None
+    finally:
+        os.unlink(path)  # noqa: PTH108 - pathlib adds nothing to a name from mkstemp
+
+
+class _EncryptedKeyError(Exception):
+    pass
+
+
+def _refuse_password() -> str:
+    raise _EncryptedKeyError
