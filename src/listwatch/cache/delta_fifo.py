@@ -306,7 +306,7 @@ class DeltaFIFO(FIFO):
             now = self._now()
             for deltas in batch:
                 deltas.since = now
-        return batch
+        return tuple(batch)
 
     def _finish(self, batch: Sequence[Deltas]) -> None:
         for deltas in batch:

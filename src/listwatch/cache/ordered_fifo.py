@@ -223,17 +223,19 @@ class OrderedFIFO(FIFO):
         if self._in_process or not items:
             return ()
         first = items.popleft()
-        batch = [first]
+        batch: Sequence[Deltas] = (first,)
         if limit > 1 and first.key:
+            taken = [first]
             keys = {first.key}
             initial = first.is_in_initial_list
-            while items and len(batch) < limit:
+            while items and len(taken) < limit:
                 deltas = items[0]
                 key = deltas.key
                 if not key or key in keys or deltas.is_in_initial_list is not initial:
                     break
                 keys.add(key)
-                batch.append(items.popleft())
+                taken.append(items.popleft())
+            batch = tuple(taken)
         self._pops += len(batch)
         now = self._now()
         for deltas in batch:
@@ -251,7 +253,8 @@ class OrderedFIFO(FIFO):
             self._in_process = ()
             self._wake_next()
         else:
-            self._in_process = [d for d in self._in_process if d not in batch]
+            ended = {id(deltas) for deltas in batch}
+            self._in_process = [d for d in self._in_process if id(d) not in ended]
 
     def _wake_next(self) -> None:
         if self._waiters:

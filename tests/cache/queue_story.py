@@ -1,0 +1,121 @@
+"""What the tests of both queues use: stories of deltas, pops that the test ends, known objects."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from listwatch.cache.deltas import Delta, Deltas, DeltaType, Item, Queue
+from listwatch.cache.store import Store
+from listwatch.objects import DeletedFinalStateUnknown, Object
+
+A, U, D, R, S = (
+    DeltaType.ADDED,
+    DeltaType.UPDATED,
+    DeltaType.DELETED,
+    DeltaType.REPLACED,
+    DeltaType.SYNC,
+)
+
+
+def make(name: str, version: int = 1) -> Object:
+    return Object.from_dict({"metadata": {"name": name, "resourceVersion": str(version)}})
+
+
+def known(*objs: Object) -> Store:
+    store = Store()
+    store.replace(objs, "1")
+    return store
+
+
+def story(deltas: Iterable[Delta]) -> list[tuple[DeltaType, str]]:
+    """Return type and version of each delta; a tombstone's with a cross, '†?' without object."""
+    told = []
+    for delta in deltas:
+        match delta.object:
+            case Object() as obj:
+                told.append((delta.type, obj.resource_version))
+            case DeletedFinalStateUnknown(obj=None):
+                told.append((delta.type, "†?"))
+            case DeletedFinalStateUnknown(obj=Object() as obj):
+                told.append((delta.type, f"†{obj.resource_version}"))
+            case _:
+                told.append((delta.type, delta.resource_version))
+    return told
+
+
+def done(_: object) -> None:
+    pass
+
+
+async def pop_all(queue: Queue) -> list[Deltas]:
+    """Pop all that is there."""
+    return [await queue.pop(done) for _ in range(queue.statistics().depth)]
+
+
+async def drain(queue: Queue) -> list[tuple[str, list[tuple[DeltaType, str]]]]:
+    """Pop all that is there, and return keys and stories."""
+    return [(deltas.key, story(deltas)) for deltas in await pop_all(queue)]
+
+
+class Broken:
+    """Known objects that fail: in listing, or in looking up."""
+
+    def __init__(self, keys: list[str] | None = None) -> None:
+        self.keys = keys
+
+    def list_keys(self) -> list[str]:
+        if self.keys is None:
+            raise OSError("no keys today")
+        return self.keys
+
+    def get_by_key(self, key: str) -> Item | None:
+        raise OSError(f"no {key} today")
+
+
+class Everything:
+    """Known objects as the seed's keyListerGetter: any key is known, none is listed."""
+
+    def list_keys(self) -> list[str]:
+        return []
+
+    def get_by_key(self, key: str) -> Item | None:
+        return DeletedFinalStateUnknown(key)
+
+
+class Popped:
+    """One pop whose process function waits until the test says how it ends."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.started = asyncio.Event()
+        self.deltas = Deltas()
+        self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.create_task(queue.pop(self._process))
+
+    async def _process(self, deltas: Deltas) -> None:
+        self.deltas = deltas
+        self.started.set()
+        await self._end
+
+    async def succeed(self) -> None:
+        self._end.set_result(None)
+        await self.task
+
+    async def fail(self, error: Exception) -> None:
+        self._end.set_exception(error)
+        await asyncio.wait([self.task])
+
+    async def cancel(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+async def start(queue: Queue) -> Popped:
+    popped = Popped(queue)
+    await popped.started.wait()
+    return popped
+
+
+def raising(error: BaseException) -> Callable[[object], None]:
+    def process(_: object) -> None:
+        raise error
+
+    return process
