@@ -378,21 +378,20 @@ async def test_the_recorded_pauses_are_kept_on_the_clock() -> None:
     capture = load("watch-pods")
     times: list[float] = []
     begin = clock.now()
+
+    async def read(client: Client) -> None:
+        async with client.list_watch(PODS, "shop").watch(WatchOptions()) as stream:
+            async for batch in stream:
+                times.extend([clock.now() - begin] * len(batch))
+
     async with (
         ReplayServer([capture], clock=clock) as server,
         Client.from_config(Config(server=server.url), clock=clock) as client,
+        asyncio.TaskGroup() as tasks,
     ):
-        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
-
-            async def read() -> None:
-                source = client.list_watch(PODS, "shop")
-                async with source.watch(WatchOptions()) as stream:
-                    async for batch in stream:
-                        times.extend([clock.now() - begin] * len(batch))
-
-            reading = tasks.create_task(read())
-            while not reading.done():
-                await clock.advance(0.1)
+        reading = tasks.create_task(read(client))
+        while not reading.done():
+            await clock.advance(0.1)
     assert len(times) == 5
     assert times[-1] - times[0] == pytest.approx(capture.reads[-2][0] - capture.reads[0][0], abs=1)
 
