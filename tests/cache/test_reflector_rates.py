@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from listwatch.cache.failures import Failure
 from listwatch.cache.list_watch import BOOKMARK, ERROR, MODIFIED, WatchEvent
 from listwatch.cache.reflector import Reflector
 from listwatch.cache.store import Store
@@ -156,7 +155,7 @@ async def test_requests_are_few_under_a_lasting_fault_and_the_cache_is_right_aft
     source = FakeControllerSource(clock=clock)
     for name in ("busy", "gone", "stays"):
         source.add(pod(name))
-    failures: list[Failure] = []
+    failures: list[object] = []
     store = Store()
     reflector = Reflector(
         source, store, clock=clock, on_error=failures.append, rng=random.Random(fault)

@@ -372,6 +372,11 @@ class DeltaFIFO(FIFO):
         """
         return not self._untouched and not self._initial
 
+    def newest(self, key: str) -> Delta | None:
+        """Return the newest change of a key that is queued or in process, or None."""
+        deltas = self._queued(key) or self._in_process.get(key)
+        return deltas[-1] if deltas else None
+
     def list_keys(self) -> list[str]:
         """Return the keys that have something queued; those only in process are not among them."""
         return [*self._behind, *self._items]

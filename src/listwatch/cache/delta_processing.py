@@ -62,25 +62,31 @@ class DeltaProcessor:
         steps: list[tuple[str, Object | None]] = []
         found: list[tuple[Delta, bool]] = []
         version = ""
+        get = self._store.get_by_key
         for deltas in batch:
+            old = get(deltas.key)
             for delta in deltas:
                 item = delta.object
                 if item is None:
                     raise ValueError(f"a {delta.type} delta without an object, in a batch")
-                kept = item if isinstance(item, Object) else None
-                steps.append((deltas.key, None if delta.type is DeltaType.DELETED else kept))
+                new = None
+                if isinstance(item, Object) and delta.type is not DeltaType.DELETED:
+                    # The cached one stays, so that an update's old is what was told as new.
+                    new = old if old is not None and _is_same(old, item) else item
+                steps.append((deltas.key, new))
+                old = new
                 found.append((delta, deltas.is_in_initial_list))
                 if isinstance(item, Object) and item.meta.resource_version:
                     version = item.meta.resource_version
         results = self._store.apply(steps, version if self._ordered else "")
-        for (key, new), (delta, initial), old in zip(steps, found, results, strict=True):
-            if isinstance(old, IndexFunctionError):
-                self._report(old)
-            elif new is not None:
+        for (key, put), (delta, initial), was in zip(steps, found, results, strict=True):
+            if isinstance(was, IndexFunctionError):
+                self._report(was)
+            elif put is not None:
                 resync = delta.type is DeltaType.SYNC
-                changes += self._changes(old, new, initial=initial, resync=resync)
-            elif old is not None:
-                changes.append(Deleted(_gone(key, old, delta.object)))
+                changes += self._changes(was, put, initial=initial, resync=resync)
+            elif was is not None:
+                changes.append(Deleted(_gone(key, was, delta.object)))
         return changes
 
     @staticmethod
@@ -91,7 +97,7 @@ class DeltaProcessor:
             return (Added(new, initial),)
         if old.meta.uid != new.meta.uid:
             return (Deleted(DeletedFinalStateUnknown(old.key, old)), Added(new, initial))
-        if resync or not _same_version(old, new):
+        if resync or not _is_same(old, new):
             return (Updated(old, new, resync),)
         return ()
 
@@ -134,9 +140,9 @@ class DeltaProcessor:
         self._on_error(Failure(error=error, doing="index", name=self._name, key=error.key))
 
 
-def _same_version(old: Object, new: Object) -> bool:
+def _is_same(old: Object, new: Object) -> bool:
     version = new.meta.resource_version
-    return version != "" and old.meta.resource_version == version
+    return version != "" and old.meta.resource_version == version and old.meta.uid == new.meta.uid
 
 
 def _gone(key: str, old: Object, item: Item | None) -> Item:

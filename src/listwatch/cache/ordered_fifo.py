@@ -288,6 +288,23 @@ class OrderedFIFO(FIFO):
         """
         return not self._untouched and not self._initial
 
+    def newest(self, key: str) -> Delta | None:
+        """Return the newest change of a key that is queued or in process, or None.
+
+        A list that lacks the key counts as its deletion. Looks at every entry.
+        """
+        for source in (self._items, self._in_process):
+            for deltas in reversed(source):
+                delta = deltas[-1] if deltas else None
+                if delta is not None and delta.objects is not None:
+                    for obj in delta.objects:
+                        if self._key_func(obj) == key:
+                            return Delta(DeltaType.REPLACED, obj)
+                    return Delta(_DELETED, DeletedFinalStateUnknown(key))
+                if delta is not None and deltas.key == key:
+                    return delta
+        return None
+
     def __len__(self) -> int:
         return len(self._items)
 

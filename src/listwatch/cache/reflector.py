@@ -27,6 +27,7 @@ from listwatch.cache.list_watch import (
 )
 from listwatch.cache.reflector_machine import (
     HEALTHY_SECONDS,
+    NO_POSITION,
     Ended,
     Fault,
     Input,
@@ -109,7 +110,7 @@ class _Watch:
         #: Nothing was received.
         self.quiet = True
         #: Additions tell what there was, in any order, and not what came to be.
-        self.synthetic = version in {"", "0"}
+        self.synthetic = version in NO_POSITION
 
 
 class _SetBackError(ListWatchError):

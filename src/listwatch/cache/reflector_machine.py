@@ -29,6 +29,8 @@ HEALTHY_SECONDS = 30.0
 #: A list that brought nothing new in the watch is followed by a wait of this part of a whole one,
 #: so that a list and a watch together take as long as one failing request after another.
 _AFTER_LIST = 0.5
+#: Resource versions with which a watch begins anywhere, and not after that version.
+NO_POSITION = frozenset({"", "0"})
 #: Streams of initial events that break so often give way to a paged list, which can progress.
 _MOST_BROKEN_STREAMS = 3
 #: No Retry-After is obeyed beyond this: a server that asks for days is mistaken.
@@ -311,7 +313,9 @@ def _after_watch(state: State, ended: Ended) -> tuple[State, Effect]:
     else:
         probed = state.probed and ended.fault in {Fault.UNREACHABLE, Fault.SILENT}
         state = replace(state, suspect=True, probed=probed)
-    if ended.stale:
+    # Without a position a watch can't go on: it would begin with what there is, and not tell what
+    # has gone.
+    if ended.stale or state.resource_version in NO_POSITION:
         return _wait(state, _relist_phase(state), at_least=ended.retry_after)
     match ended.fault:
         case None if healthy:
