@@ -233,13 +233,16 @@ class Discovery:
             UnknownResourceError: the server has none.
         """
         group, _, version = api_version.rpartition("/")
-        for attempt in range(2):
-            resources = self._resources
-            if resources is None or attempt:
-                resources = tuple(await self.refresh())
+        asked = self._resources is None
+        resources = await self.resources()
+        while True:
             for resource in resources:
                 if (resource.group, resource.version, resource.kind) == (group, version, kind):
                     return resource
+            if asked:
+                break
+            asked = True
+            resources = await self.refresh()
         raise UnknownResourceError(f"the server has no kind {kind!r} in {api_version!r}")
 
     async def _load(self, path: str) -> list[Resource]:

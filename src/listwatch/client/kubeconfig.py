@@ -49,7 +49,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
     def data(self, field: str) -> bytes:
         try:
-            return base64.b64decode(self.text(field), validate=False)
+            return base64.b64decode("".join(self.text(field).split()), validate=True)
         except (binascii.Error, ValueError):
             raise ConfigError(f"{self.where}: {field} is no base64") from None
 
@@ -131,7 +131,7 @@ def load_config(
     files = _read(paths, must_exist=path is not None)
     if not files.paths:
         if "KUBERNETES_SERVICE_HOST" in environ and (SERVICE_ACCOUNT / "token").is_file():
-            config = in_cluster_config(environ=environ)
+            config = in_cluster_config(environ=environ, directory=SERVICE_ACCOUNT)
             return msgspec.structs.replace(config, namespace=namespace or config.namespace)
         tried = ", ".join(map(str, paths)) or "no file"
         raise ConfigError(
