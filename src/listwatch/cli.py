@@ -1,0 +1,76 @@
+"""`listwatch`: the command line, whose subcommands are loaded when they are used."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module, metadata
+
+import click
+
+from listwatch.errors import ListWatchError
+
+#: Each subcommand: where it is, and what it is for.
+_COMMANDS = {
+    "apiserver": (
+        "listwatch.apiserver.command:apiserver_command",
+        "Run an API server on this machine, for tests and trials.",
+    ),
+    "observe": (
+        "listwatch.observe.command:observe_command",
+        "Run a command for every change of a resource.",
+    ),
+}
+
+
+class _LazyGroup(click.Group):
+    """A group of commands, each imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, name = _COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, words) for name, (_, words) in sorted(_COMMANDS.items())])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(metadata.version("listwatch"), prog_name="listwatch")
+def cli() -> None:
+    """React to every change of a Kubernetes resource."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit; mistakes of the user are one line on standard error."""
+    sys.exit(_run(None if arguments is None else list(arguments)))
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        code = cli.main(arguments, prog_name="listwatch", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except ListWatchError as error:
+        click.echo(f"error: {' '.join(str(error).split())}", err=True)
+        return 1
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # Python would complain again while it closes standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    main()

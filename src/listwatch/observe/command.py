@@ -1,0 +1,370 @@
+"""`listwatch observe`: the options, and the way from them to a running observer."""
+
+import asyncio
+import gc
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from listwatch.errors import ListWatchError
+from listwatch.observe.options import (
+    DeleteLimit,
+    ObserveOptions,
+    UsageError,
+    parse_delete_limit,
+    parse_duration,
+)
+from listwatch.observe.printing import Format, Printer
+from listwatch.observe.templates import TemplateFormat, make_template, read_template_file
+from listwatch.observe.templates.template import Template
+
+_EXIT_CODES = """\b
+Exit codes:
+  0    ended as asked: --once, --exit-after, SIGINT (Ctrl-C) or SIGTERM
+  1    a limit was reached (--maximum-errors, --max-deletes), or another failure
+  2    wrong options, a broken template or selector
+  3    the kubeconfig is broken or there is none
+  4    the server can't be reached
+  5    the server refuses the credentials
+  6    the server forbids the request
+  7    the server has no such resource
+  126  a command is there but can't be executed
+  127  a command is not there
+  141  nobody reads standard output any more"""
+
+
+class _Failure(click.ClickException):
+    """Ends the program with one line on standard error."""
+
+    def __init__(self, error: BaseException) -> None:
+        from listwatch.observe.session import exit_code  # noqa: PLC0415 - heavy
+
+        super().__init__(" ".join(str(error).split()) or type(error).__name__)
+        self.code = exit_code(error)
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]  # click has a class variable
+        """What the process returns."""
+        return self.code
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"error: {self.message}", file=file or sys.stderr)
+
+
+class _CommandAfterDashes(click.Command):
+    """Keeps what follows the first `--` apart: it is the command to run, word by word."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta["command"] = tuple(args[place + 1 :])
+            args = args[:place]
+        else:
+            ctx.meta["command"] = ()
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND [ARG]...]"]
+
+
+class _Duration(click.ParamType[tuple[float, str]]):
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, str]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return parse_duration(value), value
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _DeleteLimit(click.ParamType[DeleteLimit]):
+    name = "number|percent"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> DeleteLimit:
+        if isinstance(value, DeleteLimit):
+            return value
+        try:
+            return parse_delete_limit(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = _Duration()
+
+
+@click.command("observe", cls=_CommandAfterDashes, epilog=_EXIT_CODES)
+@click.argument("resource", required=False, default="")
+@click.argument("names_of_objects", metavar="[NAME]...", nargs=-1)
+@click.option("-A", "--all-namespaces", is_flag=True, help="Observe all namespaces.")
+@click.option("-n", "--namespace", help="Observe this namespace; else the kubeconfig's.")
+@click.option("-l", "--selector", default="", help="Observe objects with these labels.")
+@click.option("--field-selector", default="", help="Observe objects with these fields.")
+@click.option("--kubeconfig", type=click.Path(), help="Use this file, not KUBECONFIG.")
+@click.option("--context", help="Use this context of the kubeconfig.")
+@click.option(
+    "-d",
+    "--delete",
+    "delete_words",
+    multiple=True,
+    metavar="WORD",
+    help="Command to run for deletions. Repeat it for more words.",
+)
+@click.option(
+    "--names",
+    "names_words",
+    multiple=True,
+    metavar="WORD",
+    help="Command that prints the names that another system knows, one a line; those that the"
+    " server has not are told as deletions. Repeat it for more words.",
+)
+@click.option("--names-dry-run", is_flag=True, help="Only say what --names would have deleted.")
+@click.option(
+    "--max-deletes",
+    type=_DeleteLimit(),
+    default="50%",
+    show_default=True,
+    help="Refuse to delete more of what --names knows than this; -1 for no limit.",
+)
+@click.option("--template", "template_text", default="", help="Makes one more argument.")
+@click.option("-a", "--argument", "arguments", multiple=True, hidden=True)
+@click.option(
+    "-o",
+    "--output",
+    default="",
+    metavar="FORMAT",
+    help="What --template is: jsonpath (default), jsonpath-file, jsonpath-as-json, go-template,"
+    " go-template-file. Without a command, how changes are printed: json, yaml, name,"
+    " diff.",
+)
+@click.option(
+    "--allow-missing-template-keys",
+    type=bool,
+    default=True,
+    is_flag=False,
+    flag_value="true",
+    show_default=True,
+    help="A field that an object lacks is no error in a template.",
+)
+@click.option("--strict-templates", is_flag=True, hidden=True)
+@click.option("--type-env-var", default="", help="Variable that gets the type of the change.")
+@click.option("--object-env-var", default="", help="Variable that gets the object as JSON.")
+@click.option(
+    "--stdin",
+    type=click.Choice(["object", "change"]),
+    is_flag=False,
+    flag_value="object",
+    default=None,
+    help="Give the command the object as JSON on standard input; with =change also the type, the"
+    " old object and the changed paths.",
+)
+@click.option(
+    "--distinct-types",
+    is_flag=True,
+    help="Say Listed, Relisted and Resync in place of Sync.",
+)
+@click.option(
+    "--maximum-errors",
+    type=int,
+    default=20,
+    show_default=True,
+    help="End after so many failed runs; -1 for never.",
+)
+@click.option("--error-window", type=DURATION, default="0", help="Forget errors after this time.")
+@click.option(
+    "--retry-on-exit-code",
+    type=int,
+    default=0,
+    help="Run again a command that returned this.",
+)
+@click.option(
+    "--retry-count",
+    type=int,
+    default=2,
+    show_default=True,
+    help="How often to run it again.",
+)
+@click.option(
+    "--retry-delay",
+    type=DURATION,
+    default="1s",
+    show_default=True,
+    help="How long to wait before; twice as long each time.",
+)
+@click.option(
+    "--parallel",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many commands may run at a time, never two of one object.",
+)
+@click.option("--timeout", type=DURATION, default="0", help="End a command after this time.")
+@click.option(
+    "--debounce",
+    type=DURATION,
+    default="0",
+    help="Wait so long for more changes of an object and tell them as one.",
+)
+@click.option(
+    "--grace",
+    type=DURATION,
+    default="10s",
+    show_default=True,
+    help="How long running commands may go on at the end.",
+)
+@click.option("--once", is_flag=True, help="End when all present objects were processed.")
+@click.option("--exit-after", type=DURATION, default="0", help="End after this time.")
+@click.option("--resync-period", type=DURATION, default="0", help="Tell everything again so often.")
+@click.option("--print-metrics-on-exit", is_flag=True, help="Print metrics at the end.")
+@click.option(
+    "--listen-addr",
+    default=None,
+    help="host:port for /metrics, /healthz and /readyz. A free port on loopback by default, none"
+    " with --once or an empty value.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print no lines with '#'.")
+@click.option("--no-headers", is_flag=True, hidden=True)
+@click.option(
+    "--ignore-path",
+    "ignore_paths",
+    multiple=True,
+    metavar="PATH",
+    help="Show no changes of this field, such as status or metadata.annotations*.",
+)
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    help="Colours for people.",
+)
+@click.pass_context
+def observe_command(ctx: click.Context, /, **values: Any) -> None:
+    """Run COMMAND for every addition, change and deletion of RESOURCE.
+
+    RESOURCE is a word as kubectl takes it (pods, po, deployments.apps), or several with commas.
+    COMMAND gets its own arguments, then the namespace (if the resource has namespaces), the name,
+    and the text that --template makes. One object's changes run one after the other, none is left
+    out. Without COMMAND, changes are printed.
+
+    \b
+      listwatch observe services -A
+      listwatch observe services --template '{.spec.clusterIP}' -- ./register_dns.sh
+      listwatch observe nodes --names ./known.sh --delete ./remove.sh -- ./add.sh
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    try:
+        options = _options(ctx.meta["command"], values)
+        options.check()
+        printer_format, coloured = _printing(options, values)
+    except (ListWatchError, OSError) as error:
+        raise _Failure(error) from error
+    # Loaded here, so that --help and mistakes in the options cost nothing.
+    from listwatch.observe.session import observe  # noqa: PLC0415
+
+    gc.freeze()
+    try:
+        asyncio.run(
+            observe(
+                options,
+                Printer(
+                    printer_format,
+                    quiet=options.quiet,
+                    coloured=coloured,
+                    ignore_paths=values["ignore_paths"],
+                ),
+                kubeconfig=values["kubeconfig"],
+                context=values["context"],
+            )
+        )
+    except (ListWatchError, TimeoutError) as error:
+        raise _Failure(error) from error
+
+
+def _printing(options: ObserveOptions, values: Mapping[str, Any]) -> tuple[Format, bool]:
+    printer_format = Format.HEADERS
+    if values["output"] in set(Format):
+        printer_format = Format(values["output"])
+        if options.command and values["output"]:
+            raise UsageError(f"--output={values['output']} prints changes, so it takes no command")
+    colour = values["color"]
+    coloured = colour == "always" or (
+        colour == "auto" and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    )
+    return printer_format, coloured
+
+
+def _options(command: tuple[str, ...], values: Mapping[str, Any]) -> ObserveOptions:
+    def seconds(name: str) -> float:
+        value: float = values[name][0]
+        return value
+
+    once: bool = values["once"]
+    listen = values["listen_addr"]
+    return ObserveOptions(
+        resources=tuple(word for word in values["resource"].split(",") if word),
+        names=values["names_of_objects"],
+        namespace=values["namespace"],
+        all_namespaces=values["all_namespaces"],
+        selector=values["selector"],
+        field_selector=values["field_selector"],
+        command=command,
+        delete_command=values["delete_words"],
+        names_command=values["names_words"],
+        names_dry_run=values["names_dry_run"],
+        max_deletes=values["max_deletes"],
+        template=_template(values),
+        type_env_var=values["type_env_var"],
+        object_env_var=values["object_env_var"],
+        stdin=values["stdin"] or "",
+        distinct_types=values["distinct_types"],
+        maximum_errors=values["maximum_errors"],
+        error_window=seconds("error_window"),
+        retry_on_exit_code=values["retry_on_exit_code"],
+        retry_count=values["retry_count"],
+        retry_delay=seconds("retry_delay"),
+        parallel=values["parallel"],
+        timeout=seconds("timeout") or None,
+        debounce=seconds("debounce"),
+        grace=seconds("grace"),
+        once=once,
+        exit_after=seconds("exit_after") or None,
+        exit_after_text=values["exit_after"][1],
+        resync_period=seconds("resync_period") or None,
+        quiet=values["quiet"] or values["no_headers"],
+        print_metrics_on_exit=values["print_metrics_on_exit"],
+        listen_address=("" if once else "127.0.0.1:0") if listen is None else listen,
+    )
+
+
+def _template(values: Mapping[str, Any]) -> Template | None:
+    text = values["template_text"] or " ".join(values["arguments"])
+    output = values["output"]
+    if output in set(Format):
+        output = ""
+    if output == "gotemplate":
+        click.echo("DEPRECATED: say go-template in place of gotemplate", err=True)
+        output = "go-template"
+    name, equals, inline = output.partition("=")
+    if equals:
+        text = text or inline  # as kubectl has it: -o jsonpath='{.metadata.name}'
+    try:
+        template_format = TemplateFormat(name or "jsonpath")
+    except ValueError:
+        allowed = ", ".join([*(f for f in TemplateFormat), *(f for f in Format if f)])
+        raise UsageError(f"--output={name}: unknown format; use one of {allowed}") from None
+    if not text:
+        if output:
+            raise UsageError(f"--output={name} needs a --template")
+        return None
+    if template_format.is_file:
+        text = read_template_file(Path(text))
+    strict = values["strict_templates"] or not values["allow_missing_template_keys"]
+    return make_template(template_format, text, allow_missing_keys=not strict)

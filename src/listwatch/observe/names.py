@@ -1,0 +1,148 @@
+"""Deletions that nobody saw: what an outside system knows, compared with what the server has."""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Protocol
+
+from listwatch.clock import Clock
+from listwatch.errors import ListWatchError
+from listwatch.objects import KeyFunctionError, split_key
+from listwatch.observe.execute import Executor, Outcome
+from listwatch.observe.metrics import ObserveMetrics
+from listwatch.observe.options import ObserveOptions
+from listwatch.observe.output import OutputStream
+
+_SHOWN = 10
+
+
+class NamesError(ListWatchError):
+    """The --names command failed, or wants more deleted than is allowed."""
+
+
+class NamedSource(Protocol):
+    """What must be known of the resource that the names are of."""
+
+    @property
+    def resource(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def namespaced(self) -> bool:
+        """Whether its objects lie in namespaces."""
+        ...
+
+    @property
+    def exists(self) -> Callable[[str], Awaitable[bool]]:
+        """Asks the server for one object."""
+        ...
+
+
+class KnownNames:
+    """Runs the --names command and finds the names of objects that are gone.
+
+    Names in another namespace than the observed one are left alone. Where selectors hide a part
+    of the objects, the server is asked for each name that the list lacks, so that an object which
+    only ceased to match is not taken for deleted.
+
+    Args:
+        options: the command, the limits and what is observed.
+        namespace: the observed one; empty for all.
+        executor: runs the command.
+        metrics: measures it.
+        err: standard error.
+        clock: for the wait before a retry.
+    """
+
+    def __init__(
+        self,
+        options: ObserveOptions,
+        *,
+        namespace: str,
+        executor: Executor,
+        metrics: ObserveMetrics,
+        err: OutputStream,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._namespace = namespace
+        self._executor = executor
+        self._metrics = metrics
+        self._err = err
+        self._clock = clock
+
+    async def missing(self, source: NamedSource, listed: Collection[str]) -> Sequence[str]:
+        """Return the keys that the command knows and the server has not, sorted.
+
+        Args:
+            source: the resource.
+            listed: the keys that the server has, as far as the selectors show them.
+
+        Raises:
+            NamesError: the command failed, or so many are missing that it is likely a mistake.
+        """
+        known = await self._known(source)
+        missing = sorted(known.difference(listed))
+        if self._options.selector or self._options.field_selector:
+            missing = [key for key in missing if not await source.exists(key)]
+        if self._options.names_dry_run:
+            for key in missing:
+                await self._err.write(f"names: would be deleted: {key}\n")
+            return ()
+        if not self._options.max_deletes.allows(len(missing), len(known)):
+            shown = ", ".join(missing[:_SHOWN]) + (" …" if len(missing) > _SHOWN else "")
+            raise NamesError(
+                f"--names knows {len(known)} {source.resource}, of which {len(missing)} are not on"
+                f" the server; that is over --max-deletes={self._options.max_deletes}, so nothing"
+                f" was deleted: {shown}"
+            )
+        return missing
+
+    async def _known(self, source: NamedSource) -> set[str]:
+        outcome, printed, complaint = await self._run()
+        if not outcome.succeeded:
+            why = outcome.failure or f"exit status {outcome.exit_code}"
+            words = " ".join(complaint.decode(errors="replace").split())
+            raise NamesError(f"unable to list known keys: {why}{words and ': '}{words}")
+        keys = set()
+        for line in printed.decode(errors="replace").splitlines():
+            key = line.strip()
+            if not key:
+                continue
+            try:
+                namespace, name = split_key(key)
+            except KeyFunctionError as error:
+                raise NamesError(f"unable to list known keys: {error}") from error
+            if source.namespaced and not namespace:
+                if not self._namespace:
+                    raise NamesError(
+                        f"unable to list known keys: {key!r} lacks a namespace;"
+                        " print namespace/name"
+                    )
+                key = f"{self._namespace}/{name}"
+            elif not source.namespaced and namespace:
+                raise NamesError(
+                    f"unable to list known keys: {key!r}, but {source.resource} have no namespace"
+                )
+            elif self._namespace and namespace and namespace != self._namespace:
+                continue
+            keys.add(key)
+        return keys
+
+    async def _run(self) -> tuple[Outcome, bytes, bytes]:
+        options = self._options
+        tries_left = options.retry_count if options.retry_on_exit_code else 0
+        delay = options.retry_delay
+        while True:
+            output = {1: b"", 2: b""}
+
+            async def keep(fd: int, data: bytes, output: dict[int, bytes] = output) -> None:
+                output[fd] += data
+
+            outcome = await self._executor.run(options.names_command, keep)
+            self._metrics.ran_names(outcome)
+            again = not outcome.failure and outcome.exit_code == options.retry_on_exit_code
+            if outcome.succeeded or not again or tries_left <= 0:
+                return outcome, output[1], output[2]
+            tries_left -= 1
+            await self._clock.sleep(delay)
+            delay *= 2

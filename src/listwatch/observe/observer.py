@@ -1,0 +1,332 @@
+"""Observes resources and reacts to every change, from the first list to the end."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from listwatch.cache.controller import Config, Controller
+from listwatch.cache.delta_processing import DeltaProcessor
+from listwatch.cache.deltas import Deltas, DeltaType
+from listwatch.cache.failures import Failure, LogFailures
+from listwatch.cache.handlers import Added, Deleted, Updated
+from listwatch.cache.handlers import Change as CacheChange
+from listwatch.cache.list_watch import Decode, ListerWatcher
+from listwatch.cache.ordered_fifo import OrderedFIFO
+from listwatch.cache.store import Indexer
+from listwatch.clock import Clock
+from listwatch.errors import ForbiddenError, ListWatchError, NotFoundError, UnauthorizedError
+from listwatch.objects import DeletedFinalStateUnknown, decode_object
+from listwatch.observe.changes import Change, ChangeType
+from listwatch.observe.dispatch import Dispatcher
+from listwatch.observe.names import KnownNames
+from listwatch.observe.options import ObserveOptions
+from listwatch.observe.output import OutputStream
+from listwatch.observe.reaction import Reaction
+
+#: What no later try will mend, while nothing was listed yet.
+_HOPELESS = (UnauthorizedError, ForbiddenError, NotFoundError)
+
+
+class Source(msgspec.Struct, frozen=True):
+    """One resource to observe.
+
+    Attributes:
+        resource: as the user named it.
+        list_watch: lists and watches it.
+        namespaced: whether its objects lie in namespaces.
+        exists: asks the server whether an object of this key is there, whatever the selectors.
+    """
+
+    resource: str
+    list_watch: ListerWatcher
+    namespaced: bool
+    exists: Callable[[str], Awaitable[bool]]
+
+
+class ListErrorLimitError(ListWatchError):
+    """The server could not be listed or watched so many times in a row that observing ends."""
+
+
+class ObserverStatistics(msgspec.Struct, frozen=True):
+    """What an observer does.
+
+    Attributes:
+        synced: every first list was told and processed.
+        waiting: changes that wait for their turn.
+        running: commands that run.
+        finished: changes that were reacted to.
+        objects: how many objects are known.
+        errors: failed runs.
+    """
+
+    synced: bool
+    waiting: int
+    running: int
+    finished: int
+    objects: int
+    errors: int
+
+
+class Observer:
+    """Observes resources and has a reaction to each change run. For one event loop, and one run.
+
+    Args:
+        options: what to do.
+        sources: the resources.
+        reaction: reacts to one change.
+        known_names: what an outside system knows, for deletions that nobody saw.
+        err: standard error.
+        clock: tells the time.
+        decode: makes the objects of bytes.
+    """
+
+    def __init__(
+        self,
+        options: ObserveOptions,
+        sources: Sequence[Source],
+        *,
+        reaction: Reaction,
+        known_names: KnownNames | None,
+        err: OutputStream,
+        clock: Clock,
+        decode: Decode = decode_object,
+    ) -> None:
+        self._options = options
+        self._reaction = reaction
+        self._err = err
+        self._clock = clock
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self.dispatcher = Dispatcher(
+            reaction, parallel=options.parallel, debounce=options.debounce, clock=clock
+        )
+        self._feeds = [
+            _Feed(source, options, self.dispatcher, reaction, known_names, clock, decode)
+            for source in sources
+        ]
+
+    @property
+    def synced(self) -> bool:
+        """Whether all that was there at the beginning was told and processed."""
+        return all(feed.processed.is_set() for feed in self._feeds)
+
+    def statistics(self) -> ObserverStatistics:
+        """Return what it does."""
+        dispatch = self.dispatcher.statistics()
+        return ObserverStatistics(
+            synced=self.synced,
+            waiting=dispatch.waiting,
+            running=dispatch.running,
+            finished=dispatch.finished,
+            objects=sum(len(feed.store) for feed in self._feeds),
+            errors=self._reaction.budget.total,
+        )
+
+    def stop(self) -> None:
+        """End: give running commands the grace period; at the second call end them at once."""
+        if self._stopping.is_set():
+            self._hurry.set()
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Observe until `stop` is called, or what the options say is reached.
+
+        When this is cancelled, running commands are ended.
+
+        Raises:
+            ListWatchError: what ends it early: a limit reached, access refused, no such resource,
+                a template that does not fit.
+            BrokenPipeError: nobody reads what is printed.
+        """
+        try:
+            await self._run()
+        except BaseExceptionGroup as group:
+            raise _first(group) from None
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            work = tasks.create_task(self.dispatcher.work())
+            feeding = [tasks.create_task(feed.run()) for feed in self._feeds]
+            if self._options.once:
+                feeding.append(tasks.create_task(self._stop_when_processed()))
+            if self._options.exit_after is not None:
+                feeding.append(tasks.create_task(self._stop_after(self._options.exit_after)))
+            await self._stopping.wait()
+            for task in feeding:
+                task.cancel()
+            self.dispatcher.stop()
+            hurry = tasks.create_task(self._hurry.wait())
+            try:
+                async with self._clock.timeout(self._options.grace):
+                    await asyncio.wait({work, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            except TimeoutError:
+                pass  # the commands had their time
+            work.cancel()
+            hurry.cancel()
+
+    async def _stop_when_processed(self) -> None:
+        for feed in self._feeds:
+            await feed.processed.wait()
+        if not any(feed.listed for feed in self._feeds):
+            await self._err.write("Nothing to sync, exiting immediately\n")
+        self.stop()
+
+    async def _stop_after(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        text = self._options.exit_after_text or f"{seconds:g}s"
+        await self._err.write(f"Shutting down after {text} ...\n")
+        self.stop()
+
+
+class _Feed:
+    """Turns what happens to one resource into changes."""
+
+    def __init__(
+        self,
+        source: Source,
+        options: ObserveOptions,
+        dispatcher: Dispatcher,
+        reaction: Reaction,
+        known_names: KnownNames | None,
+        clock: Clock,
+        decode: Decode,
+    ) -> None:
+        self._source = source
+        self._options = options
+        self._dispatcher = dispatcher
+        self._reaction = reaction
+        self._known_names = known_names
+        self._log = LogFailures(clock)
+        self._failures_in_a_row = 0
+        self.store = Indexer(clock=clock)
+        self.processed = asyncio.Event()
+        self.listed = 0
+        name = source.resource
+        self._processor = DeltaProcessor(
+            self.store, on_error=self._on_error, clock=clock, name=name
+        )
+        self._lists: asyncio.Queue[int] = asyncio.Queue()
+        queue = OrderedFIFO(clock=clock, on_error=self._report)
+        self._controller = Controller(
+            Config(
+                queue=queue,
+                lister_watcher=source.list_watch,
+                process_batch=self._process,
+                full_resync_period=options.resync_period,
+                name=name,
+                decode=decode,
+                clock=clock,
+                on_error=self._on_error,
+            )
+        )
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._controller.run())
+            tasks.create_task(self._end_syncs())
+
+    async def _process(self, batch: Sequence[Deltas]) -> None:
+        kind = batch[0][0].type
+        whole = kind in {DeltaType.REPLACED_ALL, DeltaType.SYNC_ALL}
+        changes = await self._processor.apply(batch)
+        if kind is DeltaType.REPLACED_ALL:
+            self._failures_in_a_row = 0
+        if whole:
+            await self._reaction.sync_line("started")
+        initial = batch[0].is_in_initial_list
+        for change in changes:
+            self._submit(change, kind, initial=initial)
+        if whole:
+            if initial:
+                self.listed += len(changes)
+            if self._known_names is not None:
+                await self._tell_unknown(self._known_names)
+            self._lists.put_nowait(self._dispatcher.last)
+
+    def _submit(self, change: CacheChange, source: DeltaType, *, initial: bool) -> None:
+        relisted = source is DeltaType.REPLACED_ALL
+        resource = self._source.resource
+        if isinstance(change, Added):
+            kind = ChangeType.RELISTED if relisted else ChangeType.ADDED
+            kind = ChangeType.LISTED if initial else kind
+            told = Change(kind, change.obj.key, change.obj, resource=resource)
+        elif isinstance(change, Updated):
+            kind = ChangeType.RELISTED if relisted else ChangeType.UPDATED
+            kind = ChangeType.RESYNC if change.is_resync else kind
+            told = Change(kind, change.new.key, change.new, old=change.old, resource=resource)
+        else:
+            told = self._deletion(change)
+        if self._wanted(told):
+            self._dispatcher.submit(told)
+
+    def _deletion(self, change: Deleted) -> Change:
+        item = change.obj
+        unknown = isinstance(item, DeletedFinalStateUnknown)
+        state = item.obj if isinstance(item, DeletedFinalStateUnknown) else item
+        return Change(
+            ChangeType.DELETED,
+            item.key,
+            state,
+            old=state,
+            resource=self._source.resource,
+            final_state_unknown=unknown,
+        )
+
+    def _wanted(self, change: Change) -> bool:
+        names = self._options.names
+        return not names or change.key.rpartition("/")[2] in names
+
+    async def _tell_unknown(self, known_names: KnownNames) -> None:
+        """Tell of a deletion for each name that the outside system knows and the list lacks."""
+        known = set(self.store.list_keys())
+        for key in await known_names.missing(self._source, known):
+            change = Change(
+                ChangeType.DELETED,
+                key,
+                None,
+                resource=self._source.resource,
+                final_state_unknown=True,
+            )
+            if self._wanted(change):
+                self.listed += 1
+                self._dispatcher.submit(change)
+
+    async def _end_syncs(self) -> None:
+        """Say that a list is processed as soon as its last command has finished."""
+        while True:
+            number = await self._lists.get()
+            await self._dispatcher.finished(number)
+            await self._reaction.sync_line("ended")
+            self.processed.set()
+
+    def _report(self, error: Exception) -> None:
+        self._log(Failure(error=error, doing="queue", name=self._source.resource))
+
+    def _on_error(self, failure: Failure) -> None:
+        error = failure.error
+        if failure.doing == "process":
+            raise error  # nothing that observing may survive
+        if failure.doing == "list":
+            if not self.store.last_store_sync_resource_version and isinstance(error, _HOPELESS):
+                raise error
+            self._failures_in_a_row += 1
+            maximum = self._options.maximum_errors
+            if 0 <= maximum < self._failures_in_a_row:
+                raise ListErrorLimitError(
+                    f"{failure.name} could not be listed {self._failures_in_a_row} times in a row,"
+                    f" exiting: {error}"
+                ) from error
+        self._log(failure)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return what an exception group is about: its first error that is no consequence."""
+    for error in group.exceptions:
+        return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    return group
+
+
+def namespaced(sources: Sequence[Source]) -> Mapping[str, bool]:
+    """Return for each resource whether its objects lie in namespaces."""
+    return {source.resource: source.namespaced for source in sources}

@@ -1,0 +1,223 @@
+"""What `observe` is asked to do, and the checks that need no server."""
+
+import re
+import shutil
+from collections.abc import Sequence
+
+import msgspec
+
+from listwatch.errors import ListWatchError
+from listwatch.observe.templates.template import Template
+from listwatch.selector import parse_field_selector, parse_label_selector
+
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class UsageError(ListWatchError):
+    """Options that are wrong or don't go together."""
+
+
+class CommandNotFoundError(ListWatchError):
+    """A command that is nowhere in PATH."""
+
+
+class CommandNotExecutableError(ListWatchError):
+    """A command that is there and can't be executed."""
+
+
+class DeleteLimit(msgspec.Struct, frozen=True):
+    """How many of the known names may be deleted at once.
+
+    Attributes:
+        count: so many; None is no such limit.
+        share: so many percent of the known names; None is no such limit. One name is always
+            within it.
+    """
+
+    count: int | None = None
+    share: int | None = None
+
+    def allows(self, deletes: int, known: int) -> bool:
+        """Say whether so many of so many known names may be deleted."""
+        if self.count is not None and deletes > self.count:
+            return False
+        return self.share is None or deletes <= 1 or deletes * 100 <= known * self.share
+
+    def __str__(self) -> str:
+        return f"{self.share}%" if self.share is not None else str(self.count)
+
+
+class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to observe and how to react.
+
+    Attributes:
+        resources: the resources, as users write them: pods, po, deployments.apps …
+        names: observe only the objects of these names.
+        namespace: where; None is the kubeconfig's.
+        all_namespaces: everywhere.
+        selector: a label selector.
+        field_selector: a field selector.
+        command: is run for every addition and change, and for every listed object.
+        delete_command: is run for every deletion.
+        names_command: prints the names that an outside system knows.
+        names_dry_run: say what `names_command` would have deleted, and run nothing.
+        max_deletes: how many deletions one run of `names_command` may lead to.
+        template: makes one more argument of the object.
+        type_env_var: the environment variable that gets the type.
+        object_env_var: the environment variable that gets the object's JSON.
+        stdin: what the command finds on standard input: nothing, the object, or the change.
+        distinct_types: say Listed, Relisted and Resync in place of Sync.
+        maximum_errors: end after so many failed runs; -1 is never.
+        error_window: count only those of the last so many seconds; 0 counts all.
+        retry_on_exit_code: run again what returned this; 0 is never.
+        retry_count: how often.
+        retry_delay: seconds before the first of these runs; doubles with each.
+        parallel: how many commands may run at a time, those of different objects.
+        timeout: seconds that a command may run; None is no limit.
+        debounce: seconds that a change waits for later ones of its object.
+        grace: seconds that running commands are given at the end.
+        once: end when the objects of the first list were processed.
+        exit_after: end after so many seconds; None is never.
+        exit_after_text: the same as the user wrote it.
+        resync_period: seconds between two times that everything is told again; None is never.
+        quiet: print no header lines.
+        print_metrics_on_exit: write the metrics to standard output at the end.
+        listen_address: host:port of metrics and health; empty is none.
+    """
+
+    resources: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    namespace: str | None = None
+    all_namespaces: bool = False
+    selector: str = ""
+    field_selector: str = ""
+    command: tuple[str, ...] = ()
+    delete_command: tuple[str, ...] = ()
+    names_command: tuple[str, ...] = ()
+    names_dry_run: bool = False
+    max_deletes: DeleteLimit = DeleteLimit(share=50)
+    template: Template | None = None
+    type_env_var: str = ""
+    object_env_var: str = ""
+    stdin: str = ""
+    distinct_types: bool = False
+    maximum_errors: int = 20
+    error_window: float = 0.0
+    retry_on_exit_code: int = 0
+    retry_count: int = 2
+    retry_delay: float = 1.0
+    parallel: int = 1
+    timeout: float | None = None
+    debounce: float = 0.0
+    grace: float = 10.0
+    once: bool = False
+    exit_after: float | None = None
+    exit_after_text: str = ""
+    resync_period: float | None = None
+    quiet: bool = False
+    print_metrics_on_exit: bool = False
+    listen_address: str = ""
+
+    def check(self) -> None:
+        """Check what can be checked without a server.
+
+        Raises:
+            UsageError: options that are wrong or don't go together.
+            SelectorError: a selector that can't be read.
+            CommandNotFoundError: a command that is nowhere.
+            CommandNotExecutableError: a command that can't be executed.
+        """
+        if not self.resources:
+            raise UsageError(
+                "you must specify at least one argument containing the resource to observe"
+            )
+        if self.names_command and not self.delete_command:
+            raise UsageError("--delete and --names must both be specified")
+        if self.all_namespaces and self.namespace is not None:
+            raise UsageError("--all-namespaces and --namespace exclude each other")
+        if self.names_dry_run and not self.names_command:
+            raise UsageError("--names-dry-run needs --names")
+        parse_label_selector(self.selector)
+        parse_field_selector(self.field_selector)
+        for command in (self.command, self.delete_command, self.names_command):
+            if command:
+                find_command(command[0])
+
+
+def find_command(name: str) -> str:
+    """Return the path that a command will be found at.
+
+    Raises:
+        CommandNotFoundError: no such file, here or in PATH.
+        CommandNotExecutableError: a file that may not be executed.
+    """
+    found = shutil.which(name)
+    if found is not None:
+        return found
+    if shutil.which(name, mode=0) is not None:
+        raise CommandNotExecutableError(f"{name}: not an executable file; try chmod +x")
+    raise CommandNotFoundError(
+        f"{name}: no such command; give a path, or the name of a program in PATH"
+    )
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of a duration such as 90s, 1m30s, 500ms or 2h; a bare number is seconds.
+
+    Raises:
+        UsageError: anything else.
+    """
+    try:
+        return _not_negative(float(text), text)
+    except ValueError:
+        pass
+    seconds, at = 0.0, 0
+    for match in _DURATION.finditer(text):
+        if match.start() != at:
+            break
+        at = match.end()
+        seconds += float(match[1]) * _UNITS[match[2]]
+    if not text or at != len(text):
+        raise UsageError(f"{text!r} is no duration; write 30s, 1m30s, 500ms or 2h")
+    return seconds
+
+
+def _not_negative(seconds: float, text: str) -> float:
+    if not 0 <= seconds < float("inf"):
+        raise UsageError(f"{text!r} is no duration; it must be a number from 0 on")
+    return seconds
+
+
+def parse_delete_limit(text: str) -> DeleteLimit:
+    """Return what `--max-deletes` says: 10, 25%, or -1 for no limit.
+
+    Raises:
+        UsageError: anything else.
+    """
+    if text == "-1":
+        return DeleteLimit()
+    match = re.fullmatch(r"(\d+)(%?)", text)
+    if match is None or (match[2] and int(match[1]) > 100):
+        raise UsageError(f"{text!r} is no limit; write a number such as 10, a share such as 25%")
+    return DeleteLimit(share=int(match[1])) if match[2] else DeleteLimit(count=int(match[1]))
+
+
+def shown_command(words: Sequence[str]) -> str:
+    """Return a command line for people and logs.
+
+    Words with quotes, backslashes, spaces or control characters, and empty words, are quoted, so
+    that a line stays a line.
+    """
+    return " ".join(map(_shown_word, words))
+
+
+def _shown_word(word: str) -> str:
+    if word and not re.search(r'["\\\s\x00-\x1f\x7f]', word):
+        return word
+    escapes = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    letters = (
+        escapes.get(letter) or (letter if letter.isprintable() else f"\\u{ord(letter):04x}")
+        for letter in word
+    )
+    return f'"{"".join(letters)}"'

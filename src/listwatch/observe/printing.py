@@ -1,0 +1,158 @@
+"""Changes for people to read, or for programs: what is printed where no command is run."""
+
+import difflib
+from collections.abc import Sequence
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+import yaml
+
+from listwatch.objects import Object
+from listwatch.observe.changes import MISSING, Change, ChangeType, differences
+
+_LONGEST_VALUE = 120
+_COLOURS = {
+    ChangeType.ADDED: "32",
+    ChangeType.DELETED: "31",
+    ChangeType.UPDATED: "33",
+}
+_OLD, _NEW, _DIM = "31", "32", "2"
+#: Changes with every write and says nothing.
+_NOISE = ("metadata.resourceVersion", "metadata.generation", "metadata.managedFields*")
+
+
+class Format(StrEnum):
+    """How changes are printed."""
+
+    #: The header line, and the fields that an update changed.
+    HEADERS = ""
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+    DIFF = "diff"
+
+
+class Printer:
+    """Makes the text of a change. Safe to use from any task.
+
+    The values of Secrets are never printed by `HEADERS` and `DIFF`, only that they changed.
+
+    Args:
+        format: how.
+        quiet: without headers.
+        coloured: with colours, for a terminal.
+        ignore_paths: fields whose changes are not shown, by path; `*` stands for anything. An
+            update of nothing else is shown by its header alone.
+    """
+
+    def __init__(
+        self,
+        format: Format = Format.HEADERS,  # noqa: A002 - the option's name
+        *,
+        quiet: bool = False,
+        coloured: bool = False,
+        ignore_paths: Sequence[str] = (),
+    ) -> None:
+        self._format = format
+        self._quiet = quiet
+        self._coloured = coloured
+        self._ignored = (*_NOISE, *ignore_paths)
+
+    @property
+    def is_for_machines(self) -> bool:
+        """Whether nothing but the format's own text may be printed."""
+        return self._format in {Format.JSON, Format.YAML, Format.NAME}
+
+    def text(self, change: Change, kind: str, header: str) -> str:
+        """Return what to print, newline included.
+
+        Args:
+            change: the change.
+            kind: the word for its type.
+            header: its header line.
+        """
+        match self._format:
+            case Format.JSON:
+                return _json_line(change, kind)
+            case Format.YAML:
+                return f"# {kind}\n{_yaml(change.object)}---\n"
+            case Format.NAME:
+                return f"{change.resource}/{change.key}\n"
+            case Format.DIFF:
+                return self._header(change, header) + self._diff(change)
+            case _:
+                return self._header(change, header) + self._fields(change)
+
+    def _header(self, change: Change, header: str) -> str:
+        if self._quiet:
+            return ""
+        colour = _COLOURS.get(change.type, _DIM)
+        return self._paint(header.rstrip("\n"), colour) + "\n"
+
+    def _fields(self, change: Change) -> str:
+        if change.type is ChangeType.DELETED or not (change.object and change.old):
+            return ""
+        secret = change.object.kind == "Secret"
+        lines = []
+        for difference in differences(change.old.to_dict(), change.object.to_dict()):
+            if any(_matches(difference.path, pattern) for pattern in self._ignored):
+                continue
+            if secret and difference.path.startswith(("data", "stringData")):
+                lines.append(f"    {difference.path}: (a secret value changed)\n")
+                continue
+            old = self._paint(_value(difference.old), _OLD)
+            new = self._paint(_value(difference.new), _NEW)
+            lines.append(f"    {difference.path}: {old} → {new}\n")
+        return "".join(lines)
+
+    def _diff(self, change: Change) -> str:
+        new = None if change.type is ChangeType.DELETED else change.object
+        old = change.object if change.type is ChangeType.DELETED else change.old
+        lines = difflib.unified_diff(
+            _yaml(old, hide_secrets=True).splitlines(keepends=True),
+            _yaml(new, hide_secrets=True).splitlines(keepends=True),
+            f"{change.key} {old.resource_version if old else ''}".rstrip() + "\n",
+            f"{change.key} {new.resource_version if new else ''}".rstrip() + "\n",
+            lineterm="\n",
+        )
+        return "".join(self._paint_line(line) for line in lines)
+
+    def _paint_line(self, line: str) -> str:
+        colour = {"-": _OLD, "+": _NEW, "@": _DIM}.get(line[0])
+        return line if colour is None else self._paint(line.removesuffix("\n"), colour) + "\n"
+
+    def _paint(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._coloured else text
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """Say whether a path is what a pattern names, or lies below it."""
+    return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}[.[]*")
+
+
+def _value(value: Any) -> str:
+    if value is MISSING:
+        return repr(value)
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+
+
+def _json_line(change: Change, kind: str) -> str:
+    document: dict[str, object] = {"type": kind, "resource": change.resource, "key": change.key}
+    for field, obj in (("object", change.object), ("oldObject", change.old)):
+        if obj is not None:
+            document[field] = msgspec.Raw(obj.json())
+    return msgspec.json.encode(document).decode() + "\n"
+
+
+def _yaml(obj: Object | None, *, hide_secrets: bool = False) -> str:
+    if obj is None:
+        return ""
+    value = obj.to_dict()
+    if hide_secrets and obj.kind == "Secret":
+        for field in ("data", "stringData"):
+            if isinstance(value.get(field), dict):
+                value[field] = dict.fromkeys(value[field], "(hidden)")
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,282 @@
+"""What happens for one change: the header line, the command, its retries, and the error budget."""
+
+import os
+import tempfile
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from listwatch.clock import Clock
+from listwatch.errors import ListWatchError
+from listwatch.objects import split_key
+from listwatch.observe.changes import Change, ChangeType, differences
+from listwatch.observe.execute import LONGEST_STRING, Executor, Outcome
+from listwatch.observe.metrics import ObserveMetrics
+from listwatch.observe.options import ObserveOptions, shown_command
+from listwatch.observe.output import LineCutter, OutputStream
+from listwatch.observe.printing import Printer
+from listwatch.observe.templates.template import TemplateError
+
+_MOST_HELD = 1024 * 1024
+_LONGEST_RETRY_DELAY = 60.0
+
+
+class ErrorLimitError(ListWatchError):
+    """So many runs have failed that observing ends."""
+
+
+class ErrorBudget:
+    """Counts failed runs against a limit.
+
+    Args:
+        maximum: the run that reaches it raises; -1 is no limit.
+        window: count only those of the last so many seconds; 0 counts all.
+        clock: tells the time.
+    """
+
+    def __init__(self, maximum: int, window: float, clock: Clock) -> None:
+        self._maximum = maximum
+        self._window = window
+        self._clock = clock
+        self._times: deque[float] = deque()
+        self.total = 0
+
+    def spend(self) -> None:
+        """Count a failed run.
+
+        Raises:
+            ErrorLimitError: that was one too many.
+        """
+        self.total += 1
+        if self._maximum < 0:
+            return
+        now = self._clock.now()
+        self._times.append(now)
+        while self._window and self._times[0] <= now - self._window:
+            self._times.popleft()
+        if len(self._times) >= self._maximum:
+            within = f" within {self._window:g}s" if self._window else ""
+            raise ErrorLimitError(
+                f"reached maximum error limit of {self._maximum}{within}, exiting"
+            )
+
+
+class Reaction:
+    """Reacts to changes as the options say.
+
+    For one event loop. Changes of different objects may be reacted to at once.
+
+    Args:
+        options: what to do.
+        namespaced: whether the objects of a resource lie in namespaces.
+        out: standard output.
+        err: standard error.
+        metrics: counts.
+        printer: tells people of changes for which there is no command.
+        executor: runs the commands.
+        clock: tells the time.
+    """
+
+    def __init__(
+        self,
+        options: ObserveOptions,
+        *,
+        namespaced: Mapping[str, bool],
+        out: OutputStream,
+        err: OutputStream,
+        metrics: ObserveMetrics,
+        printer: Printer,
+        executor: Executor,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._namespaced = namespaced
+        self._streams = {1: out, 2: err}
+        self._metrics = metrics
+        self._printer = printer
+        self._executor = executor
+        self._clock = clock
+        self.budget = ErrorBudget(options.maximum_errors, options.error_window, clock)
+
+    async def __call__(self, change: Change) -> None:
+        """Tell of a change and run its command to the end, retries included.
+
+        Raises:
+            ErrorLimitError: a run failed and was one too many.
+            TemplateError: the template does not fit the object.
+            BrokenPipeError: nobody reads what is printed.
+        """
+        kind = self.type_word(change)
+        self._metrics.told(kind)
+        words = self._arguments(change)
+        command = self._command(change)
+        line = shown_command([*(command or [""]), *words])
+        header = f"# {self.timestamp()} {kind} {change.resource_version}\t{line}\n"
+        if not command:
+            await self._streams[1].write(self._printer.text(change, kind, header))
+            return
+        lines = _Lines(self._streams, held=self._options.parallel > 1)
+        if not self._options.quiet:
+            await lines.write(1, header.encode())
+        try:
+            async with self._surroundings(change, kind) as (env, stdin):
+                outcome = await self._run([*command, *words], kind, lines, env, stdin)
+        finally:
+            await lines.finish()
+        if not outcome.succeeded:
+            await self._failed(command[0], outcome)
+
+    def type_word(self, change: Change) -> str:
+        """Return the word for a change's type that the options ask for."""
+        return change.type.value if self._options.distinct_types else change.type.plain
+
+    def timestamp(self) -> str:
+        """Return the present time as RFC 3339 in the local time zone, in whole seconds."""
+        now = datetime.fromtimestamp(self._clock.time()).astimezone()
+        return now.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+    async def sync_line(self, word: str) -> None:
+        """Print that a list's objects begin to be told, or were told and processed."""
+        if not (self._options.quiet or self._printer.is_for_machines):
+            await self._streams[1].write(f"# {self.timestamp()} Sync {word}\n")
+
+    def _command(self, change: Change) -> Sequence[str]:
+        if change.type is ChangeType.DELETED:
+            return self._options.delete_command
+        return self._options.command
+
+    def _arguments(self, change: Change) -> list[str]:
+        namespace, name = split_key(change.key)
+        words = [namespace, name] if self._namespaced[change.resource] else [name]
+        if self._options.template is not None and change.object is not None:
+            try:
+                words.append(self._options.template.render(change.object))
+            except TemplateError as error:
+                raise TemplateError(f"{change.key}: unable to write arguments: {error}") from error
+        return words
+
+    @asynccontextmanager
+    async def _surroundings(
+        self, change: Change, kind: str
+    ) -> AsyncIterator[tuple[Mapping[str, str] | None, bytes | None]]:
+        """Make the environment and the standard input of a change's command."""
+        options = self._options
+        env: dict[str, str] | None = None
+        path: Path | None = None
+        if options.type_env_var or options.object_env_var:
+            env = dict(os.environ)
+        if env is not None and options.type_env_var:
+            env[options.type_env_var] = kind
+        if env is not None and (name := options.object_env_var):
+            data = change.object.json() if change.object is not None else b""
+            env.pop(f"{name}_FILE", None)
+            if len(os.fsencode(name)) + 1 + len(data) + 1 > LONGEST_STRING:
+                # The kernel refuses a longer string, whatever the sum of all of them.
+                path = _write_file(data)
+                env[name] = ""
+                env[f"{name}_FILE"] = str(path)
+            else:
+                env[name] = data.decode()
+        try:
+            yield env, _standard_input(options.stdin, change, kind)
+        finally:
+            if path is not None:
+                path.unlink(missing_ok=True)
+
+    async def _run(
+        self,
+        argv: Sequence[str],
+        kind: str,
+        lines: "_Lines",
+        env: Mapping[str, str] | None,
+        stdin: bytes | None,
+    ) -> Outcome:
+        options = self._options
+        tries_left = options.retry_count if options.retry_on_exit_code else 0
+        delay = options.retry_delay
+        while True:
+            outcome = await self._executor.run(argv, lines.write, env=env, stdin=stdin)
+            await lines.end_lines()
+            self._metrics.ran(kind, outcome)
+            again = not outcome.failure and outcome.exit_code == options.retry_on_exit_code
+            if outcome.succeeded or not again or tries_left <= 0:
+                return outcome
+            tries_left -= 1
+            await self._streams[2].write(
+                f"retrying command: exit status {outcome.exit_code}"
+                f" (next try in {delay:g}s, {tries_left} left)\n"
+            )
+            await self._clock.sleep(delay)
+            delay = min(2 * delay, _LONGEST_RETRY_DELAY)
+
+    async def _failed(self, command: str, outcome: Outcome) -> None:
+        if outcome.timed_out:
+            text = f'command "{command}" was ended after {self._options.timeout:g}s'
+        elif outcome.failure and not outcome.signal:
+            text = f'command "{command}": {outcome.failure}'
+        else:
+            signal = f" ({outcome.failure})" if outcome.failure else ""
+            text = f'command "{command}" exited with status code {outcome.exit_code}{signal}'
+        await self._streams[2].write(f"error: {text}\n")
+        self.budget.spend()
+
+
+class _Lines:
+    """What one command writes: passed on line by line, or held and written in one piece."""
+
+    def __init__(self, streams: Mapping[int, OutputStream], *, held: bool) -> None:
+        self._streams = streams
+        self._cutters = {1: LineCutter(), 2: LineCutter()}
+        self._held = {1: bytearray(), 2: bytearray()} if held else None
+
+    async def write(self, fd: int, data: bytes) -> None:
+        await self._pass_on(fd, self._cutters[fd].feed(data))
+
+    async def end_lines(self) -> None:
+        for fd, cutter in self._cutters.items():
+            await self._pass_on(fd, cutter.finish())
+
+    async def _pass_on(self, fd: int, lines: bytes) -> None:
+        if not lines:
+            return
+        if self._held is None:
+            await self._streams[fd].write(lines)
+            return
+        self._held[fd] += lines
+        if len(self._held[fd]) > _MOST_HELD:
+            await self._flush(fd)
+
+    async def _flush(self, fd: int) -> None:
+        if self._held is not None and self._held[fd]:
+            data, self._held[fd] = bytes(self._held[fd]), bytearray()
+            await self._streams[fd].write(data)
+
+    async def finish(self) -> None:
+        for fd in self._cutters:
+            await self._flush(fd)
+
+
+def _standard_input(what: str, change: Change, kind: str) -> bytes | None:
+    if not what:
+        return None
+    if what == "object":
+        return change.object.json() if change.object is not None else b""
+    document: dict[str, object] = {"type": kind, "key": change.key}
+    for field, obj in (("object", change.object), ("oldObject", change.old)):
+        if obj is not None:
+            document[field] = msgspec.Raw(obj.json())
+    if change.object is not None and change.old is not None:
+        old, new = change.old.to_dict(), change.object.to_dict()
+        document["changed"] = [difference.path for difference in differences(old, new)]
+    return msgspec.json.encode(document)
+
+
+def _write_file(data: bytes) -> Path:
+    fd, path = tempfile.mkstemp(prefix="listwatch-", suffix=".json")
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+    return Path(path)

@@ -1,0 +1,157 @@
+"""From options to a running observer on a real server, and from its end to an exit code."""
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+
+from listwatch.client.client import Client
+from listwatch.client.discovery import UnknownResourceError
+from listwatch.client.kubeconfig import load_config
+from listwatch.clock import Clock
+from listwatch.errors import (
+    ConfigError,
+    DisconnectedError,
+    ForbiddenError,
+    NotFoundError,
+    UnauthorizedError,
+)
+from listwatch.observe.execute import Executor
+from listwatch.observe.metrics import ObserveMetrics
+from listwatch.observe.names import KnownNames
+from listwatch.observe.observer import Observer, Source, namespaced
+from listwatch.observe.options import (
+    CommandNotExecutableError,
+    CommandNotFoundError,
+    ObserveOptions,
+    UsageError,
+)
+from listwatch.observe.output import OutputStream
+from listwatch.observe.printing import Printer
+from listwatch.observe.reaction import Reaction
+from listwatch.observe.server import serve
+from listwatch.observe.templates.template import TemplateSyntaxError
+from listwatch.selector import SelectorError
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code that stands for an error."""
+    kinds: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
+        (2, (UsageError, TemplateSyntaxError, SelectorError)),
+        (3, (ConfigError,)),
+        (4, (DisconnectedError, TimeoutError)),
+        (5, (UnauthorizedError,)),
+        (6, (ForbiddenError,)),
+        (7, (UnknownResourceError, NotFoundError)),
+        (126, (CommandNotExecutableError,)),
+        (127, (CommandNotFoundError,)),
+    )
+    return next((code for code, types in kinds if isinstance(error, types)), 1)
+
+
+async def observe(
+    options: ObserveOptions,
+    printer: Printer,
+    *,
+    kubeconfig: str | None = None,
+    context: str | None = None,
+) -> None:
+    """Observe until a signal comes or what the options say is reached.
+
+    Args:
+        options: what to do.
+        printer: tells people of changes for which there is no command.
+        kubeconfig: the file that says where; None is KUBECONFIG's, or the pod's own.
+        context: of that file; None is its current one.
+
+    Raises:
+        ListWatchError: what ended it early; `exit_code` has a number for each kind.
+        TimeoutError: the server did not answer.
+        BrokenPipeError: nobody reads what is printed.
+    """
+    clock = Clock()
+    out, err = OutputStream(1), OutputStream(2)
+    config = load_config(kubeconfig, context=context)
+    namespace = "" if options.all_namespaces else options.namespace or config.namespace
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client.from_config(config, clock=clock))
+        sources = [
+            await find_source(client, word, options, namespace) for word in options.resources
+        ]
+        metrics = ObserveMetrics()
+        executor = Executor(clock, timeout=options.timeout)
+        names = None
+        if options.names_command:
+            names = KnownNames(
+                options,
+                namespace=namespace,
+                executor=executor,
+                metrics=metrics,
+                err=err,
+                clock=clock,
+            )
+        elif options.delete_command:
+            await err.write(
+                "warning: without --names, deletions that happen while observe is not running are"
+                " missed\n"
+            )
+        reaction = Reaction(
+            options,
+            namespaced=namespaced(sources),
+            out=out,
+            err=err,
+            metrics=metrics,
+            printer=printer,
+            executor=executor,
+            clock=clock,
+        )
+        observer = Observer(
+            options, sources, reaction=reaction, known_names=names, err=err, clock=clock
+        )
+        metrics.watch(observer.dispatcher.statistics)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, observer.stop)
+            stack.callback(loop.remove_signal_handler, number)
+        if options.listen_address:
+            url = await stack.enter_async_context(
+                serve(options.listen_address, metrics, ready=lambda: observer.synced)
+            )
+            await err.write(f"metrics and health on {url}\n")
+        try:
+            await observer.run()
+        finally:
+            if options.print_metrics_on_exit:
+                await out.write(metrics.text())
+
+
+async def find_source(client: Client, word: str, options: ObserveOptions, namespace: str) -> Source:
+    """Look a resource up and return what observes it.
+
+    Raises:
+        UnknownResourceError: the server has none of that name.
+    """
+    resource = await client.discovery.find(word)
+    field_selector = options.field_selector
+    if len(options.names) == 1:
+        name = f"metadata.name={options.names[0]}"
+        field_selector = f"{field_selector},{name}" if field_selector else name
+    reads_objects = bool(
+        options.template or options.object_env_var or options.stdin or not options.command
+    )
+    list_watch = client.list_watch(
+        resource,
+        (namespace or None) if resource.namespaced else None,
+        label_selector=options.selector,
+        field_selector=field_selector,
+        metadata_only=not reads_objects,
+    )
+
+    async def exists(key: str) -> bool:
+        where, _, name = key.rpartition("/")
+        try:
+            await client.get(resource, name, where or None)
+        except NotFoundError:
+            return False
+        return True
+
+    return Source(word, list_watch, resource.namespaced, exists)
