@@ -54,6 +54,7 @@ class Timeout:
             return
         if self._timer is not None:
             self._timer.cancel()
+        self._seconds = seconds
         self._timer = None if seconds is None else self._clock.call_later(seconds, self._expire)
 
     async def __aexit__(

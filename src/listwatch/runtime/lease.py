@@ -1,0 +1,129 @@
+"""A `coordination.k8s.io/v1` Lease as a record of who holds it."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from listwatch.errors import ListWatchError
+from listwatch.objects import Object
+from listwatch.selector import subdomain_problems
+
+#: The resource of Leases, as clients name it.
+LEASES = "leases.coordination.k8s.io"
+
+
+class LeaseFormatError(ListWatchError):
+    """A Lease whose fields have other types than the API gives them."""
+
+
+class LeaseClient(Protocol):
+    """Reads and writes the Leases of one namespace.
+
+    What any of these may raise is what a client raises: `StatusError`, `DisconnectedError`,
+    `TimeoutError`. All must end promptly when they are cancelled.
+    """
+
+    async def get(self, name: str) -> Object:
+        """Return the Lease; `NotFoundError` if there is none."""
+        ...
+
+    async def create(self, lease: Mapping[str, Any]) -> Object:
+        """Create the Lease; `AlreadyExistsError` if there is one."""
+        ...
+
+    async def update(self, lease: Mapping[str, Any]) -> Object:
+        """Replace the Lease of this name and resourceVersion; `ConflictError` if that changed."""
+        ...
+
+    async def delete(self, name: str, *, resource_version: str) -> None:
+        """Delete the Lease if it still has this version; `ConflictError` if not."""
+        ...
+
+    async def list(self, label_selector: str) -> list[Object]:
+        """Return the Leases with these labels."""
+        ...
+
+
+class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A Lease's spec.
+
+    Attributes:
+        holder: who holds the lease; empty when nobody does.
+        duration: seconds after which a holder that has not renewed counts as gone; 0 is unknown.
+        acquired: when the holder took it, as RFC 3339 text.
+        renewed: when the holder renewed it last. Only for people: nobody compares it with a clock.
+        transitions: how often it went from one holder to another.
+    """
+
+    holder: str = ""
+    duration: int = 0
+    acquired: str = ""
+    renewed: str = ""
+    transitions: int = 0
+
+    @classmethod
+    def of(cls, lease: Object) -> "LeaseRecord":
+        """Read the record of a Lease.
+
+        Raises:
+            LeaseFormatError: the Lease holds something else.
+        """
+        spec = lease.get("spec")
+        spec = spec if isinstance(spec, Mapping) else {}
+        try:
+            return msgspec.convert(
+                {
+                    ours: spec[theirs]
+                    for ours, theirs in _FIELDS.items()
+                    if spec.get(theirs) is not None
+                },
+                cls,
+            )
+        except msgspec.ValidationError as error:
+            raise LeaseFormatError(f"Lease {lease.key} is malformed: {error}") from error
+
+    def into(self, lease: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a copy of the Lease with this record; fields of other writers stay."""
+        spec = dict(lease.get("spec") or {})
+        for ours, theirs in _FIELDS.items():
+            value = getattr(self, ours)
+            # An empty time is no time; an empty holder and 0 are values.
+            if value == "" and ours != "holder":
+                spec.pop(theirs, None)
+            else:
+                spec[theirs] = value
+        return {**lease, "spec": spec}
+
+
+_FIELDS = {
+    "holder": "holderIdentity",
+    "duration": "leaseDurationSeconds",
+    "acquired": "acquireTime",
+    "renewed": "renewTime",
+    "transitions": "leaseTransitions",
+}
+
+
+def new_lease(
+    namespace: str, name: str, record: LeaseRecord, labels: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return a Lease to create."""
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace}
+    if labels:
+        metadata["labels"] = dict(labels)
+    return record.into(
+        {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+    )
+
+
+def micro_time(seconds: float) -> str:
+    """Return seconds since 1970 as the API's MicroTime."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def check_lease_name(name: str) -> None:
+    """Raise a ValueError if an API server would refuse this as a Lease's name."""
+    if problems := subdomain_problems(name):
+        raise ValueError(f"{name!r} can't name a Lease: {problems[0]}")
