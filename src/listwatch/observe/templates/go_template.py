@@ -1,12 +1,236 @@
-"""Templates in Go's text/template language, as kubectl knows it (being written)."""
+"""Templates in Go's text/template language, as far as kubectl's users need it.
+
+`range`, `with`, `if` and `else`, pipelines, variables, comments, trimming, `break` and `continue`,
+and the functions of text/template and kubectl, but for `call` and `js`. What is not supported is
+refused by its name when the template is read.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from listwatch.objects import Object
-from listwatch.observe.templates.template import TemplateSyntaxError
+from listwatch.observe.templates.go_functions import FUNCTIONS, truth, type_name, value_text
+from listwatch.observe.templates.go_syntax import (
+    Branch,
+    Field,
+    Function,
+    Group,
+    Jump,
+    Literal,
+    Node,
+    Pipeline,
+    Term,
+    Text,
+    Variable,
+    parse,
+)
+from listwatch.observe.templates.template import TemplateError
+
+_NO_VALUE = "<no value>"
 
 
 class GoTemplate:
+    """A Go template.
+
+    Args:
+        text: the template.
+        allow_missing_keys: a key that an object lacks is no value, not an error.
+
+    Raises:
+        TemplateSyntaxError: the text is no template, or uses what is not supported.
+    """
+
     def __init__(self, text: str, *, allow_missing_keys: bool = True) -> None:
-        raise TemplateSyntaxError("go-template is not there yet")
+        self._nodes = parse(text, {*FUNCTIONS, "and", "or"})
+        self._allow_missing = allow_missing_keys
 
     def render(self, obj: Object) -> str:
-        raise NotImplementedError
+        """Return the text for this object.
+
+        Raises:
+            TemplateError: a key is missing and that is not allowed, or a value has the wrong type.
+        """
+        return self.render_value(obj.to_dict())
+
+    def render_value(self, value: Any) -> str:
+        """Return the text for a decoded JSON value; raises as `render`."""
+        run = _Run(self._allow_missing, value)
+        run.write(self._nodes, value)
+        return "".join(run.output)
+
+
+class _Break(Exception):  # noqa: N818 - a jump, not an error
+    """Ends a range."""
+
+
+class _Continue(Exception):  # noqa: N818 - a jump, not an error
+    """Goes on with a range's next element."""
+
+
+class _Assigned(NamedTuple):
+    name: str
+    value: Any
+
+
+class _Run:
+    """One rendering: the output so far, and the variables in scope, the innermost last."""
+
+    def __init__(self, allow_missing: bool, root: Any) -> None:  # noqa: FBT001 - one flag, private
+        self.output: list[str] = []
+        self._allow_missing = allow_missing
+        self._variables = [_Assigned("$", root)]
+
+    def write(self, nodes: Sequence[Node], dot: Any) -> None:
+        for node in nodes:
+            if isinstance(node, Text):
+                self.output.append(node.text)
+            elif isinstance(node, Branch):
+                scope = len(self._variables)
+                try:
+                    self._branch(node, dot)
+                finally:
+                    del self._variables[scope:]
+            elif isinstance(node, Jump):
+                raise _Break if node.word == "break" else _Continue
+            else:
+                value = self._pipeline(node.pipeline, dot)
+                if not node.pipeline.variables:
+                    self.output.append(value_text(value, nil=_NO_VALUE))
+
+    def _branch(self, node: Branch, dot: Any) -> None:
+        if node.word == "range":
+            self._range(node, dot)
+            return
+        value = self._pipeline(node.pipeline, dot)
+        if truth(value):
+            self.write(node.body, value if node.word == "with" else dot)
+        else:
+            self.write(node.otherwise, dot)
+
+    def _range(self, node: Branch, dot: Any) -> None:
+        pipeline = node.pipeline
+        over = self._value(pipeline, dot)
+        pairs: Iterable[tuple[Any, Any]]
+        if isinstance(over, list):
+            pairs = enumerate(over)
+        elif isinstance(over, dict):
+            pairs = sorted(over.items())
+        elif over is None:
+            pairs = ()
+        else:
+            raise TemplateError(f"range can't iterate over {value_text(over)}")
+        scope = len(self._variables)
+        empty = True
+        for key, element in pairs:
+            empty = False
+            names = pipeline.variables
+            values = (key, element) if len(names) == 2 else (element,)
+            for name, value in zip(names, values, strict=False):
+                self._assign(name, value, new=pipeline.declares)
+            try:
+                self.write(node.body, element)
+            except _Continue:
+                pass
+            except _Break:
+                break
+            finally:
+                del self._variables[scope:]
+        if empty:
+            self.write(node.otherwise, dot)
+
+    def _assign(self, name: str, value: Any, *, new: bool) -> None:
+        if new:
+            self._variables.append(_Assigned(name, value))
+            return
+        place = self._place(name)
+        self._variables[place] = _Assigned(name, value)
+
+    def _place(self, name: str) -> int:
+        return next(
+            place
+            for place in range(len(self._variables) - 1, -1, -1)
+            if self._variables[place].name == name
+        )
+
+    def _pipeline(self, pipeline: Pipeline, dot: Any) -> Any:
+        value = self._value(pipeline, dot)
+        for name in pipeline.variables:
+            self._assign(name, value, new=pipeline.declares)
+        return value
+
+    def _value(self, pipeline: Pipeline, dot: Any) -> Any:
+        value = self._command(pipeline.commands[0], dot, ())
+        for command in pipeline.commands[1:]:
+            value = self._command(command, dot, (value,))
+        return value
+
+    def _command(self, command: Sequence[Term], dot: Any, piped: tuple[Any, ...]) -> Any:
+        first, *rest = command
+        if not isinstance(first, Function):
+            if rest or piped:
+                raise TemplateError(f"can't give argument to non-function {_shown(first)}")
+            if first == Literal(None):
+                raise TemplateError("nil is not a command")
+            return self._term(first, dot)
+        if first.name in {"and", "or"}:
+            return self._first_that(first.name == "or", rest, dot, piped)
+        arguments = [self._term(term, dot) for term in rest]
+        return _call(first.name, FUNCTIONS[first.name], (*arguments, *piped))
+
+    def _first_that(
+        self,
+        wanted: bool,  # noqa: FBT001 - what `or` looks for, private
+        terms: Sequence[Term],
+        dot: Any,
+        piped: tuple[Any, ...],
+    ) -> Any:
+        value: Any = None
+        for term in terms:
+            value = self._term(term, dot)
+            if truth(value) is wanted:
+                return value
+        return piped[0] if piped else value
+
+    def _term(self, term: Term, dot: Any) -> Any:
+        if isinstance(term, Literal):
+            return term.value
+        if isinstance(term, Field):
+            return self._look_up(dot, term.path)
+        if isinstance(term, Variable):
+            return self._look_up(self._variables[self._place(term.name)].value, term.path)
+        if isinstance(term, Group):
+            return self._look_up(self._pipeline(term.pipeline, dot), term.path)
+        return _call(term.name, FUNCTIONS.get(term.name), ())
+
+    def _look_up(self, value: Any, path: Sequence[str]) -> Any:
+        for name in path:
+            if isinstance(value, dict):
+                if name not in value and not self._allow_missing:
+                    raise TemplateError(f'map has no entry for key "{name}"')
+                value = value.get(name)
+            elif value is None:
+                if not self._allow_missing:
+                    raise TemplateError(f'nil data; no entry for key "{name}"')
+            else:
+                raise TemplateError(f"can't evaluate field {name} in type {type_name(value)}")
+        return value
+
+
+def _call(name: str, function: Callable[..., Any] | None, arguments: tuple[Any, ...]) -> Any:
+    wrong_number = TemplateError(f"wrong number of args for {name}: {len(arguments)}")
+    if function is None:
+        raise wrong_number
+    try:
+        return function(*arguments)
+    except TemplateError as error:
+        raise TemplateError(f"error calling {name}: {error}") from None
+    except TypeError:
+        raise wrong_number from None
+
+
+def _shown(term: Term) -> str:
+    if isinstance(term, Field):
+        return "." + ".".join(term.path)
+    if isinstance(term, Variable):
+        return ".".join((term.name, *term.path))
+    return "(…)" if isinstance(term, Group) else str(term[0])
