@@ -1,0 +1,173 @@
+"""A queue of single events: whatever happened to an object, its consumer sees one event of it."""
+
+from collections.abc import Mapping, Sequence
+
+from listwatch.cache.delta_fifo import DeltaFIFO
+from listwatch.cache.deltas import (
+    Delta,
+    Deltas,
+    DeltaType,
+    KeyFunc,
+    KnownObjects,
+    OnError,
+    log_error,
+)
+from listwatch.cache.store import Store
+from listwatch.clock import Clock
+from listwatch.objects import DeletedFinalStateUnknown, Object, meta_namespace_key
+
+_SYNC = DeltaType.SYNC
+_ADDED = DeltaType.ADDED
+_UPDATED = DeltaType.UPDATED
+_DELETED = DeltaType.DELETED
+
+#: What an event that waits and the next one of its key become together, with the newer object.
+#: None is no event at all, unless the consumer knows of the object: then it is DELETED.
+COMPRESSION: Mapping[tuple[DeltaType, DeltaType], DeltaType | None] = {
+    (_SYNC, _SYNC): _SYNC,
+    (_SYNC, _ADDED): _SYNC,
+    (_SYNC, _UPDATED): _SYNC,
+    (_SYNC, _DELETED): _DELETED,
+    (_ADDED, _SYNC): _ADDED,
+    (_ADDED, _ADDED): _ADDED,
+    (_ADDED, _UPDATED): _ADDED,
+    (_ADDED, _DELETED): None,
+    (_UPDATED, _SYNC): _UPDATED,
+    (_UPDATED, _ADDED): _UPDATED,
+    (_UPDATED, _UPDATED): _UPDATED,
+    (_UPDATED, _DELETED): _DELETED,
+    (_DELETED, _SYNC): _SYNC,
+    (_DELETED, _ADDED): _UPDATED,
+    (_DELETED, _UPDATED): _UPDATED,
+    (_DELETED, _DELETED): _DELETED,
+}
+
+
+class EventQueue(DeltaFIFO):
+    """A `DeltaFIFO` whose pops give exactly one delta, compressed from all that came of its key.
+
+    The last value wins, which is this queue's contract alone: of an object that was deleted and
+    made again before anybody looked, the consumer sees an update (`COMPRESSION` is the table). A
+    DELETED carries the object's last state in place of a tombstone wherever that is known.
+
+    Without `known_objects` the queue keeps what it has given to process functions in a store of
+    its own, before it calls them. So it knows what was deleted while the watch was down, and tells
+    it after the next list. With `known_objects` that is the consumer's business.
+
+    The contract is that of OpenShift origin's `pkg/sdn/plugin/eventqueue.go` (NewEventQueue and
+    NewEventQueueForStore) and, for the progress of lists, of its `pkg/client/cache/eventqueue.go`;
+    no order of events is refused here, where both of them stop the process. Belongs to one event
+    loop.
+
+    Args:
+        key_func: gives the key of an object; not asked for tombstones.
+        known_objects: what the consumer holds.
+        clock: for requeue delays and the ages in `statistics`.
+        on_error: takes what known objects raise where the queue can do without them.
+    """
+
+    def __init__(
+        self,
+        key_func: KeyFunc = meta_namespace_key,
+        *,
+        known_objects: KnownObjects | None = None,
+        clock: Clock | None = None,
+        on_error: OnError = log_error,
+    ) -> None:
+        self._own: Store | None = None
+        if known_objects is None:
+            known_objects = self._own = Store(key_func)
+        #: What the consumer knows of: the queue's own store, or what it was given.
+        self.known_objects: KnownObjects = known_objects
+        super().__init__(
+            key_func,
+            compressor=self._to_one_event,
+            known_objects=known_objects,
+            clock=clock,
+            on_error=on_error,
+        )
+        self._list_successful = False
+        self._list_count = 0
+        # The keys of the last list that were not processed since.
+        self._unconsumed: set[str] = set()
+
+    def replace(self, objs: Sequence[Object], resource_version: str) -> None:
+        """Queue a whole list: SYNC for each object in it, DELETED for each known key it lacks.
+
+        Of several objects with one key the last counts.
+
+        Raises:
+            KeyFunctionError: an object has no key; nothing was queued.
+            Exception: what listing the known objects' keys raised; nothing was queued.
+        """
+        super().replace(objs, resource_version)
+        self._list_successful = True
+        self._list_count = len(objs)
+        self._unconsumed = {self.key_of(obj) for obj in objs}
+
+    @property
+    def list_successful_at_least_once(self) -> bool:
+        """Whether a list has come."""
+        return self._list_successful
+
+    @property
+    def list_count(self) -> int:
+        """How many objects the last list had; 0 before the first."""
+        return self._list_count
+
+    @property
+    def list_consumed(self) -> bool:
+        """Whether everything in the last list was processed; True before the first."""
+        return not self._unconsumed
+
+    def _to_one_event(self, deltas: Deltas) -> Sequence[Delta]:
+        event: Delta | None = None
+        for delta in deltas:
+            if event is None:
+                event = delta
+                continue
+            kind = COMPRESSION[event.type, delta.type]
+            if kind is None and self._consumer_knows(deltas.key):
+                kind = _DELETED
+            event = None if kind is None else Delta(kind, delta.object)
+        return () if event is None else (event,)
+
+    def _consumer_knows(self, key: str) -> bool:
+        try:
+            return self.known_objects.get_by_key(key) is not None
+        except Exception as error:  # noqa: BLE001 - a user's function: reported
+            self._report(error)
+            return True  # better told of a deletion twice than never
+
+    def _take(self, limit: int) -> Sequence[Deltas]:
+        batch = super()._take(limit)
+        for deltas in batch:
+            for index, delta in enumerate(deltas):
+                deltas[index] = self._as_event(deltas.key, delta)
+        return batch
+
+    def _as_event(self, key: str, delta: Delta) -> Delta:
+        """Give a deletion its object's last state, and bring the own store up to date.
+
+        Before the process function runs: whether it then fails or is cancelled half-way, it may
+        have acted on the object, and must hear of its deletion.
+        """
+        item = delta.object
+        if delta.type is _DELETED:
+            last = self._own.remove(key) if self._own is not None else None
+            if isinstance(item, DeletedFinalStateUnknown):
+                known = item.obj if isinstance(item.obj, Object) else last
+                return delta if known is None else Delta(_DELETED, known)
+        elif self._own is not None and isinstance(item, Object):
+            self._own.put(key, item)
+        return delta
+
+    def _finish(self, batch: Sequence[Deltas]) -> None:
+        super()._finish(batch)
+        for deltas in batch:
+            if self._queued(deltas.key) is None:
+                self._unconsumed.discard(deltas.key)
+
+    def _leave(self, key: str) -> None:
+        super()._leave(key)
+        self._unconsumed.discard(key)
