@@ -274,7 +274,6 @@ async def test_an_empty_first_list_not_atomic_or_an_earlier_change_means_synced_
     ]
     for write in writes:
         queue = OrderedFIFO()
-        assert not queue.has_synced
         write(queue)
         queue.replace([make("b")], "9")
         assert queue.has_synced
