@@ -8,6 +8,7 @@ import errno
 import ipaddress
 import json
 import logging
+import os
 import re
 import socket
 import ssl
@@ -422,6 +423,10 @@ def _translated(error: aiohttp.ClientError | OSError, where: str) -> Exception:
 
 
 def _reason(error: OSError) -> str:
+    if (
+        error.errno is not None and error.errno in errno.errorcode
+    ):  # the event loop's own words only repeat the address
+        return os.strerror(error.errno)
     return _first_line(error.strerror or str(error))
 
 
@@ -446,7 +451,7 @@ def _base_url(config: Config) -> tuple[str, str, bool]:
         host, _ = parts.hostname, parts.port
     except ValueError:
         host, parts = None, None
-    if parts is None or not host or parts.scheme not in {"http", "https"}:
+    if parts is None or not host or " " in text or parts.scheme not in {"http", "https"}:
         raise ConfigError(
             f"{config.source or 'the configuration'}: the server {config.server!r} is no URL of "
             "the form https://HOST:PORT"

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from ssl import SSLContext
 from types import TracebackType
 from typing import Final, Self
 
@@ -85,6 +86,7 @@ class ReplayServer:
         captures: in the order of the requests.
         choose: chooses by the bytes of the request instead.
         clock: keeps the recorded pauses between the pieces; without it they follow at once.
+        ssl: serve TLS.
     """
 
     def __init__(
@@ -93,23 +95,25 @@ class ReplayServer:
         *,
         choose: Callable[[bytes], Capture | None] | None = None,
         clock: Clock | None = None,
+        ssl: SSLContext | None = None,
     ) -> None:
         self._captures = list(captures)
         self._choose = choose
         self._clock = clock
+        self._ssl = ssl
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         #: The requests so far, heads and bodies.
         self.requests: list[bytes] = []
         #: How many connections were opened.
         self.connections = 0
-        #: "http://127.0.0.1:PORT".
+        #: "http://127.0.0.1:PORT", or https.
         self.url = ""
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._ssl)
         host, port = self._server.sockets[0].getsockname()[:2]
-        self.url = f"http://{host}:{port}"
+        self.url = f"{'http' if self._ssl is None else 'https'}://{host}:{port}"
         return self
 
     async def __aexit__(

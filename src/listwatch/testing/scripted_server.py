@@ -1,6 +1,7 @@
 """An API server that answers what a test says."""
 
 import json
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,12 +13,13 @@ class ScriptedServer:
 
     An answer is a JSON value, bytes of a whole response (`respond` makes them), or a callable
     that makes one of these of the request's bytes. A path with its query comes before the path
-    alone. For one event loop: `async with ScriptedServer() as server`.
+    alone. A response with the header `Connection: close` ends its connection. For one event loop:
+    `async with ScriptedServer() as server`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, ssl: SSLContext | None = None) -> None:
         self.answers: dict[str, Any] = {}
-        self._replay = ReplayServer(choose=self._choose)
+        self._replay = ReplayServer(choose=self._choose, ssl=ssl)
 
     async def __aenter__(self) -> Self:
         await self._replay.__aenter__()

@@ -1,0 +1,227 @@
+"""Each verb sends what the API asks for and returns what the server says."""
+
+import json
+from typing import Any
+
+import pytest
+
+from listwatch.client.client import Client, PartialObjectError, PatchType
+from listwatch.client.discovery import Resource, UnknownResourceError
+from listwatch.errors import ConflictError, FrameError, NotFoundError
+from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder
+from listwatch.testing.scripted_server import ScriptedServer, respond
+
+CM = Resource(version="v1", plural="configmaps", kind="ConfigMap")
+NODE = Resource(version="v1", plural="nodes", kind="Node", namespaced=False)
+CORE = {
+    "kind": "APIResourceList",
+    "resources": [
+        {"name": "configmaps", "namespaced": True, "kind": "ConfigMap", "shortNames": ["cm"]},
+        {"name": "nodes", "namespaced": False, "kind": "Node"},
+    ],
+}
+
+
+def config_map(name: str = "c", version: str = "7", **more: Any) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "shop", "resourceVersion": version}
+    return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": meta, **more}
+
+
+@pytest.fixture(autouse=True)
+def discovery(server: ScriptedServer) -> None:
+    server.answers["/api"] = {"versions": ["v1"]}
+    server.answers["/apis"] = {"groups": []}
+    server.answers["/api/v1"] = CORE
+    server.answers["/api/v1/namespaces/shop/configmaps"] = config_map()
+    server.answers["/api/v1/namespaces/shop/configmaps/c"] = config_map()
+
+
+async def test_get(server: ScriptedServer, client: Client) -> None:
+    obj = await client.get("cm", "c")
+    assert obj.to_dict() == config_map()
+    assert server.targets[-1] == "GET /api/v1/namespaces/shop/configmaps/c"
+    await client.get(CM, "c", "shop", resource_version="0")
+    assert server.targets[-1] == "GET /api/v1/namespaces/shop/configmaps/c?resourceVersion=0"
+    with pytest.raises(NotFoundError):
+        await client.get(CM, "c", "other")
+    with pytest.raises(UnknownResourceError):
+        await client.get("gadgets", "c")
+    with pytest.raises(ValueError, match="empty name"):
+        await client.get(CM, "")
+
+
+async def test_get_of_a_cluster_scoped_object(server: ScriptedServer, client: Client) -> None:
+    server.answers["/api/v1/nodes/n"] = {"metadata": {"name": "n"}}
+    assert (await client.get("nodes", "n")).kind == "Node"
+    with pytest.raises(ValueError, match="nodes have no namespace"):
+        await client.get("nodes", "n", "shop")
+
+
+async def test_managed_fields_stay_in_what_a_single_call_returns(
+    server: ScriptedServer, client: Client
+) -> None:
+    whole = config_map()
+    whole["metadata"]["managedFields"] = [{"manager": "m"}]
+    server.answers["/api/v1/namespaces/shop/configmaps/c"] = whole
+    assert (await client.get(CM, "c")).to_dict() == whole
+
+
+async def test_create(server: ScriptedServer, client: Client) -> None:
+    sent = config_map(data={"k": "ä"})
+    obj = await client.create(sent, field_manager="me", dry_run=True)
+    assert obj.key == "shop/c"
+    assert server.targets[-1] == (
+        "POST /api/v1/namespaces/shop/configmaps?fieldManager=me&dryRun=All"
+    )
+    assert server.body() == sent
+    await client.create(Object.from_dict(sent))
+    assert server.body() == sent
+    bare = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"generateName": "x-"}}
+    await client.create(bare)
+    assert server.targets[-1] == "POST /api/v1/namespaces/shop/configmaps"
+    await client.create(bare, resource="cm", namespace="shop")
+    assert server.body() == bare
+
+
+async def test_what_can_not_be_sent_is_refused_before_it_is(
+    server: ScriptedServer, client: Client
+) -> None:
+    with pytest.raises(ObjectDecodeError, match="needs its kind and apiVersion"):
+        await client.create({"metadata": {"name": "x"}})
+    with pytest.raises(ObjectDecodeError, match="needs its metadata"):
+        await client.create({"kind": "ConfigMap", "apiVersion": "v1"})
+    with pytest.raises(UnknownResourceError, match="no kind 'Gadget' in 'v1'"):
+        await client.create({"kind": "Gadget", "apiVersion": "v1", "metadata": {}})
+    with pytest.raises(ValueError, match="in namespace 'shop', but 'other'"):
+        await client.create(config_map(), namespace="other")
+    with pytest.raises(ObjectDecodeError, match=r"without metadata.name"):
+        await client.update({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {}})
+    with pytest.raises(ValueError, match="can't be the name"):
+        await client.get(CM, "../secrets/s")
+    assert not [target for target in server.targets if "/namespaces/" in target]
+
+
+async def test_update(server: ScriptedServer, client: Client) -> None:
+    sent = config_map(data={"k": "v"})
+    await client.update(sent, field_manager="me")
+    assert server.targets[-1] == "PUT /api/v1/namespaces/shop/configmaps/c?fieldManager=me"
+    assert server.body() == sent
+    server.answers["/api/v1/namespaces/shop/configmaps/c/status"] = config_map(version="8")
+    updated = await client.update(Object.from_dict(sent), resource=CM, subresource="status")
+    assert updated.resource_version == "8"
+    conflict = {"kind": "Status", "reason": "Conflict", "code": 409}
+    server.answers["/api/v1/namespaces/shop/configmaps/c"] = respond(conflict, code=409)
+    with pytest.raises(ConflictError):
+        await client.update(sent)
+
+
+async def test_update_refuses_an_object_that_lacks_fields(
+    server: ScriptedServer, client: Client
+) -> None:
+    partial = ObjectDecoder(partial=True)(json.dumps(config_map()).encode())
+    with pytest.raises(PartialObjectError, match="ConfigMap shop/c lacks fields"):
+        await client.update(partial)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("type_", "patch", "media"),
+    [
+        (PatchType.MERGE, {"data": {"k": None}}, "application/merge-patch+json"),
+        (PatchType.STRATEGIC, {"data": {}}, "application/strategic-merge-patch+json"),
+        (PatchType.JSON, [{"op": "remove", "path": "/data"}], "application/json-patch+json"),
+        (PatchType.APPLY, {"kind": "ConfigMap"}, "application/apply-patch+yaml"),
+    ],
+)
+async def test_patch(
+    server: ScriptedServer, client: Client, type_: PatchType, patch: Any, media: str
+) -> None:
+    is_apply = type_ is PatchType.APPLY
+    await client.patch(CM, "c", patch, type=type_, field_manager="me", force=is_apply)
+    force = "&force=true" if is_apply else ""
+    path = "/api/v1/namespaces/shop/configmaps/c"
+    assert server.targets[-1] == f"PATCH {path}?fieldManager=me{force}"
+    assert server.header("content-type") == media
+    assert server.body() == patch
+
+
+async def test_patch_sends_bytes_as_they_are(server: ScriptedServer, client: Client) -> None:
+    path = "/api/v1/namespaces/shop/configmaps/c"
+    server.answers[f"{path}/scale"] = config_map()
+    await client.patch(CM, "c", b'{"a" : 1}', subresource="scale", dry_run=True)
+    assert server.targets[-1] == f"PATCH {path}/scale?dryRun=All"
+    assert server.requests[-1].endswith(b'{"a" : 1}')
+
+
+async def test_an_apply_needs_an_owner_and_only_it_is_forced(client: Client) -> None:
+    with pytest.raises(ValueError, match="needs a field_manager"):
+        await client.patch(CM, "c", {}, type=PatchType.APPLY)
+    with pytest.raises(ValueError, match="only an apply"):
+        await client.patch(CM, "c", {}, force=True)
+
+
+async def test_delete(server: ScriptedServer, client: Client) -> None:
+    path = "/api/v1/namespaces/shop/configmaps/c"
+    obj = await client.delete(
+        "cm",
+        "c",
+        propagation_policy="Foreground",
+        grace_period_seconds=0,
+        uid="u",
+        resource_version="7",
+    )
+    assert obj is not None
+    assert obj.key == "shop/c"
+    assert server.targets[-1] == f"DELETE {path}"
+    assert server.body() == {
+        "kind": "DeleteOptions",
+        "apiVersion": "v1",
+        "propagationPolicy": "Foreground",
+        "gracePeriodSeconds": 0,
+        "preconditions": {"uid": "u", "resourceVersion": "7"},
+    }
+    server.answers[path] = {
+        "kind": "Status",
+        "status": "Success",
+        "metadata": {},
+        "details": {"name": "c"},
+    }
+    assert await client.delete(CM, "c", dry_run=True) is None
+    assert server.targets[-1] == f"DELETE {path}?dryRun=All"
+    assert server.body() == {"kind": "DeleteOptions", "apiVersion": "v1"}
+
+
+async def test_an_answer_that_is_no_object_is_told(server: ScriptedServer, client: Client) -> None:
+    server.answers["/api/v1/namespaces/shop/configmaps/c"] = respond(b"<html>", type_="text/html")
+    with pytest.raises(FrameError, match=r"the answer to GET .*/configmaps/c is no object"):
+        await client.get(CM, "c")
+
+
+def page(names: list[str], token: str = "", version: str = "7") -> dict[str, Any]:
+    meta = {"resourceVersion": version, "continue": token}
+    items = [{"metadata": {"name": name}} for name in names]
+    return {"kind": "ConfigMapList", "apiVersion": "v1", "metadata": meta, "items": items}
+
+
+async def test_list_reads_all_pages_of_one_state(server: ScriptedServer, client: Client) -> None:
+    path = "/api/v1/configmaps"
+    server.answers[f"{path}?limit=2"] = page(["a", "b"], "t1")
+    server.answers[f"{path}?limit=2&continue=t1"] = page(["c", "d"], "t2")
+    server.answers[f"{path}?limit=2&continue=t2"] = page(["e"])
+    whole = await client.list(CM, page_size=2)
+    assert [obj.name for obj in whole.items] == ["a", "b", "c", "d", "e"]
+    assert (whole.continue_token, whole.resource_version, whole.remaining) == ("", "7", None)
+    assert whole.items[0].kind == "ConfigMap"
+
+
+async def test_list_begins_anew_when_its_state_has_expired(
+    server: ScriptedServer, client: Client
+) -> None:
+    path = "/api/v1/namespaces/shop/configmaps"
+    server.answers[f"{path}?labelSelector=a%3Db&limit=2"] = page(["a", "b"], "t1")
+    gone = {"kind": "Status", "reason": "Expired", "code": 410}
+    server.answers[f"{path}?labelSelector=a%3Db&limit=2&continue=t1"] = respond(gone, code=410)
+    server.answers[f"{path}?labelSelector=a%3Db"] = page(["b", "c"], version="9")
+    whole = await client.list(CM, "shop", label_selector="a=b", page_size=2)
+    assert [obj.name for obj in whole.items] == ["b", "c"]
+    assert whole.resource_version == "9"

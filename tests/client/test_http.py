@@ -1,0 +1,533 @@
+"""Connections, refusals and silences become the right errors within their limits."""
+
+import asyncio
+import gc
+import gzip
+import ssl
+import warnings
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from listwatch.client.client import Client
+from listwatch.client.config import Config
+from listwatch.client.http import CONNECT_TIMEOUT, HEADERS_TIMEOUT, HTTP, SILENCE_TIMEOUT
+from listwatch.clock import FakeClock
+from listwatch.errors import (
+    BadRequestError,
+    ConfigError,
+    DisconnectedError,
+    FrameError,
+    InternalServerError,
+    ListWatchError,
+    StatusError,
+    TooManyRequestsError,
+    UnauthorizedError,
+)
+from listwatch.testing.scripted_server import ScriptedServer, respond
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]
+
+
+@asynccontextmanager
+async def raw_server(pieces: list[bytes], *, close: bool = False) -> AsyncIterator[str]:
+    """Answer every connection with the pieces, then close it or keep silent."""
+    writers = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        for piece in pieces:
+            writer.write(piece)
+        if close:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        host, port = server.sockets[0].getsockname()
+        yield f"http://{host}:{port}"
+    finally:
+        server.close()
+        for writer in writers:
+            writer.close()
+        await server.wait_closed()
+
+
+async def get(url: str, clock: FakeClock | None = None, **config: Any) -> bytes:
+    async with HTTP(Config(server=url, **config), clock=clock) as http:
+        return (await http.request("GET", "/x")).body
+
+
+# --- Connections ---------------------------------------------------------------------------------
+
+
+async def test_a_refused_connection_says_so() -> None:
+    async with raw_server([]) as url:
+        pass
+    with pytest.raises(
+        DisconnectedError, match=r"http://127.0.0.1:\d+: no connection: .*refused"
+    ) as e:
+        await get(url)
+    assert e.value.refused
+
+
+async def test_an_unknown_host_is_told() -> None:
+    with pytest.raises(
+        DisconnectedError, match=r"http://no.such.host.invalid:1: the host is unkn"
+    ) as e:
+        await get("http://no.such.host.invalid:1")
+    assert not e.value.refused
+
+
+async def test_a_connection_that_closes_without_an_answer_is_broken() -> None:
+    async with raw_server([], close=True) as url:
+        with pytest.raises(DisconnectedError, match="closed the connection"):
+            await get(url)
+
+
+async def test_a_body_that_is_cut_short_is_a_broken_connection() -> None:
+    pieces = [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n", b"half"]
+    async with raw_server(pieces, close=True) as url:
+        with pytest.raises(DisconnectedError, match="broke within an answer"):
+            await get(url)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"garbage\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000,
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnope",
+    ],
+)
+async def test_what_is_no_http_is_an_error_in_one_line(answer: bytes) -> None:
+    async with raw_server([answer], close=True) as url:
+        with pytest.raises((FrameError, DisconnectedError)) as caught:
+            await get(url)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+async def test_an_answer_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("listwatch.client.http.MAX_BODY_BYTES", 1000)
+    endless = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000
+    async with raw_server([endless]) as url:
+        with pytest.raises(FrameError, match="more than 1000 bytes"):
+            await get(url)
+
+
+async def test_a_bomb_of_compressed_zeros_is_refused_before_it_is_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("listwatch.client.http.MAX_BODY_BYTES", 2**20)
+    bomb = gzip.compress(bytes(2**26))
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n"
+    async with raw_server([head.encode() + bomb]) as url:
+        with pytest.raises(FrameError, match="more than 1048576 bytes"):
+            await get(url)
+
+
+# --- Time ----------------------------------------------------------------------------------------
+
+
+async def fails_after(clock: FakeClock, url: str, config: dict[str, Any] | None = None) -> float:
+    """Return after how many seconds a request gives up with a TimeoutError."""
+    begin = clock.now()
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(_time_out(clock, url, config or {}))
+        while not reading.done():
+            await asyncio.sleep(0)
+            await clock.advance(1)
+    assert "Bearer" not in reading.result()
+    return clock.now() - begin
+
+
+async def _time_out(clock: FakeClock, url: str, config: dict[str, Any]) -> str:
+    with pytest.raises(TimeoutError) as caught:
+        await get(url, clock, **config)
+    assert "http://127.0.0.1" in str(caught.value)
+    return str(caught.value)
+
+
+async def test_headers_that_do_not_come_are_given_up() -> None:
+    async with raw_server([]) as url:
+        assert await fails_after(FakeClock(), url) == pytest.approx(HEADERS_TIMEOUT, abs=2)
+
+
+async def test_a_head_that_never_ends_is_given_up() -> None:
+    async with raw_server([b"HTTP/1.1 200 OK\r\nX: y\r\n"]) as url:
+        assert await fails_after(FakeClock(), url) == pytest.approx(HEADERS_TIMEOUT, abs=2)
+
+
+async def test_silence_within_an_answer_is_given_up() -> None:
+    async with raw_server([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nha"]) as url:
+        assert await fails_after(FakeClock(), url) == pytest.approx(SILENCE_TIMEOUT, abs=2)
+
+
+async def test_a_connection_that_does_not_stand_is_given_up_earlier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("aiohttp.connector.TCPConnector._wrap_create_connection", never)
+    passed = await fails_after(FakeClock(), "http://127.0.0.1:1")
+    assert passed == pytest.approx(CONNECT_TIMEOUT, abs=2)
+    assert CONNECT_TIMEOUT < HEADERS_TIMEOUT
+
+
+async def test_cancelling_closes_the_connection_at_once() -> None:
+    closed = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert await reader.read() == b""
+        closed.set()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, HTTP(Config(server=f"http://{host}:{port}")) as http:
+        opened = asyncio.Event()
+
+        async def read() -> None:
+            async with http.stream("/x", watch=True) as body:
+                opened.set()
+                await body.read()
+
+        reading = asyncio.ensure_future(read())
+        await opened.wait()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        async with asyncio.timeout(1):
+            await closed.wait()
+
+
+# --- Refusals ------------------------------------------------------------------------------------
+
+
+async def test_a_page_of_a_proxy_is_not_repeated(server: ScriptedServer) -> None:
+    server.answers["/x"] = respond(b"<html>Bad <b>gateway</b></html>", code=502, type_="text/html")
+    with pytest.raises(StatusError, match=r"^HTTP status 502 Word$") as caught:
+        await get(server.url)
+    assert caught.value.code == 502
+
+
+async def test_long_words_are_cut(server: ScriptedServer) -> None:
+    server.answers["/x"] = respond(b"no! " * 1000, code=500, type_="text/plain")
+    with pytest.raises(InternalServerError, match=r"^no! no! ") as caught:
+        await get(server.url)
+    assert len(str(caught.value)) < 400
+
+
+async def test_a_status_that_is_no_status_is_an_error_without_words(server: ScriptedServer) -> None:
+    server.answers["/x"] = respond({"kind": "Status", "code": "x", "details": 7}, code=400)
+    with pytest.raises(BadRequestError):
+        await get(server.url)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("7", 7.0),
+        ("Wed, 15 Nov 2023 00:00:10 GMT", 10.0),
+        ("Wed, 01 Nov 2023 00:00:00 GMT", 0.0),
+        ("soon", None),
+        ("-1", None),
+        ("", None),
+    ],
+)
+async def test_retry_after_is_a_number_or_a_date(
+    server: ScriptedServer, header: str, seconds: float | None
+) -> None:
+    server.answers["/x"] = respond(
+        b"", code=429, type_="text/plain", more=f"Retry-After: {header}\r\n"
+    )
+    clock = FakeClock(time=1_700_006_400.0)  # Wed, 15 Nov 2023 00:00:00 GMT
+    with pytest.raises(TooManyRequestsError) as caught:
+        await get(server.url, clock)
+    assert caught.value.retry_after == seconds
+
+
+@pytest.mark.parametrize("code", [301, 302, 307, 308])
+async def test_a_redirect_is_told_and_not_followed(server: ScriptedServer, code: int) -> None:
+    async with ScriptedServer() as elsewhere:
+        to = elsewhere.url.replace("http://", "http://user:pw@")
+        server.answers["/x"] = respond(b"", code=code, more=f"Location: {to}/x\r\n")
+        with pytest.raises(StatusError, match="redirects a GET to http://127") as caught:
+            await get(server.url, token="s3cret")
+        assert "pw" not in str(caught.value)
+        assert elsewhere.requests == []
+
+
+async def test_warnings_of_the_server_are_logged_once(
+    server: ScriptedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    more = 'Warning: 299 - "use \\"v2\\", not v1"\r\nWarning: 199 - "ignored"\r\nWarning: x\r\n'
+    server.answers["/x"] = respond({}, more=more)
+    async with HTTP(Config(server=server.url)) as http:
+        for _ in range(3):
+            await http.request("GET", "/x")
+    assert [record.getMessage() for record in caplog.records] == [f'{server.url}: use "v2", not v1']
+
+
+# --- What is sent --------------------------------------------------------------------------------
+
+
+async def test_a_request_says_who_sends_it_and_what_it_takes(server: ScriptedServer) -> None:
+    server.answers["/base/x"] = {}
+    config = Config(server=f"{server.url}/base/", token="t", user_agent="demo/1")
+    async with HTTP(config) as http:
+        await http.request("POST", "/x", [("a", "b c"), ("l", "x=1,y in (2)")], body=b"{}")
+    assert server.targets == ["POST /base/x?a=b+c&l=x%3D1%2Cy+in+%282%29"]
+    assert server.header("authorization") == "Bearer t"
+    agent = server.header("user-agent")
+    assert agent is not None
+    assert agent.startswith("demo/1 listwatch/")
+    assert server.header("accept") == "application/json"
+    assert server.header("content-type") == "application/json"
+    assert server.header("accept-encoding") == "identity"  # loopback gains nothing by gzip
+
+
+async def test_cookies_are_not_kept(server: ScriptedServer) -> None:
+    server.answers["/x"] = respond({}, more="Set-Cookie: a=b\r\n")
+    async with HTTP(Config(server=server.url)) as http:
+        await http.request("GET", "/x")
+        await http.request("GET", "/x")
+    assert server.header("cookie") is None
+
+
+async def test_watches_never_make_a_request_wait(server: ScriptedServer) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    server.answers["/watch"] = head
+    server.answers["/x"] = {"ok": True}
+    async with HTTP(Config(server=server.url)) as http, asyncio.TaskGroup() as tasks:
+        opened = 0
+        finished = asyncio.Event()
+
+        async def watch() -> None:
+            nonlocal opened
+            async with http.stream("/watch", watch=True):
+                opened += 1
+                await finished.wait()
+
+        for _ in range(300):
+            tasks.create_task(watch())
+        while opened < 300:  # noqa: ASYNC110 - three hundred real connections are being made
+            await asyncio.sleep(0.001)
+        assert (await http.request("GET", "/x")).body == b'{"ok": true}'
+        finished.set()
+
+
+# --- TLS -----------------------------------------------------------------------------------------
+
+
+class Authority:
+    """A private certificate authority, and servers with certificates of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.ca = trustme.CA()
+        self.pem = self.ca.cert_pem.bytes()
+        self.file = directory / "ca.pem"
+        self.file.write_bytes(self.pem)
+
+    def server_context(self, *names: str, client_ca: trustme.CA | None = None) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.ca.issue_cert(*names).configure_cert(context)
+        if client_ca is not None:
+            client_ca.configure_trust(context)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["data", "file", "insecure"])
+async def test_a_trusted_server_is_spoken_to(authority: Authority, how: str) -> None:
+    async with ScriptedServer(ssl=authority.server_context("127.0.0.1")) as server:
+        server.answers["/x"] = {}
+        trust: dict[str, dict[str, Any]] = {
+            "data": {"certificate_authority_data": authority.pem},
+            "file": {"certificate_authority": str(authority.file)},
+            "insecure": {"insecure_skip_tls_verify": True},
+        }
+        assert await get(server.url, **trust[how]) == b"{}"
+
+
+async def test_an_untrusted_server_gets_no_credentials(authority: Authority) -> None:
+    async with ScriptedServer(ssl=authority.server_context("127.0.0.1")) as server:
+        with pytest.raises(DisconnectedError, match=r"not trusted: .*check certificate-authority"):
+            await get(server.url, token="s3cret")
+        assert server.requests == []
+
+
+async def test_the_servers_name_must_be_the_one_that_is_expected(authority: Authority) -> None:
+    async with ScriptedServer(ssl=authority.server_context("api.internal")) as server:
+        server.answers["/x"] = {}
+        trust: dict[str, Any] = {"certificate_authority_data": authority.pem}
+        with pytest.raises(DisconnectedError, match="not trusted: IP address mismatch"):
+            await get(server.url, **trust)
+        assert await get(server.url, tls_server_name="api.internal", **trust) == b"{}"
+        with pytest.raises(DisconnectedError, match="not trusted: Hostname mismatch"):
+            await get(server.url, tls_server_name="other.internal", **trust)
+
+
+def write_pair(directory: Path, chain: bytes, key: bytes) -> dict[str, str]:
+    (directory / "cert").write_bytes(chain)
+    (directory / "key").write_bytes(key)
+    return {
+        "client_certificate": str(directory / "cert"),
+        "client_key": str(directory / "key"),
+    }
+
+
+@pytest.mark.parametrize("how", ["data", "file"])
+async def test_a_client_certificate_is_shown(
+    authority: Authority, tmp_path: Path, how: str
+) -> None:
+    clients = trustme.CA()
+    mine = clients.issue_cert("jane")
+    chain, key = mine.cert_chain_pems[0].bytes(), mine.private_key_pem.bytes()
+    certificate: dict[str, Any] = {"client_certificate_data": chain, "client_key_data": key}
+    if how == "file":
+        certificate = write_pair(tmp_path, chain, key)
+    context = authority.server_context("127.0.0.1", client_ca=clients)
+    async with ScriptedServer(ssl=context) as server:
+        server.answers["/x"] = {}
+        trust: dict[str, Any] = {"certificate_authority_data": authority.pem}
+        assert await get(server.url, **trust, **certificate) == b"{}"
+        with pytest.raises(DisconnectedError):
+            await get(server.url, **trust)
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(directory.iterdir())
+
+
+async def test_no_key_is_left_in_a_file(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    mine = authority.ca.issue_cert("jane")
+    before = files(tmp_path)
+    async with ScriptedServer(ssl=authority.server_context("127.0.0.1")) as server:
+        server.answers["/x"] = {}
+        await get(
+            server.url,
+            certificate_authority_data=authority.pem,
+            client_certificate_data=mine.cert_chain_pems[0].bytes(),
+            client_key_data=mine.private_key_pem.bytes(),
+        )
+    assert files(tmp_path) == before
+
+
+KEY = b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"certificate_authority_data": b"x"}, "certificate-authority-data is no PEM"),
+        ({"certificate_authority": "/no/ca"}, "certificate-authority /no/ca can't be read"),
+        ({"client_certificate_data": b"x", "client_key_data": b"y"}, "are no PEM, or don't belong"),
+        ({"client_certificate_data": b"x"}, "client certificate lacks its key"),
+        ({"client_key": "k"}, "client certificate lacks its certificate"),
+        ({"client_certificate": "/no/c", "client_key": "/no/k"}, "/no/c: the client certificate"),
+        ({"token_file": "/no/token"}, "/no/token: the token can't be read"),
+        ({"token": "t", "username": "u"}, "both a token and a username; remove one"),
+    ],
+)
+async def test_what_can_not_be_used_is_told(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        await get("https://127.0.0.1:1", source="FILE", **settings)
+    assert words in str(caught.value)
+
+
+async def test_an_encrypted_key_is_told(authority: Authority) -> None:
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
+    mine = authority.ca.issue_cert("jane")
+    plain = load_pem_private_key(mine.private_key_pem.bytes(), None)
+    key = plain.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"pw"))
+    with pytest.raises(ConfigError, match="the client key is encrypted; decrypt it"):
+        await get(
+            "https://127.0.0.1:1",
+            client_certificate_data=mine.cert_chain_pems[0].bytes(),
+            client_key_data=key,
+        )
+
+
+@pytest.mark.parametrize("server", ["ftp://x", "https://", "https://[::1", "http://u:pw@x", "x y"])
+def test_a_server_that_is_no_url_is_told(server: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        HTTP(Config(server=server, source="FILE"))
+    assert str(caught.value).startswith("FILE")
+    assert "pw" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({"server": "h:1"}, "http://h:1"),
+        ({"server": "h:1", "insecure_skip_tls_verify": True}, "https://h:1"),
+        ({"server": "https://[::1]:6443/a/"}, "https://[::1]:6443/a"),
+    ],
+)
+def test_the_servers_url_is_completed_as_kubectl_does(settings: dict[str, Any], url: str) -> None:
+    assert HTTP(Config(**settings))._base == url
+
+
+# --- Ends ----------------------------------------------------------------------------------------
+
+
+async def test_a_closed_client_refuses_and_leaves_nothing_open(authority: Authority) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        async with ScriptedServer(ssl=authority.server_context("127.0.0.1")) as server:
+            server.answers["/x"] = {}
+            config = Config(server=server.url, certificate_authority_data=authority.pem)
+            async with Client.from_config(config) as client:
+                await client.http.request("GET", "/x")
+            with pytest.raises(DisconnectedError, match="the client is closed"):
+                await client.http.request("GET", "/x")
+        gc.collect()
+
+
+async def test_no_error_shows_a_secret(server: ScriptedServer) -> None:
+    secret = "sw0rdfish"
+    server.answers["/x"] = respond(b"go away", code=401, type_="text/plain")
+    texts = []
+    for url in (server.url, "http://127.0.0.1:1", "https://127.0.0.1:1"):
+        with pytest.raises(ListWatchError) as caught:
+            await get(url, token=secret)
+        error: BaseException | None = caught.value
+        while error is not None:
+            texts += [str(error), repr(error)]
+            error = error.__cause__ or error.__context__
+    assert len(texts) >= 6
+    assert not [text for text in texts if secret in text]
+
+
+async def test_unauthorized_is_told_as_it_is(server: ScriptedServer) -> None:
+    server.answers["/x"] = respond(b"go away", code=401, type_="text/plain")
+    with pytest.raises(UnauthorizedError, match="go away"):
+        await get(server.url, token="t")
+    assert len(server.requests) == 1  # there is no other token to try

@@ -1,0 +1,181 @@
+"""The list and watch that feeds a reflector asks for what its options say."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from listwatch.cache.list_watch import ListerWatcher, ListOptions, WatchOptions
+from listwatch.client.client import Client
+from listwatch.client.config import Config
+from listwatch.client.discovery import Resource, UnknownResourceError
+from listwatch.clock import FakeClock
+from listwatch.errors import FrameError
+from listwatch.objects import ObjectDecoder
+from listwatch.testing.scripted_server import ScriptedServer, respond
+
+CM = Resource(version="v1", plural="configmaps", kind="ConfigMap")
+EMPTY = {"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": []}
+
+
+def chunked(*pieces: bytes, end: bool = True) -> bytes:
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    return head + body + (b"0\r\n\r\n" if end else b"")
+
+
+def event(name: str, **more: Any) -> bytes:
+    value = {"metadata": {"name": name, "resourceVersion": "1"}, **more}
+    return json.dumps({"type": "ADDED", "object": value}).encode() + b"\n"
+
+
+async def test_a_list_asks_for_what_its_options_say(server: ScriptedServer, client: Client) -> None:
+    server.answers["/api/v1/namespaces/shop/configmaps"] = EMPTY
+    source = client.list_watch(
+        CM, "shop", label_selector="a in (b,c)", field_selector="metadata.name=x"
+    )
+    assert isinstance(source, ListerWatcher)
+    await source.list(
+        ListOptions(
+            resource_version="5", resource_version_match="NotOlderThan", limit=500, decode=decode
+        )
+    )
+    selectors = "labelSelector=a+in+%28b%2Cc%29&fieldSelector=metadata.name%3Dx"
+    path = "GET /api/v1/namespaces/shop/configmaps"
+    assert server.targets[-1] == (
+        f"{path}?{selectors}&limit=500&resourceVersion=5&resourceVersionMatch=NotOlderThan"
+    )
+    await source.list(ListOptions(limit=500, continue_token="t+/="))
+    assert server.targets[-1] == f"{path}?{selectors}&limit=500&continue=t%2B%2F%3D"
+
+
+decode = ObjectDecoder()
+
+
+async def test_a_watch_asks_for_what_its_options_say(
+    server: ScriptedServer, client: Client
+) -> None:
+    server.answers["/api/v1/configmaps"] = chunked()
+    source = client.list_watch(CM)
+    async with source.watch(
+        WatchOptions(
+            resource_version_match="NotOlderThan", send_initial_events=True, timeout_seconds=300
+        )
+    ) as stream:
+        assert [batch async for batch in stream] == []
+    assert server.targets[-1] == (
+        "GET /api/v1/configmaps?watch=true&resourceVersionMatch=NotOlderThan"
+        "&sendInitialEvents=true&allowWatchBookmarks=true&timeoutSeconds=300"
+    )
+    async with source.watch(WatchOptions(resource_version="9", allow_bookmarks=False)):
+        pass
+    assert server.targets[-1] == "GET /api/v1/configmaps?watch=true&resourceVersion=9"
+
+
+async def test_the_resource_is_looked_up_once_and_late(
+    server: ScriptedServer, client: Client
+) -> None:
+    source = client.list_watch("cm")
+    assert server.requests == []
+    server.answers["/api"] = {"versions": ["v1"]}
+    server.answers["/apis"] = {"groups": []}
+    server.answers["/api/v1"] = {"resources": []}
+    with pytest.raises(UnknownResourceError, match="'gadgets'"):
+        await client.list_watch("gadgets").list(ListOptions())
+    server.answers["/api/v1"] = {
+        "resources": [{"name": "configmaps", "kind": "ConfigMap", "shortNames": ["cm"]}]
+    }
+    server.answers["/api/v1/configmaps"] = EMPTY
+    await source.list(ListOptions())
+    asked = len(server.targets)
+    await source.list(ListOptions())
+    assert server.targets[asked:] == ["GET /api/v1/configmaps"]
+    assert str(await source.resource()) == "configmaps"
+
+
+async def test_events_of_one_chunk_come_in_one_batch(
+    server: ScriptedServer, client: Client
+) -> None:
+    one, two, three = (event(name) for name in "abc")
+    server.answers["/api/v1/configmaps"] = chunked(one + two + three[:9], three[9:])
+    async with client.list_watch(CM).watch(WatchOptions()) as stream:
+        events = [event async for batch in stream for event in batch]
+    assert [e.object.name for e in events if e.object] == ["a", "b", "c"]
+
+
+async def test_half_an_event_at_the_orderly_end_is_an_error(
+    server: ScriptedServer, client: Client
+) -> None:
+    server.answers["/api/v1/configmaps"] = chunked(event("a"), b'{"type":"ADD')
+    names = []
+
+    async def read() -> None:
+        async with client.list_watch(CM).watch(WatchOptions()) as stream:
+            async for batch in stream:
+                names.extend([e.object.name for e in batch if e.object])
+
+    with pytest.raises(FrameError, match="ended within an event"):
+        await read()
+    assert names == ["a"]
+
+
+async def test_metadata_only_asks_for_it_and_marks_the_objects(
+    server: ScriptedServer, client: Client
+) -> None:
+    item = {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {"name": "a"},
+    }
+    server.answers["/api/v1/configmaps"] = {
+        **EMPTY,
+        "kind": "PartialObjectMetadataList",
+        "items": [item],
+    }
+    source = client.list_watch(CM, metadata_only=True)
+    answer = await source.list(ListOptions())
+    assert [obj.partial for obj in answer.items] == [True]
+    assert server.header("accept") == (
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+    )
+    server.answers["/api/v1/configmaps"] = chunked(event("b"), event("c", **item))
+    async with source.watch(WatchOptions()) as stream:
+        events = [event async for batch in stream for event in batch]
+    # A server that knows no such form sends whole objects, which are not partial.
+    assert [(e.object.name, e.object.partial) for e in events if e.object] == [
+        ("b", False),
+        ("a", True),
+    ]
+    assert server.header("accept") == (
+        "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+    )
+
+
+async def test_progress_is_told_while_a_list_arrives(
+    server: ScriptedServer, client: Client
+) -> None:
+    server.answers["/api/v1/configmaps"] = EMPTY
+    told = []
+    await client.list_watch(CM).list(ListOptions(progress=lambda: told.append(1)))
+    assert told
+
+
+async def test_a_silent_list_is_given_up(server: ScriptedServer) -> None:
+    clock = FakeClock()
+    server.answers["/api/v1/configmaps"] = chunked(b'{"items":[', end=False)
+    async with Client.from_config(Config(server=server.url), clock=clock) as client:
+        reading = asyncio.ensure_future(client.list_watch(CM).list(ListOptions()))
+        while not reading.done():
+            await asyncio.sleep(0)
+            await clock.advance(5)
+        with pytest.raises(TimeoutError, match="nothing for 150 s within a list of configmaps"):
+            await reading
+
+
+async def test_an_answer_that_is_no_list_is_told(server: ScriptedServer, client: Client) -> None:
+    server.answers["/api/v1/configmaps"] = respond(b"<html>welcome", type_="text/html")
+    with pytest.raises(FrameError, match="no whole list"):
+        await client.list_watch(CM).list(ListOptions())
