@@ -1,14 +1,17 @@
 """A `coordination.k8s.io/v1` Lease as a record of who holds it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from listwatch.errors import ListWatchError
 from listwatch.objects import Object
 from listwatch.selector import subdomain_problems
+
+if TYPE_CHECKING:
+    from listwatch.client.client import Client
 
 #: The resource of Leases, as clients name it.
 LEASES = "leases.coordination.k8s.io"
@@ -41,9 +44,38 @@ class LeaseClient(Protocol):
         """Delete the Lease if it still has this version; `ConflictError` if not."""
         ...
 
-    async def list(self, label_selector: str) -> list[Object]:
+    async def list(self, label_selector: str) -> Sequence[Object]:
         """Return the Leases with these labels."""
         ...
+
+
+class ClientLeases:
+    """The Leases of one namespace by way of a client, in whose event loop it is used."""
+
+    def __init__(self, client: "Client", namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+
+    async def get(self, name: str) -> Object:
+        """Return the Lease."""
+        return await self._client.get(LEASES, name, self._namespace)
+
+    async def create(self, lease: Mapping[str, Any]) -> Object:
+        """Create the Lease."""
+        return await self._client.create(lease, resource=LEASES, namespace=self._namespace)
+
+    async def update(self, lease: Mapping[str, Any]) -> Object:
+        """Replace the Lease."""
+        return await self._client.update(lease, resource=LEASES, namespace=self._namespace)
+
+    async def delete(self, name: str, *, resource_version: str) -> None:
+        """Delete this version of the Lease."""
+        await self._client.delete(LEASES, name, self._namespace, resource_version=resource_version)
+
+    async def list(self, label_selector: str) -> Sequence[Object]:
+        """Return the Leases with these labels."""
+        found = await self._client.list(LEASES, self._namespace, label_selector=label_selector)
+        return found.items
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
