@@ -1,0 +1,26 @@
+"""The metrics of work queues, under the field's names, for a Prometheus registry."""
+
+import asyncio
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from listwatch.workqueue.metrics import prometheus_collector
+from listwatch.workqueue.work_queue import WorkQueue
+
+
+async def main() -> None:
+    """Print what a scrape would get."""
+    queue: WorkQueue[str] = WorkQueue(name="pods")
+    registry = CollectorRegistry()
+    registry.register(prometheus_collector([queue]))
+    queue.add("shop/cart")
+    queue.add("shop/till")
+    async with queue.item():
+        queue.add("bank/safe")
+    for line in generate_latest(registry).decode().splitlines():
+        if line.startswith(("workqueue_depth", "workqueue_adds")):
+            print(line)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
