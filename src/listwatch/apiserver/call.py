@@ -1,0 +1,169 @@
+"""One request on its way through the server, and the making of its answer."""
+
+import gzip
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import yaml
+from aiohttp import web
+from multidict import CIMultiDict
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.negotiation import (
+    JSON,
+    PLAIN,
+    PROTOBUF,
+    YAML,
+    Representation,
+    manager_of,
+    wants_gzip,
+)
+from listwatch.apiserver.request_info import Query, RequestInfo
+from listwatch.apiserver.resources import Resource
+from listwatch.errors import StatusError
+
+#: The largest body that is read, in bytes (`apiserver/pkg/server/config.go`).
+BODY_LIMIT = 3 * 1024 * 1024
+
+
+class User(msgspec.Struct, frozen=True):
+    """Who asks."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: Mapping[str, list[str]] = {}
+
+
+class Call:
+    """A request: what it asks for, who asks, and the warnings collected for its answer."""
+
+    __slots__ = ("info", "query", "representation", "request", "resource", "user", "warnings")
+
+    def __init__(self, request: web.BaseRequest, info: RequestInfo, query: Query) -> None:
+        self.request = request
+        self.info = info
+        self.query = query
+        self.user = User("system:anonymous", ("system:unauthenticated",))
+        self.resource: Resource | None = None
+        self.representation = PLAIN
+        self.warnings: list[str] = []
+
+    def first(self, name: str) -> str:
+        """Return the first value of a query parameter; "" without one."""
+        values = self.query.get(name)
+        return values[0] if values else ""
+
+    def header(self, name: str) -> str:
+        """Return a header of the request; "" without one."""
+        return self.request.headers.get(name, "")
+
+    @property
+    def manager(self) -> str:
+        """The field manager of a write."""
+        return self.first("fieldManager") or manager_of(self.header("User-Agent"))
+
+    async def body(self) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            RequestEntityTooLargeError: it is over the limit.
+        """
+        try:
+            return await self.request.read()
+        except web.HTTPRequestEntityTooLarge:
+            raise refusal.too_large_body(BODY_LIMIT) from None
+
+    def answer(
+        self,
+        body: bytes,
+        *,
+        status: int = 200,
+        content_type: str = JSON,
+        headers: Mapping[str, str] | None = None,
+    ) -> web.Response:
+        """Return an answer with these bytes, compressed where the client asked for that."""
+        fields: CIMultiDict[str] = CIMultiDict(
+            {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
+        )
+        for warning in self.warnings:
+            fields.add("Warning", f"299 - {refusal.go_quoted(warning)}")
+        if headers:
+            fields.update(headers)
+        if len(body) > 1024 and wants_gzip(self.header("Accept-Encoding"), len(body)):
+            body = gzip.compress(body, 1)
+            fields["Content-Encoding"] = "gzip"
+            fields["Vary"] = "Accept-Encoding"
+        return web.Response(body=body, status=status, headers=fields)
+
+    def answer_value(
+        self, value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> web.Response:
+        """Return an answer with a JSON value, in the form that was negotiated."""
+        return self.answer_json(
+            msgspec.json.encode(value) + b"\n", status=status, headers=headers
+        )
+
+    def answer_json(
+        self, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> web.Response:
+        """Return an answer with JSON bytes, turned into the form that was negotiated."""
+        media_type = self.representation.media_type
+        if media_type == YAML:
+            return self.answer(
+                to_yaml(body), status=status, content_type=YAML, headers=headers
+            )
+        if media_type == PROTOBUF:
+            from listwatch.apiserver.protobuf import encode_json  # noqa: PLC0415 - rarely needed
+
+            return self.answer(
+                encode_json(body), status=status, content_type=PROTOBUF, headers=headers
+            )
+        pretty = self.query.get("pretty")
+        if pretty is not None and pretty[0].lower() not in {"false", "0"}:
+            body = msgspec.json.format(body.rstrip(), indent=2) + b"\n"
+        return self.answer(body, status=status, headers=headers)
+
+    def refuse(self, error: StatusError) -> web.Response:
+        """Return the answer to a refused request."""
+        headers = {}
+        if error.retry_after:
+            headers["Retry-After"] = str(max(1, round(error.retry_after)))
+        if error.code == 405 and self.resource is not None:
+            pass
+        return self.answer_value(error.to_status(), status=error.code or 500, headers=headers)
+
+
+def to_yaml(body: bytes) -> bytes:
+    """Return JSON bytes as YAML."""
+    text = yaml.dump(
+        msgspec.json.decode(body),
+        Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),
+        sort_keys=True,
+        allow_unicode=True,
+    )
+    return text.encode() if isinstance(text, str) else text
+
+
+def text_answer(text: str, status: int = 200) -> web.Response:
+    """Return an answer in plain words."""
+    return web.Response(
+        body=text.encode(),
+        status=status,
+        headers={
+            "Content-Type": "text/plain; charset=utf-8",
+            "Cache-Control": "no-cache, private",
+            "X-Content-Type-Options": "nosniff",
+        },
+    )
+
+
+def warnings_of(problems: Iterable[str]) -> list[str]:
+    """Return problems as warnings, each once."""
+    return list(dict.fromkeys(problems))
+
+
+def stream_representation(representation: Representation) -> str:
+    """Return the content type of a stream of events."""
+    return representation.media_type

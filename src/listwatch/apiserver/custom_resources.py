@@ -1,0 +1,545 @@
+"""Custom resources: what a CustomResourceDefinition makes the server serve."""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.reading import Reader
+from listwatch.apiserver.refusal import Cause, invalid_value, not_supported, required
+from listwatch.apiserver.registry import DeleteOptions, Registry, WriteContext
+from listwatch.apiserver.resources import ALL_VERBS, Resource, ResourceTable, Subresource
+from listwatch.apiserver.schema import OBJECT_META, facts
+from listwatch.apiserver.storage import Change, Entry, Store
+from listwatch.apiserver.structural import (
+    apply_schema_defaults,
+    build_root,
+    prune,
+    validate,
+)
+from listwatch.apiserver.typed import Conversion, Pairs, WrongTypeError
+
+Object = dict[str, Any]
+
+DEFINITIONS = "apiextensions.k8s.io/customresourcedefinitions"
+_CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+_DELETING_VERBS = frozenset(ALL_VERBS) - {"create"}
+
+
+def default_definition(obj: Object) -> None:
+    """Fill in a definition's defaults."""
+    spec = obj.setdefault("spec", {})
+    names = spec.setdefault("names", {})
+    kind = names.get("kind", "")
+    if kind:
+        names.setdefault("singular", kind.lower())
+        names.setdefault("listKind", f"{kind}List")
+    spec.setdefault("conversion", {}).setdefault("strategy", "None")
+    for version in spec.get("versions") or ():
+        version.setdefault("served", False)
+        version.setdefault("storage", False)
+
+
+def admit_definition(obj: Object) -> None:
+    """Give a new definition its status."""
+    spec = obj["spec"]
+    stored = [each["name"] for each in spec.get("versions") or () if each.get("storage")]
+    obj["status"] = {
+        "conditions": None,
+        "acceptedNames": {"plural": "", "kind": ""},
+        "storedVersions": stored,
+    }
+
+
+def validate_definition(obj: Mapping[str, Any]) -> list[Cause]:
+    """Return the rules that a definition breaks."""
+    spec = obj.get("spec") or {}
+    names = spec.get("names") or {}
+    causes: list[Cause] = []
+    wanted = f"{names.get('plural', '')}.{spec.get('group', '')}"
+    name = obj["metadata"].get("name", "")
+    if name != wanted:
+        causes.append(
+            invalid_value("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
+        )
+    for key in ("plural", "kind"):
+        if not names.get(key):
+            causes.append(required(f"spec.names.{key}"))
+    if not spec.get("group"):
+        causes.append(required("spec.group"))
+    elif "." not in spec["group"]:
+        causes.append(invalid_value("spec.group", spec["group"], "should be a domain with at least one dot"))
+    scope = spec.get("scope")
+    if scope not in {"Namespaced", "Cluster"}:
+        causes.append(
+            not_supported("spec.scope", scope, ["Cluster", "Namespaced"])
+            if scope
+            else required("spec.scope")
+        )
+    versions = spec.get("versions") or []
+    if sum(bool(each.get("storage")) for each in versions) != 1:
+        causes.append(
+            invalid_value(
+                "spec.versions", [], "must have exactly one version marked as storage version"
+            )
+        )
+    alone = len(versions) == 1
+    for index, version in enumerate(versions):
+        raw = (version.get("schema") or {}).get("openAPIV3Schema")
+        if raw is None:
+            if not spec.get("preserveUnknownFields"):
+                causes.append(required(f"spec.versions[{index}].schema.openAPIV3Schema"))
+            continue
+        # the internal form has one schema for all versions where they do not differ
+        root = "spec.validation" if alone else f"spec.versions[{index}].schema"
+        path = f"{root}.openAPIV3Schema"
+        if raw.get("type") != "object":
+            causes.append(
+                invalid_value(f"{path}.type", raw.get("type", ""), "must be object at the root")
+                if raw.get("type")
+                else required(f"{path}.type", "must not be empty at the root")
+            )
+        causes += _structural(raw, path)
+    return causes
+
+
+def _structural(raw: Mapping[str, Any], path: str) -> list[Cause]:
+    causes = []
+    for key, part in (raw.get("properties") or {}).items():
+        here = f"{path}.properties[{key}]"
+        causes += _typed(part, here, "specified object fields")
+        causes += _structural(part, here)
+    items = raw.get("items")
+    if isinstance(items, Mapping):
+        causes += _typed(items, f"{path}.items", "specified array items")
+        causes += _structural(items, f"{path}.items")
+    extra = raw.get("additionalProperties")
+    if isinstance(extra, Mapping):
+        causes += _typed(extra, f"{path}.additionalProperties", "specified object fields")
+        causes += _structural(extra, f"{path}.additionalProperties")
+    return causes
+
+
+def _typed(raw: Mapping[str, Any], path: str, where: str) -> list[Cause]:
+    if raw.get("type") or raw.get("x-kubernetes-int-or-string"):
+        return []
+    if raw.get("x-kubernetes-preserve-unknown-fields"):
+        return []
+    return [required(f"{path}.type", f"must not be empty for {where}")]
+
+
+# -- columns ---------------------------------------------------------------------------------
+
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\*)\]|\['([^']+)'\]|\[\?\(@\.([^=]+)==[\"']([^\"']*)[\"']\)\]")
+
+
+def json_path(text: str) -> Callable[[Mapping[str, Any]], Any]:
+    """Return a function that finds what a simple JSON path names, or None."""
+    expression = text.strip().removeprefix("{").removesuffix("}")
+    # a dot in a key is written with a backslash before it
+    expression = expression.replace("\\.", "\0")
+    steps = list(_STEP.finditer(expression))
+
+    def find(value: Any) -> Any:
+        for step in steps:
+            name, index, quoted_name, key, wanted = step.groups()
+            if name is not None or quoted_name is not None:
+                name = (name or quoted_name).replace("\0", ".")
+                value = value.get(name) if isinstance(value, Mapping) else None
+            elif index is not None:
+                if not isinstance(value, list) or not value:
+                    return None
+                position = 0 if index == "*" else int(index)
+                value = value[position] if position < len(value) else None
+            else:
+                items = value if isinstance(value, list) else ()
+                value = next(
+                    (
+                        each
+                        for each in items
+                        if isinstance(each, Mapping) and str(each.get(key.strip())) == wanted
+                    ),
+                    None,
+                )
+            if value is None:
+                return None
+        return value
+
+    return find
+
+
+def _columns(version: Mapping[str, Any]) -> tuple[list[Object], list[tuple[Any, str]]]:
+    from listwatch.apiserver.tables import NAME_DESCRIPTION  # noqa: PLC0415 - a cycle
+
+    columns: list[Object] = [
+        {
+            "name": "Name",
+            "type": "string",
+            "format": "name",
+            "description": NAME_DESCRIPTION,
+            "priority": 0,
+        }
+    ]
+    cells: list[tuple[Any, str]] = [(json_path(".metadata.name"), "string")]
+    given = version.get("additionalPrinterColumns") or [
+        {
+            "name": "Age",
+            "type": "date",
+            "jsonPath": ".metadata.creationTimestamp",
+            "description": _metadata_description("creationTimestamp"),
+        }
+    ]
+    for column in given:
+        path = column.get("jsonPath", "")
+        described = column.get("description")
+        columns.append(
+            {
+                "name": column["name"],
+                "type": column["type"],
+                "format": column.get("format", ""),
+                "description": described
+                or f"Custom resource definition column (in JSONPath format): {path}",
+                "priority": column.get("priority", 0),
+            }
+        )
+        cells.append((json_path(path), column["type"]))
+    return columns, cells
+
+
+def _metadata_description(_: str) -> str:
+    from listwatch.apiserver.tables import AGE_DESCRIPTION  # noqa: PLC0415 - a cycle
+
+    return AGE_DESCRIPTION
+
+
+# -- objects ---------------------------------------------------------------------------------
+
+
+def decode_custom(value: Object, resource: Resource, data: bytes) -> tuple[Object, list[str]]:
+    """Turn a decoded body into an object of a custom resource.
+
+    Raises:
+        BadRequestError: no kind, another version, or metadata of a wrong type.
+    """
+    kind, version = value.get("kind"), value.get("apiVersion")
+    if not kind or not isinstance(kind, str):
+        text = data.decode(errors="replace")
+        raise refusal.bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}): Object "
+            f"'Kind' is missing in '{text}' ({text[:30]}{' ...' if len(text) > 30 else ''})"
+        )
+    if not version or not isinstance(version, str):
+        raise refusal.bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}): Object "
+            f"'apiVersion' is missing in '{data.decode(errors='replace')}'"
+        )
+    if version != resource.api_version:
+        raise refusal.bad_request(
+            f"the API version in the data ({version}) does not match the expected API version "
+            f"({resource.api_version})"
+        )
+    problems: list[str] = []
+    _repeated(value, "", problems)
+    conversion = Conversion()
+    try:
+        metadata = conversion.convert(
+            value.get("metadata") or {}, facts().definition(OBJECT_META), "metadata"
+        )
+    except WrongTypeError as error:
+        raise refusal.bad_request(
+            f'{resource.kind} in version "{resource.version}" cannot be handled as a '
+            f"{resource.kind}: {error}"
+        ) from None
+    obj: Object = {"metadata": metadata}
+    obj |= {
+        key: _plain(each)
+        for key, each in value.items()
+        if key not in {"metadata", "kind", "apiVersion"}
+    }
+    if kind != resource.kind:
+        obj["kind"] = kind  # what validation refuses
+    unknown: list[str] = []
+    prune(obj, resource.schema, "", unknown)
+    apply_schema_defaults(obj, resource.schema)
+    return obj, [*problems, *conversion.problems, *unknown]
+
+
+def _repeated(value: Any, place: str, problems: list[str]) -> None:
+    if isinstance(value, dict):
+        if isinstance(value, Pairs):
+            prefix = f"{place}." if place else ""
+            problems += [f'duplicate field "{prefix}{key}"' for key in value.repeated]
+        for key, each in value.items():
+            _repeated(each, f"{place}.{key}" if place else key, problems)
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            _repeated(each, f"{place}[{index}]", problems)
+
+
+def _plain(value: Any) -> Any:
+    """Return a JSON value as Go would write it: whole numbers without a fraction."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
+        return int(value)
+    return value
+
+
+def validate_custom(
+    resource: Resource, obj: Mapping[str, Any], *, status_only: bool = False
+) -> list[Cause]:
+    """Return the rules of its schema that a custom object breaks."""
+    assert resource.custom is not None  # noqa: S101 - asked for custom resources only
+    kind = obj.get("kind")
+    if kind is not None and kind != resource.kind:
+        return [invalid_value("kind", kind, f"must be {resource.kind}")]
+    raw = resource.custom["raw"]
+    if not raw:
+        return []
+    if status_only:
+        part = (raw.get("properties") or {}).get("status")
+        if part is None or "status" not in obj:
+            return []
+        return validate(obj["status"], part, "status", "")
+    value = {key: each for key, each in obj.items() if key not in {"metadata", "kind"}}
+    # kind, apiVersion and metadata have rules of their own
+    checked = {
+        **raw,
+        "required": [
+            name
+            for name in raw.get("required") or ()
+            if name not in {"metadata", "kind", "apiVersion"}
+        ],
+    }
+    return [*validate(value, checked), *_fractions(value, raw, "")]
+
+
+def _fractions(value: Any, raw: Mapping[str, Any], path: str) -> list[Cause]:
+    """Return what the rules language says of a fraction where a whole number is due."""
+    causes: list[Cause] = []
+    if isinstance(value, float) and raw.get("type") == "integer":
+        causes.append(
+            invalid_value(
+                "<nil>", "", f"Checked value must be of type integer (default format) in {path}"
+            )
+        )
+    elif isinstance(value, dict):
+        properties, extra = raw.get("properties") or {}, raw.get("additionalProperties")
+        for key, each in value.items():
+            part = properties.get(key, extra if isinstance(extra, Mapping) else None)
+            if part:
+                causes += _fractions(each, part, f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and isinstance(raw.get("items"), Mapping):
+        for index, each in enumerate(value):
+            causes += _fractions(each, raw["items"], f"{path}[{index}]")
+    return causes
+
+
+# -- the life of definitions -----------------------------------------------------------------
+
+
+def resources_of(definition: Mapping[str, Any]) -> list[Resource]:
+    """Return the resources that a definition makes the server serve, one for each version."""
+    spec, metadata = definition["spec"], definition["metadata"]
+    names = spec["names"]
+    deleting = bool(metadata.get("deletionTimestamp"))
+    resources = []
+    for version in spec.get("versions") or ():
+        if not version.get("served"):
+            continue
+        raw = (version.get("schema") or {}).get("openAPIV3Schema") or {}
+        if spec.get("preserveUnknownFields"):
+            raw = {**raw, "x-kubernetes-preserve-unknown-fields": True}
+        subs = version.get("subresources") or {}
+        parts = []
+        for name in ("status", "scale"):
+            if name in subs:
+                scale = name == "scale"
+                parts.append(
+                    Subresource(
+                        name,
+                        "Scale" if scale else names["kind"],
+                        "autoscaling" if scale else "",
+                        "v1" if scale else "",
+                        ("get", "patch", "update"),
+                    )
+                )
+        columns, cells = _columns(version)
+        custom: Object = {
+            "raw": raw,
+            "columns": columns,
+            "cells": cells,
+            "scale": subs.get("scale"),
+            "selectable": [
+                each["jsonPath"].lstrip(".") for each in version.get("selectableFields") or ()
+            ],
+        }
+        if version.get("deprecated"):
+            custom["deprecation"] = version.get("deprecationWarning") or (
+                f"{spec['group']}/{version['name']} {names['kind']} is deprecated"
+            )
+        resources.append(
+            Resource(
+                spec["group"],
+                version["name"],
+                names["plural"],
+                names["kind"],
+                schema=build_root(raw),
+                namespaced=spec.get("scope") == "Namespaced",
+                list_kind=names.get("listKind", ""),
+                singular=names.get("singular", ""),
+                verbs=_DELETING_VERBS if deleting else ALL_VERBS,
+                short_names=names.get("shortNames") or (),
+                categories=names.get("categories") or (),
+                subresources=parts,
+                custom=custom,
+            )
+        )
+    return resources
+
+
+class CustomResources:
+    """Follows the definitions: serves what they define, and deletes what they leave behind.
+
+    For one event loop, in which the store is changed.
+    """
+
+    def __init__(
+        self, table: ResourceTable, registry: Registry, store: Store, reader: Reader
+    ) -> None:
+        self._table = table
+        self._registry = registry
+        self._store = store
+        self._reader = reader
+        self._served: dict[str, tuple[str, str]] = {}
+        self._bucket = store.bucket(DEFINITIONS)
+        self._bucket.listeners[self._changed] = ""
+        self._due = False
+        for entry in self._bucket.current():
+            self._serve(entry)
+
+    def _changed(self, change: Change) -> None:
+        self._later()
+
+    def _later(self) -> None:
+        # not at once: a change is told to all its listeners before another one is made
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._sync)
+
+    def _sync(self) -> None:
+        self._due = False
+        for name in [name for name in self._served if name not in self._bucket.entries]:
+            group, plural = self._served.pop(name)
+            self._table.set_custom(group, plural, [])
+            bucket = self._store.bucket(f"{group}/{plural}")
+            bucket.listeners.pop(self._emptied, None)
+            self._reader.stop_watches(bucket)
+        for entry in self._bucket.current():
+            definition = self._registry.decode(entry)
+            if definition["metadata"].get("deletionTimestamp"):
+                self._serve(entry)
+                self._clean_up(entry, definition)
+                continue
+            if not _established(definition):
+                self._establish(entry.name)
+            self._serve(self._bucket.entries[entry.name])
+
+    def _serve(self, entry: Entry) -> None:
+        definition = self._registry.decode(entry)
+        if not _established(definition):
+            return
+        group, plural = definition["spec"]["group"], definition["spec"]["names"]["plural"]
+        self._served[entry.name] = (group, plural)
+        self._table.set_custom(group, plural, resources_of(definition))
+
+    def _definitions(self) -> Resource:
+        resource = self._table.get("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+        assert resource is not None  # noqa: S101 - a built-in resource
+        return resource
+
+    def _establish(self, name: str) -> None:
+        def produce(old: Object | None, entry: Entry | None) -> Object:
+            assert old is not None  # noqa: S101 - update refuses a missing object before
+            now = self._registry.now()
+            status = old.setdefault("status", {})
+            status["acceptedNames"] = dict(old["spec"]["names"])
+            status["conditions"] = [
+                {
+                    "type": "NamesAccepted",
+                    "status": "True",
+                    "lastTransitionTime": now,
+                    "reason": "NoConflicts",
+                    "message": "no conflicts found",
+                },
+                {
+                    "type": "Established",
+                    "status": "True",
+                    "lastTransitionTime": now,
+                    "reason": "InitialNamesAccepted",
+                    "message": "the initial names have been accepted",
+                },
+            ]
+            return old
+
+        self._registry.update(
+            self._definitions(),
+            "",
+            name,
+            produce,
+            WriteContext(manager="kube-apiserver", subresource="status"),
+            is_put=False,
+        )
+
+    def _clean_up(self, entry: Entry, definition: Object) -> None:
+        resources = resources_of(definition)
+        if resources:
+            bucket = self._store.bucket(resources[0].storage)
+            for each in bucket.current():
+                self._registry.delete(
+                    resources[0], each.namespace, each.name, DeleteOptions()
+                )
+            if bucket.entries:
+                # finalizers hold some; the last one that goes lets the definition go
+                bucket.listeners.setdefault(self._emptied, "")
+                return
+        finalizers = definition["metadata"].get("finalizers") or []
+        if finalizers == [_CLEANUP]:
+            self._store.delete(self._bucket, entry)
+
+    def _emptied(self, change: Change) -> None:
+        self._later()
+
+
+def _established(definition: Mapping[str, Any]) -> bool:
+    conditions = (definition.get("status") or {}).get("conditions") or ()
+    return any(
+        each.get("type") == "Established" and each.get("status") == "True" for each in conditions
+    )
+
+
+def begin_deletion(registry: Registry, obj: Object) -> None:
+    """Mark a definition for deletion, as its finalizer and condition tell."""
+    metadata = obj["metadata"]
+    metadata["deletionTimestamp"] = registry.now()
+    finalizers = metadata.setdefault("finalizers", [])
+    if _CLEANUP not in finalizers:
+        finalizers.append(_CLEANUP)
+    status = obj.setdefault("status", {})
+    conditions = status.get("conditions") or []
+    conditions.append(
+        {
+            "type": "Terminating",
+            "status": "True",
+            "lastTransitionTime": registry.now(),
+            "reason": "InstanceDeletionPending",
+            "message": (
+                "CustomResourceDefinition marked for deletion; CustomResource deletion will begin "
+                "soon"
+            ),
+        }
+    )
+    status["conditions"] = conditions

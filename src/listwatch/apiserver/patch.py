@@ -1,0 +1,357 @@
+"""JSON patch (RFC 6902), JSON merge patch (RFC 7396) and strategic merge patch.
+
+JSON patch is not taken from a library because a real server is laxer than the RFC, and so are we:
+it accepts `replace` and `remove` of a missing member of an object, which the libraries refuse.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from listwatch.apiserver.schema import ANY, Form, Schema
+
+#: A JSON patch with more operations is refused (`apiserver/pkg/endpoints/handlers`).
+OPERATIONS_LIMIT = 10_000
+
+
+class PatchError(Exception):
+    """A patch that does not fit the object, or breaks its own grammar."""
+
+
+# -- JSON patch ------------------------------------------------------------------------------
+
+
+def _pointer(path: object) -> list[str]:
+    if not isinstance(path, str) or (path and not path.startswith("/")):
+        raise PatchError(f"invalid path {path!r}")
+    return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]
+
+
+def _index(container: list[Any], part: str, *, insert: bool) -> int:
+    if insert and part == "-":
+        return len(container)
+    negative = part.startswith("-")
+    digits = part[1:] if negative else part
+    if not (digits.isascii() and digits.isdigit()):
+        raise PatchError(f"invalid index {part!r}")
+    index = int(part)
+    if index < 0:
+        index += len(container) + (1 if insert else 0)
+    if not 0 <= index < len(container) + (1 if insert else 0):
+        raise PatchError(f"index {part} out of bounds")
+    return index
+
+
+def _walk(document: Any, parts: Sequence[str]) -> Any:
+    for part in parts:
+        if isinstance(document, dict):
+            if part not in document:
+                raise PatchError(f"missing path at {part!r}")
+            document = document[part]
+        elif isinstance(document, list):
+            document = document[_index(document, part, insert=False)]
+        else:
+            raise PatchError(f"no such path at {part!r}")
+    return document
+
+
+def _add(document: Any, path: str, value: Any) -> Any:
+    parts = _pointer(path)
+    if not parts:
+        return value
+    parent = _walk(document, parts[:-1])
+    if isinstance(parent, dict):
+        parent[parts[-1]] = value
+    elif isinstance(parent, list):
+        parent.insert(_index(parent, parts[-1], insert=True), value)
+    else:
+        raise PatchError(f"no such path {path!r}")
+    return document
+
+
+def _remove(document: Any, path: str) -> Any:
+    parts = _pointer(path)
+    if not parts:
+        raise PatchError("the root can't be removed")
+    parent = _walk(document, parts[:-1])
+    if isinstance(parent, dict):
+        return parent.pop(parts[-1], None)
+    if isinstance(parent, list):
+        return parent.pop(_index(parent, parts[-1], insert=False))
+    raise PatchError(f"no such path {path!r}")
+
+
+def _replace(document: Any, path: str, value: Any) -> Any:
+    parts = _pointer(path)
+    if not parts:
+        return value
+    parent = _walk(document, parts[:-1])
+    if isinstance(parent, dict):
+        parent[parts[-1]] = value
+    elif isinstance(parent, list):
+        parent[_index(parent, parts[-1], insert=False)] = value
+    else:
+        raise PatchError(f"no such path {path!r}")
+    return document
+
+
+def _equal(first: Any, second: Any) -> bool:
+    # True == 1 in Python, not in JSON
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first is second
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(
+            _equal(value, second[key]) for key, value in first.items()
+        )
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_equal, first, second))
+    return bool(first == second)
+
+
+def json_patch(document: Any, operations: Sequence[Any]) -> Any:
+    """Apply the operations of a JSON patch; the document is changed in place where possible.
+
+    Raises:
+        PatchError: an operation that fails; the document is then of no use any more.
+    """
+    for operation in operations:
+        if not isinstance(operation, dict):
+            raise PatchError("an operation must be an object")
+        name, path = operation.get("op"), operation.get("path")
+        if not isinstance(path, str):
+            raise PatchError("an operation needs a path")
+        value = operation.get("value")
+        if name == "add":
+            document = _add(document, path, copy.deepcopy(value))
+        elif name == "remove":
+            _remove(document, path)
+        elif name == "replace":
+            document = _replace(document, path, copy.deepcopy(value))
+        elif name == "test":
+            parts = _pointer(path)
+            try:
+                found = _walk(document, parts)
+            except PatchError:
+                # a missing member is null to a test, as the server has it
+                if value is not None or "value" not in operation:
+                    raise
+                found = None
+            if not _equal(found, value):
+                raise PatchError(f"testing value {path} failed")
+        elif name in {"move", "copy"}:
+            source = operation.get("from")
+            moved = copy.deepcopy(_walk(document, _pointer(source)))
+            if name == "move" and isinstance(source, str):
+                _remove(document, source)
+            document = _add(document, path, moved)
+        else:
+            raise PatchError(f"unexpected kind: {name}")
+    return document
+
+
+# -- JSON merge patch ------------------------------------------------------------------------
+
+
+def merge_patch(document: Any, patch: Any) -> Any:
+    """Return the document with a JSON merge patch applied; neither is changed."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge_patch(result.get(key), value)
+    return result
+
+
+# -- strategic merge patch -------------------------------------------------------------------
+
+_DIRECTIVE = "$patch"
+_RETAIN = "$retainKeys"
+_DELETE_PRIMITIVES = "$deleteFromPrimitiveList/"
+_ORDER = "$setElementOrder/"
+
+
+def strategic_merge(document: Any, patch: Any, schema: Schema) -> Any:
+    """Return the document with a strategic merge patch applied; neither is changed.
+
+    The rules are those of `apimachinery/pkg/util/strategicpatch`.
+
+    Raises:
+        PatchError: a directive that is wrong.
+    """
+    if not isinstance(patch, dict) or not isinstance(document, dict):
+        return without_directives(patch)
+    return _merge_map(document, patch, schema)
+
+
+def _field(schema: Schema, key: str) -> Schema:
+    if schema.form is Form.STRUCT:
+        return schema.fields.get(key, ANY)
+    return schema.item or ANY if schema.form is Form.MAP else ANY
+
+
+def _merge_map(document: dict[str, Any], patch: dict[str, Any], schema: Schema) -> dict[str, Any]:
+    directive = patch.get(_DIRECTIVE)
+    if directive is not None:
+        if directive == "replace":
+            return {
+                key: without_directives(value) for key, value in patch.items() if key != _DIRECTIVE
+            }
+        if directive == "delete":
+            return {}
+        if directive != "merge":
+            raise PatchError(f"unknown patch type found: {directive}")
+    result = dict(document)
+    retained = patch.get(_RETAIN)
+    if retained is not None:
+        if not isinstance(retained, list):
+            raise PatchError("the list of keys to retain must be a list")
+        result = {key: value for key, value in result.items() if key in retained}
+    for key, value in patch.items():
+        if key in {_DIRECTIVE, _RETAIN}:
+            continue
+        if key.startswith(_DELETE_PRIMITIVES):
+            name = key[len(_DELETE_PRIMITIVES) :]
+            if isinstance(result.get(name), list) and isinstance(value, list):
+                result[name] = [item for item in result[name] if item not in value]
+            continue
+        if key.startswith(_ORDER):
+            continue
+        if value is None:
+            result.pop(key, None)
+            continue
+        field = _field(schema, key)
+        old = result.get(key)
+        if isinstance(value, dict) and isinstance(old, dict) and "replace" not in field.strategies:
+            result[key] = _merge_map(old, value, field)
+        elif (
+            isinstance(value, list)
+            and isinstance(old, list)
+            and "merge" in field.strategies
+            and field.form is Form.LIST
+        ):
+            result[key] = _merge_list(old, value, field)
+        elif isinstance(value, dict) and value.get(_DIRECTIVE) == "delete":
+            result.pop(key, None)
+        else:
+            result[key] = without_directives(value)
+    for key, order in patch.items():
+        if key.startswith(_ORDER):
+            _set_order(document, result, key[len(_ORDER) :], order, schema)
+    return result
+
+
+def without_directives(value: Any) -> Any:
+    """Return what a patch adds where nothing was: the same without directives and nulls."""
+    if isinstance(value, dict):
+        return {
+            key: without_directives(each)
+            for key, each in value.items()
+            if each is not None
+            and key not in {_DIRECTIVE, _RETAIN}
+            and not key.startswith((_DELETE_PRIMITIVES, _ORDER))
+        }
+    if isinstance(value, list):
+        return [
+            without_directives(each)
+            for each in value
+            if not (isinstance(each, dict) and each.get(_DIRECTIVE) in {"delete", "replace"})
+        ]
+    return value
+
+
+def _merge_list(old: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
+    merge_key = schema.merge_key
+    item = schema.item or ANY
+    if not merge_key:
+        added = [each for each in patch if each not in old]
+        return _ordered([*old, *added], patch, old, lambda each: each)
+    plain: list[dict[str, Any]] = []
+    deleted: list[Any] = []
+    replace = False
+    for each in patch:
+        if not isinstance(each, dict):
+            raise PatchError("an item of a list that merges by key must be an object")
+        directive = each.get(_DIRECTIVE)
+        if directive == "replace":
+            replace = True
+            if len(each) > 1:
+                plain.append({key: value for key, value in each.items() if key != _DIRECTIVE})
+        elif directive == "delete":
+            if merge_key not in each:
+                raise PatchError(
+                    f"map: {each} does not contain declared merge key: {merge_key}"
+                )
+            deleted.append(each[merge_key])
+        elif directive in {None, "merge"}:
+            if merge_key not in each:
+                raise PatchError(
+                    f"map: {each} does not contain declared merge key: {merge_key}"
+                )
+            plain.append({key: value for key, value in each.items() if key != _DIRECTIVE})
+        else:
+            raise PatchError(f"unknown patch type found: {directive}")
+    if replace:
+        return [without_directives(each) for each in plain]
+    merged = [each for each in old if not _keyed(each, merge_key, deleted)]
+    for each in plain:
+        key = each[merge_key]
+        for position, present in enumerate(merged):
+            if isinstance(present, dict) and present.get(merge_key) == key:
+                merged[position] = _merge_map(present, each, item)
+                break
+        else:
+            merged.append(without_directives(each))
+    return _ordered(merged, plain, old, lambda each: _key_of(each, merge_key))
+
+
+def _keyed(item: Any, merge_key: str, keys: list[Any]) -> bool:
+    return isinstance(item, dict) and item.get(merge_key) in keys
+
+
+def _key_of(item: Any, merge_key: str) -> Any:
+    return item.get(merge_key) if isinstance(item, dict) else item
+
+
+def _ordered(
+    merged: list[Any], wanted: list[Any], live: list[Any], key_of: Callable[[Any], Any]
+) -> list[Any]:
+    """Order as the patch has its items, and the others where they were relative to those."""
+    order = [key_of(each) for each in wanted]
+    before = [key_of(each) for each in live]
+    left = [each for each in merged if key_of(each) not in order]
+    right = sorted(
+        (each for each in merged if key_of(each) in order),
+        key=lambda each: order.index(key_of(each)),
+    )
+    left.sort(key=lambda each: before.index(key_of(each)) if key_of(each) in before else -1)
+    result: list[Any] = []
+    while left and right:
+        first, second = key_of(left[0]), key_of(right[0])
+        earlier = (
+            first in before and second in before and before.index(first) < before.index(second)
+        )
+        result.append((left if earlier else right).pop(0))
+    return result + left + right
+
+
+def _set_order(
+    document: dict[str, Any],
+    result: dict[str, Any],
+    name: str,
+    order: Any,
+    schema: Schema,
+) -> None:
+    merged = result.get(name)
+    if not isinstance(merged, list) or not isinstance(order, list):
+        return
+    merge_key = _field(schema, name).merge_key
+    live = document.get(name)
+    result[name] = _ordered(
+        merged,
+        order,
+        live if isinstance(live, list) else [],
+        lambda each: _key_of(each, merge_key),
+    )

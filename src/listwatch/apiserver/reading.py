@@ -1,0 +1,415 @@
+"""Get, list and watch."""
+
+import base64
+import binascii
+import random
+from collections.abc import Callable, Sequence
+
+import msgspec
+from aiohttp import web
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.call import Call
+from listwatch.apiserver.kinds import supported_fields
+from listwatch.apiserver.negotiation import (
+    entry_bytes,
+    event_bytes,
+    list_bytes,
+    negotiate,
+    partial_bytes,
+)
+from listwatch.apiserver.registry import Registry
+from listwatch.apiserver.request_info import ListOptions, parse_list_options, parse_version
+from listwatch.apiserver.resources import Resource
+from listwatch.apiserver.storage import Bucket, CompactedError, Entry, Store
+from listwatch.apiserver.tables import TableMaker
+from listwatch.apiserver.watch import Filter, FrameCache, WatchOptions, WatchStream
+from listwatch.clock import Clock
+from listwatch.errors import StatusError
+from listwatch.selector import FieldRequirement, FieldSelector
+
+#: How long a read waits for a resource version that is not there yet, in seconds.
+FUTURE_WAIT = 3.0
+_INCONSISTENT = -1
+
+
+class Reader:
+    """Answers reads. For one event loop.
+
+    Args:
+        backlog_limit: how many changes may wait for a watch's slow client before it is cut off.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        clock: Clock,
+        *,
+        randomness: random.Random,
+        backlog_limit: int = 20_000,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+        self._random = randomness
+        self._backlog_limit = backlog_limit
+        self._cache = FrameCache()
+        self.tables = TableMaker(clock)
+        #: the watches that are open now
+        self.streams: set[WatchStream] = set()
+
+    def stop_watches(self, bucket: Bucket) -> None:
+        """End the watches on a bucket, whose resource is served no longer."""
+        for stream in self.streams:
+            if stream.bucket is bucket:
+                stream.stop()
+
+    # -- get ---------------------------------------------------------------------------------
+
+    async def get(self, call: Call, resource: Resource) -> web.Response:
+        """Answer with one object."""
+        version = self._version(call.first("resourceVersion"), refusal.server_error)
+        await self._wait_for(version)
+        entry = self._registry.get(resource, call.info.namespace, call.info.name)
+        return self.answer_entry(call, resource, entry)
+
+    def answer_entry(
+        self, call: Call, resource: Resource, entry: Entry, *, status: int = 200
+    ) -> web.Response:
+        """Answer with the state of an object in the form that was negotiated."""
+        transform = call.representation.transform
+        entry = converted(resource, entry)
+        if not transform:
+            return call.answer_json(entry_bytes(resource, entry) + b"\n", status=status)
+        if transform == "Table":
+            table = self.tables.table(
+                resource,
+                [entry],
+                {"resourceVersion": str(entry.revision)},
+                include=self._include(call),
+                version=call.representation.version,
+            )
+            return call.answer_value(table, status=status)
+        if transform == "PartialObjectMetadataList":
+            raise refusal.not_acceptable(
+                "you requested PartialObjectMetadataList, but the requested object is not a list "
+                f"(*{_go_type(resource)})"
+            )
+        return call.answer_json(partial_bytes(entry.data) + b"\n", status=status)
+
+    @staticmethod
+    def _include(call: Call) -> str:
+        include = call.first("includeObject")
+        if include not in {"", "Metadata", "Object", "None"}:
+            raise refusal.bad_request(
+                f'Unable to convert to Table as requested: includeObject: Invalid value: '
+                f"{refusal.go_quoted(include)}: must be 'Metadata', 'Object', 'None', or empty"
+            )
+        return include or "Metadata"
+
+    @staticmethod
+    def _version(text: str, refuse: Callable[[str], StatusError]) -> int:
+        try:
+            return parse_version(text)
+        except ValueError as error:
+            raise refuse(str(error)) from None
+
+    async def _wait_for(self, version: int) -> None:
+        if version > self._store.revision:
+            await self._store.reached(version, FUTURE_WAIT)
+            if version > self._store.revision:
+                raise refusal.too_large_version(version, self._store.revision)
+
+    # -- list --------------------------------------------------------------------------------
+
+    async def list_objects(self, call: Call, resource: Resource) -> web.Response:
+        """Answer with the objects that the options choose."""
+        options = parse_list_options(call.query, watch=False)
+        check_fields(resource, options.field_selector)
+        entries, metadata = await self.select(resource, call.info.namespace, options)
+        entries = [converted(resource, entry) for entry in entries]
+        return self.answer_list(call, resource, entries, metadata)
+
+    def answer_list(
+        self,
+        call: Call,
+        resource: Resource,
+        entries: Sequence[Entry],
+        metadata: dict[str, str | int],
+    ) -> web.Response:
+        """Answer with a list in the form that was negotiated."""
+        transform = call.representation.transform
+        if transform == "Table":
+            table = self.tables.table(
+                resource,
+                entries,
+                metadata,
+                include=self._include(call),
+                version=call.representation.version,
+            )
+            return call.answer_value(table)
+        if transform == "PartialObjectMetadata":
+            raise refusal.not_acceptable(
+                "you requested PartialObjectMetadata, but the requested object is a list "
+                f"(*{_go_type(resource)}List)"
+            )
+        partial = transform == "PartialObjectMetadataList"
+        if resource.custom is not None and not partial:
+            metadata = {"continue": "", **metadata}
+        return call.answer_json(
+            list_bytes(resource, [entry.data for entry in entries], metadata, partial=partial)
+        )
+
+    async def select(
+        self, resource: Resource, namespace: str, options: ListOptions
+    ) -> tuple[list[Entry], dict[str, str | int]]:
+        """Return the entries that the options choose, and the list's metadata."""
+        store, bucket = self._store, self._registry.bucket(resource)
+        version = self._version(
+            options.resource_version,
+            lambda words: refusal.bad_request(f"invalid resource version: {words}"),
+        )
+        start = ""
+        limit = max(0, options.limit)
+        if options.continue_token:
+            if options.resource_version not in {"", "0"}:
+                raise refusal.bad_request(
+                    "specifying resource version is not allowed when using continue"
+                )
+            revision, start = _read_token(options.continue_token)
+            if revision == _INCONSISTENT:
+                revision = store.revision
+            entries = self._at(resource, namespace, revision, token_start=start)
+        else:
+            exact = options.match == "Exact" or (
+                version > 0 and limit > 0 and not options.match
+            )
+            await self._wait_for(version)
+            if exact:
+                revision = version
+                entries = self._at(resource, namespace, revision)
+            else:
+                revision = store.revision
+                entries = bucket.current(namespace)
+                if options.resource_version == "0":
+                    limit = 0
+        selection = Filter(options.label_selector, options.field_selector)
+        plain = options.label_selector.is_everything and options.field_selector.is_everything
+        if start:
+            entries = [entry for entry in entries if entry.key >= start]
+        chosen = entries if plain else [entry for entry in entries if selection.matches(entry)]
+        metadata: dict[str, str | int] = {"resourceVersion": str(revision)}
+        if 0 < limit < len(chosen):
+            left = len(chosen) - limit
+            chosen = chosen[:limit]
+            prefix = f"{namespace}/" if namespace else ""
+            metadata["continue"] = _write_token(revision, chosen[-1].key[len(prefix) :])
+            if plain:
+                metadata["remainingItemCount"] = left
+        return chosen, metadata
+
+    def _at(
+        self, resource: Resource, namespace: str, revision: int, *, token_start: str | None = None
+    ) -> list[Entry]:
+        store = self._store
+        try:
+            store.check_readable(revision)
+        except CompactedError:
+            if token_start is None:
+                raise refusal.expired(
+                    "The resourceVersion for the provided list is too old."
+                ) from None
+            error = refusal.expired(_OLD_TOKEN)
+            raise ExpiredTokenError(error, _write_token(_INCONSISTENT, token_start[:-1])) from None
+        bucket = self._registry.bucket(resource)
+        entries = bucket.at(revision, namespace)
+        if token_start is not None and namespace:
+            prefix = f"{namespace}/"
+            return [entry for entry in entries if entry.key[len(prefix) :] >= token_start]
+        return entries
+
+    # -- watch -------------------------------------------------------------------------------
+
+    async def watch(self, call: Call, resource: Resource) -> web.StreamResponse:
+        """Stream changes until the client goes, the time is over or the server stops."""
+        info = call.info
+        options = parse_list_options(call.query, watch=True)
+        fields = options.field_selector
+        if info.name:
+            fields = FieldSelector(
+                (*fields.requirements, FieldRequirement("metadata.name", info.name))
+            )
+        check_fields(resource, fields)
+        version = self._version(options.resource_version, refusal.server_error)
+        representation = call.representation
+        include = self._include(call) if representation.transform == "Table" else ""
+        response = web.StreamResponse(
+            status=200,
+            headers={
+                "Content-Type": representation.content_type,
+                "Cache-Control": "no-cache, private",
+            },
+        )
+        response.enable_chunked_encoding()
+        initial = (
+            options.send_initial
+            if options.send_initial is not None
+            else options.resource_version in {"", "0"}
+        )
+        since = None if initial or not version else version
+        streaming = options.send_initial is True
+        timeout = float(options.timeout or 0) or self._random.uniform(1800.0, 3600.0)
+        if streaming and version > self._store.revision:
+            await self._store.reached(version, FUTURE_WAIT)
+        make, bookmark, form = self._frames(resource, representation.transform, include)
+        stream = WatchStream(
+            self._store,
+            self._registry.bucket(resource),
+            WatchOptions(
+                namespace=info.namespace if resource.namespaced else "",
+                selection=Filter(options.label_selector, fields),
+                since=since,
+                initial=initial,
+                initial_bookmark=streaming and options.bookmarks,
+                bookmarks=options.bookmarks,
+                timeout=timeout,
+            ),
+            clock=self._clock,
+            cache=self._cache,
+            form=form,
+            make=make,
+            bookmark=bookmark,
+            backlog_limit=self._backlog_limit,
+        )
+        if streaming and version > self._store.revision:
+            stream.refused = refusal.too_large_version(version, self._store.revision)
+        self.streams.add(stream)
+        try:
+            await stream.run(call.request, response)
+        finally:
+            self.streams.discard(stream)
+        return response
+
+    def _frames(
+        self, resource: Resource, transform: str, include: str
+    ) -> tuple[Callable[[str, Entry], bytes], Callable[[int, bool], bytes], object]:
+        prefix = resource.object_prefix
+
+        def mark(revision: int, initial_end: bool) -> bytes:  # noqa: FBT001 - one caller
+            metadata: dict[str, object] = {"resourceVersion": str(revision)}
+            if initial_end:
+                metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+            return msgspec.json.encode(metadata)
+
+        if transform == "Table":
+            return (*self.tables.frames(resource, include), object())
+        if transform.startswith("Partial"):
+            return (
+                lambda kind, entry: event_bytes(kind, partial_bytes(entry.data)),
+                lambda revision, end: event_bytes(
+                    "BOOKMARK",
+                    b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":'
+                    b"%b}" % mark(revision, end),
+                ),
+                "partial",
+            )
+        if resource.convert is not None:
+            return (
+                lambda kind, entry: event_bytes(
+                    kind, entry_bytes(resource, converted(resource, entry))
+                ),
+                lambda revision, end: event_bytes(
+                    "BOOKMARK", prefix + b'"metadata":%b}' % mark(revision, end)
+                ),
+                prefix,
+            )
+        return (
+            lambda kind, entry: b'{"type":"%b","object":%b%b}\n'
+            % (kind.encode(), prefix, entry.data[1:]),
+            lambda revision, end: event_bytes(
+                "BOOKMARK", prefix + b'"metadata":%b}' % mark(revision, end)
+            ),
+            prefix,
+        )
+
+
+class ExpiredTokenError(Exception):
+    """A continue token that is too old; `token` goes on without consistency."""
+
+    def __init__(self, status: StatusError, token: str) -> None:
+        super().__init__(str(status))
+        self.status = status
+        self.token = token
+
+
+_OLD_TOKEN = (
+    "The provided continue parameter is too old to display a consistent list result. You can "
+    "start a new list without the continue parameter, or use the continue token in this response "
+    "to retrieve the remainder of the results. Continuing with the provided token results in an "
+    "inconsistent list - objects that were created, modified, or deleted between the time the "
+    "first chunk was returned and now may show up in the list."
+)
+
+
+class _Token(msgspec.Struct):
+    v: str
+    rv: int = 0
+    start: str = ""
+
+
+def _write_token(revision: int, last: str) -> str:
+    token = _Token("meta.k8s.io/v1", revision, last + "\0")
+    return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode().rstrip("=")
+
+
+def _read_token(text: str) -> tuple[int, str]:
+    try:
+        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        token = msgspec.json.decode(data, type=_Token)
+    except (ValueError, binascii.Error, msgspec.ValidationError) as error:
+        raise refusal.bad_request(f"continue key is not valid: {error}") from None
+    if token.v != "meta.k8s.io/v1":
+        raise refusal.bad_request(
+            f'continue key is not valid: server does not recognize this encoded version "{token.v}"'
+        )
+    if token.rv == 0:
+        raise refusal.bad_request(
+            "continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)"
+        )
+    if not token.start:
+        raise refusal.bad_request(
+            "continue key is not valid: encoded start key empty (version meta.k8s.io/v1)"
+        )
+    return token.rv, token.start
+
+
+def _go_type(resource: Resource) -> str:
+    if resource.custom is not None:
+        return "unstructured.Unstructured"
+    return f"{resource.group.partition('.')[0] or 'core'}.{resource.kind}"
+
+
+def check_fields(resource: Resource, selector: FieldSelector) -> None:
+    """Refuse field selectors that the resource has not."""
+    known = supported_fields(resource) if selector.requirements else set()
+    for requirement in selector.requirements:
+        name = requirement.field
+        if name in known:
+            continue
+        if resource.custom is not None or len(known) > 2:
+            raise refusal.bad_request(f"field label not supported: {name}")
+        raise refusal.bad_request(
+            f'"{name}" is not a known field selector: only "metadata.name", "metadata.namespace"'
+        )
+
+
+def converted(resource: Resource, entry: Entry) -> Entry:
+    """Return an entry as the resource's version has it."""
+    if resource.convert is None:
+        return entry
+    obj = resource.convert.outward(msgspec.json.decode(entry.data))
+    return msgspec.structs.replace(entry, data=msgspec.json.encode(obj))
+
+
+__all__ = ["Reader", "check_fields", "converted", "negotiate"]

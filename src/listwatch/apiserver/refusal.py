@@ -1,0 +1,257 @@
+"""The refusals of the server, each with the reason, details and words of a real one."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from listwatch.apiserver.resources import Resource
+from listwatch.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    ConflictError,
+    ExpiredError,
+    ForbiddenError,
+    InvalidError,
+    MethodNotSupportedError,
+    NotAcceptableError,
+    NotFoundError,
+    RequestEntityTooLargeError,
+    ServerTimeoutError,
+    StatusError,
+    UnauthorizedError,
+    UnsupportedMediaTypeError,
+)
+
+_MODIFIED = (
+    "the object has been modified; please apply your changes to the latest version and try again"
+)
+
+
+class Cause(NamedTuple):
+    """One rule that an object breaks."""
+
+    field: str
+    reason: str
+    message: str
+
+
+def quoted(value: object) -> str:
+    """Return a value as the messages show it: strings in Go's quotes, the rest as JSON."""
+    if isinstance(value, str):
+        return go_quoted(value)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def go_quoted(text: str) -> str:
+    """Return a string as Go's %q has it."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def invalid_value(field: str, value: object, why: str) -> Cause:
+    """A value that breaks a rule."""
+    shown = f"Invalid value: {quoted(value)}"
+    return Cause(field, "FieldValueInvalid", f"{shown}: {why}" if why else shown)
+
+
+def required(field: str, why: str = "") -> Cause:
+    """A value that is missing."""
+    return Cause(field, "FieldValueRequired", f"Required value: {why}" if why else "Required value")
+
+
+def forbidden_value(field: str, why: str) -> Cause:
+    """A value that may not be there."""
+    return Cause(field, "FieldValueForbidden", f"Forbidden: {why}" if why else "Forbidden")
+
+
+def not_supported(field: str, value: object, supported: Iterable[str]) -> Cause:
+    """A value out of an enumeration."""
+    words = ", ".join(go_quoted(word) for word in supported)
+    return Cause(
+        field,
+        "FieldValueNotSupported",
+        f"Unsupported value: {quoted(value)}: supported values: {words}",
+    )
+
+
+def duplicate(field: str, value: object) -> Cause:
+    """A value that is there twice."""
+    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {quoted(value)}")
+
+
+def _details(resource: Resource, name: str) -> dict[str, Any]:
+    details: dict[str, Any] = {"name": name} if name else {}
+    if resource.group:
+        details["group"] = resource.group
+    details["kind"] = resource.name
+    return details
+
+
+def not_found(resource: Resource, name: str) -> StatusError:
+    """404: no such object."""
+    return NotFoundError(
+        f'{resource.qualified_name} "{name}" not found', details=_details(resource, name)
+    )
+
+
+def no_such_resource() -> StatusError:
+    """404: no such path within a known group."""
+    error = NotFoundError("the server could not find the requested resource")
+    error.details = EMPTY_DETAILS
+    return error
+
+
+class _EmptyDetails(dict[str, Any]):
+    """Details that are shown although they are empty, as some refusals have them."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+EMPTY_DETAILS = _EmptyDetails()
+
+
+def already_exists(resource: Resource, name: str) -> StatusError:
+    """409: the name is taken."""
+    return AlreadyExistsError(
+        f'{resource.qualified_name} "{name}" already exists', details=_details(resource, name)
+    )
+
+
+def conflict(resource: Resource, name: str, why: str = _MODIFIED) -> StatusError:
+    """409: the object is not as the request expects it."""
+    return ConflictError(
+        f'Operation cannot be fulfilled on {resource.qualified_name} "{name}": {why}',
+        details=_details(resource, name),
+    )
+
+
+def precondition_failed(resource: Resource, name: str, why: str) -> StatusError:
+    """409 of a delete, which names the kind where others name the resource."""
+    return ConflictError(
+        f'Operation cannot be fulfilled on {resource.qualified_kind} "{name}": {why}',
+        details=_details(resource, name) | {"kind": resource.kind},
+    )
+
+
+def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> StatusError:
+    """422 with all causes."""
+    words = [f"{cause.field}: {cause.message}" for cause in causes]
+    said = words[0] if len(set(words)) == 1 else f"[{', '.join(dict.fromkeys(words))}]"
+    details: dict[str, Any] = {"name": name} if name else {}
+    if group:
+        details["group"] = group
+    if kind:
+        details["kind"] = kind
+    details["causes"] = [
+        {"reason": cause.reason, "message": cause.message, "field": cause.field}
+        for cause in causes
+    ]
+    qualified = f"{kind}.{group}" if group else kind
+    return InvalidError(f'{qualified} "{name}" is invalid: {said}', details=details)
+
+
+def invalid_object(resource: Resource, name: str, causes: Sequence[Cause]) -> StatusError:
+    """422 for an object."""
+    return invalid(resource.kind, resource.group, name, causes)
+
+
+def bad_request(message: str) -> StatusError:
+    """400 without details."""
+    return BadRequestError(message)
+
+
+def server_error(message: str) -> StatusError:
+    """500 without a reason, as the real server answers to some requests that are at fault."""
+    error = StatusError(message, code=500)
+    error.reason = ""
+    return error
+
+
+def internal_error(message: str) -> StatusError:
+    """500 with a reason and a cause."""
+    return StatusError(
+        f"Internal error occurred: {message}",
+        code=500,
+        reason="InternalError",
+        details={"causes": [{"message": message}]},
+    )
+
+
+def method_not_allowed() -> StatusError:
+    """405 of a path that has other methods."""
+    error = MethodNotSupportedError(
+        "the server does not allow this method on the requested resource"
+    )
+    error.details = EMPTY_DETAILS
+    return error
+
+
+def verb_not_supported(resource: Resource, verb: str) -> StatusError:
+    """405 of a resource that is on its way out."""
+    return MethodNotSupportedError(
+        f'{verb} is not supported on resources of kind "{resource.qualified_name}"',
+        details={"group": resource.group, "kind": resource.name},
+    )
+
+
+def not_acceptable(message: str, *, details: bool = False) -> StatusError:
+    """406."""
+    error = NotAcceptableError(message)
+    if details:
+        error.details = EMPTY_DETAILS
+    return error
+
+
+def unsupported_media_type(message: str) -> StatusError:
+    """415."""
+    return UnsupportedMediaTypeError(message)
+
+
+def unauthorized() -> StatusError:
+    """401."""
+    return UnauthorizedError("Unauthorized")
+
+
+def forbidden(message: str, details: dict[str, Any] | None = None) -> StatusError:
+    """403."""
+    return ForbiddenError(message, details=details if details is not None else EMPTY_DETAILS)
+
+
+def forbidden_object(
+    resource: Resource, name: str, why: str, causes: Sequence[Cause] = ()
+) -> StatusError:
+    """403 by a rule of the server's own."""
+    details = _details(resource, name)
+    if causes:
+        details["causes"] = [
+            {"reason": cause.reason, "message": cause.message, "field": cause.field}
+            for cause in causes
+        ]
+    named = f' "{name}"' if name else ""
+    return ForbiddenError(
+        f"{resource.qualified_name}{named} is forbidden: {why}", details=details
+    )
+
+
+def expired(message: str) -> StatusError:
+    """410."""
+    return ExpiredError(message)
+
+
+def too_large_version(wanted: int, current: int) -> StatusError:
+    """504: a resource version that is not there yet."""
+    return ServerTimeoutError(
+        f"Timeout: Too large resource version: {wanted}, current: {current}",
+        details={
+            "causes": [
+                {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+            ],
+            "retryAfterSeconds": 1,
+        },
+        retry_after=1,
+    )
+
+
+def too_large_body(limit: int) -> StatusError:
+    """413."""
+    return RequestEntityTooLargeError(f"Request entity too large: limit is {limit}")

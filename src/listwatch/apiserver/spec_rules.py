@@ -1,0 +1,595 @@
+"""The rules of the built-in kinds beyond their types, as far as they are enforced here."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from listwatch.apiserver.refusal import (
+    Cause,
+    duplicate,
+    forbidden_value,
+    invalid_value,
+    not_supported,
+    required,
+)
+from listwatch.selector import LabelSelector, SelectorError
+
+Object = Mapping[str, Any]
+_NOT_NEGATIVE = "must be greater than or equal to 0"
+_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+_CONFIG_KEY_WORDS = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "
+    "'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
+    "'[-._a-zA-Z0-9]+')"
+)
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_LABEL_WORDS = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and "
+    "must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used "
+    "for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+)
+
+
+def _label(path: str, name: str) -> list[Cause]:
+    causes = []
+    if len(name) > 63:
+        causes.append(invalid_value(path, name, "must be no more than 63 characters"))
+    if not _LABEL.fullmatch(name):
+        causes.append(invalid_value(path, name, _LABEL_WORDS))
+    return causes
+
+
+def _not_negative(obj: Object, path: str, *keys: str) -> list[Cause]:
+    return [
+        invalid_value(f"{path}.{key}", obj[key], _NOT_NEGATIVE)
+        for key in keys
+        if isinstance(obj.get(key), int) and obj[key] < 0
+    ]
+
+
+def _enumeration(obj: Object, path: str, key: str, supported: Iterable[str]) -> list[Cause]:
+    value = obj.get(key)
+    words = sorted(supported)
+    if value is None or value in words:
+        return []
+    return [not_supported(f"{path}.{key}", value, words)]
+
+
+def _port(path: str, value: Any) -> list[Cause]:
+    if isinstance(value, int) and not 0 < value < 65_536:
+        return [invalid_value(path, value, "must be between 1 and 65535, inclusive")]
+    return []
+
+
+def _config_map(obj: Object) -> list[Cause]:
+    causes = []
+    data, binary = obj.get("data") or {}, obj.get("binaryData") or {}
+    for field, part in (("data", data), ("binaryData", binary)):
+        for key in part:
+            causes += _config_key(f"{field}[{key}]", key)
+    causes += [
+        invalid_value(f"data[{key}]", key, f"duplicate of key present in binaryData")
+        for key in data
+        if key in binary
+    ]
+    size = sum(len(value.encode()) for value in data.values())
+    size += sum(len(value) * 3 // 4 for value in binary.values())
+    if size > 1 << 20:
+        causes.append(Cause("", "FieldValueTooLong", "Too long: may not be more than 1048576 bytes"))
+    return causes
+
+
+def _config_key(path: str, key: str) -> list[Cause]:
+    if len(key) > 253:
+        return [invalid_value(path, key, "must be no more than 253 characters")]
+    if not _CONFIG_KEY.fullmatch(key):
+        return [invalid_value(path, key, _CONFIG_KEY_WORDS)]
+    if key in {".", ".."}:
+        return [invalid_value(path, key, f"must not be '{key}'")]
+    return []
+
+
+_SECRET_KEYS = {
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
+    "kubernetes.io/dockercfg": (".dockercfg",),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+}
+
+
+def _secret(obj: Object) -> list[Cause]:
+    data = obj.get("data") or {}
+    causes = [cause for key in data for cause in _config_key(f"data[{key}]", key)]
+    causes += [
+        required(f"data[{key}]") for key in _SECRET_KEYS.get(obj.get("type", ""), ()) if key not in data
+    ]
+    return causes
+
+
+def _immutable(new: Object, old: Object, fields: Iterable[str]) -> list[Cause]:
+    if not old.get("immutable"):
+        return []
+    why = "field is immutable when `immutable` is set"
+    causes = [] if new.get("immutable") else [forbidden_value("immutable", why)]
+    return causes + [
+        forbidden_value(field, why) for field in fields if new.get(field) != old.get(field)
+    ]
+
+
+def _config_map_update(new: Object, old: Object) -> list[Cause]:
+    return _immutable(new, old, ("data", "binaryData"))
+
+
+def _secret_update(new: Object, old: Object) -> list[Cause]:
+    causes = _immutable(new, old, ("data",))
+    if new.get("type") != old.get("type"):
+        causes.insert(0, invalid_value("type", new.get("type"), "field is immutable"))
+    return causes
+
+
+def pod_spec(spec: Object, path: str) -> list[Cause]:
+    """Return the rules that a pod's spec breaks, under a path such as `spec.template.spec`."""
+    causes: list[Cause] = []
+    volumes = _volumes(spec.get("volumes") or (), f"{path}.volumes", causes)
+    containers = spec.get("containers")
+    names: set[str] = set()
+    if not containers:
+        causes.append(required(f"{path}.containers"))
+    for group in ("containers", "initContainers"):
+        for index, container in enumerate(spec.get(group) or ()):
+            causes += _container(container, f"{path}.{group}[{index}]", names, volumes)
+    causes += _enumeration(spec, path, "restartPolicy", ("Always", "OnFailure", "Never"))
+    causes += _enumeration(
+        spec, path, "dnsPolicy", ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+    )
+    grace = spec.get("terminationGracePeriodSeconds")
+    if isinstance(grace, int) and grace < 0:
+        causes.append(invalid_value(f"{path}.terminationGracePeriodSeconds", grace, _NOT_NEGATIVE))
+    seconds = spec.get("activeDeadlineSeconds")
+    if isinstance(seconds, int) and not 0 < seconds <= (1 << 31) - 1:
+        causes.append(
+            invalid_value(
+                f"{path}.activeDeadlineSeconds",
+                seconds,
+                "must be between 1 and 2147483647, inclusive",
+            )
+        )
+    return causes
+
+
+def _volumes(volumes: Iterable[Object], path: str, causes: list[Cause]) -> set[str]:
+    names: set[str] = set()
+    for index, volume in enumerate(volumes):
+        here = f"{path}[{index}]"
+        name = volume.get("name", "")
+        if not name:
+            causes.append(required(f"{here}.name"))
+        else:
+            causes += _label(f"{here}.name", name)
+        if name in names:
+            causes.append(duplicate(f"{here}.name", name))
+        names.add(name)
+        sources = [key for key in volume if key != "name"]
+        causes += [
+            forbidden_value(f"{here}.{source}", "may not specify more than 1 volume type")
+            for source in sources[1:]
+        ]
+    return names
+
+
+def _container(container: Object, path: str, names: set[str], volumes: set[str]) -> list[Cause]:
+    causes: list[Cause] = []
+    name = container.get("name", "")
+    if not name:
+        causes.append(required(f"{path}.name"))
+    else:
+        causes += _label(f"{path}.name", name)
+        if name in names:
+            causes.append(duplicate(f"{path}.name", name))
+        names.add(name)
+    image = container.get("image", "")
+    if not image:
+        causes.append(required(f"{path}.image"))
+    elif image != image.strip():
+        causes.append(
+            invalid_value(f"{path}.image", image, "must not have leading or trailing whitespace")
+        )
+    causes += _enumeration(
+        container, path, "imagePullPolicy", ("Always", "IfNotPresent", "Never")
+    )
+    port_names: set[str] = set()
+    for index, port in enumerate(container.get("ports") or ()):
+        here = f"{path}.ports[{index}]"
+        port_name = port.get("name")
+        if port_name:
+            if port_name in port_names:
+                causes.append(duplicate(f"{here}.name", port_name))
+            port_names.add(port_name)
+        if not port.get("containerPort"):
+            causes.append(required(f"{here}.containerPort"))
+        else:
+            causes += _port(f"{here}.containerPort", port["containerPort"])
+        if port.get("hostPort"):
+            causes += _port(f"{here}.hostPort", port["hostPort"])
+        causes += _enumeration(port, here, "protocol", ("SCTP", "TCP", "UDP"))
+    for index, variable in enumerate(container.get("env") or ()):
+        here = f"{path}.env[{index}]"
+        if not variable.get("name"):
+            causes.append(required(f"{here}.name"))
+        if variable.get("value") and variable.get("valueFrom"):
+            causes.append(
+                invalid_value(
+                    f"{here}.valueFrom", "", "may not be specified when `value` is not empty"
+                )
+            )
+    paths: set[str] = set()
+    for index, mount in enumerate(container.get("volumeMounts") or ()):
+        here = f"{path}.volumeMounts[{index}]"
+        if not mount.get("name"):
+            causes.append(required(f"{here}.name"))
+        elif mount["name"] not in volumes:
+            causes.append(
+                Cause(f"{here}.name", "FieldValueNotFound", f'Not found: "{mount["name"]}"')
+            )
+        where = mount.get("mountPath", "")
+        if not where:
+            causes.append(required(f"{here}.mountPath"))
+        elif where in paths:
+            causes.append(invalid_value(f"{here}.mountPath", where, "must be unique"))
+        paths.add(where)
+    resources = container.get("resources") or {}
+    limits = resources.get("limits") or {}
+    for key, amount in (resources.get("requests") or {}).items():
+        if key in limits and quantity(amount) > quantity(limits[key]):
+            causes.append(
+                invalid_value(
+                    f"{path}.resources.requests",
+                    amount,
+                    f"must be less than or equal to {key} limit of {limits[key]}",
+                )
+            )
+    return causes
+
+
+_SUFFIXES = {
+    **{suffix: 1024**power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
+    **{suffix: 10.0**power for suffix, power in zip("numkMGTPE", range(-9, 19, 3), strict=False)},
+    "m": 1e-3,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+    "E": 1e18,
+}
+
+
+def quantity(text: str) -> float:
+    """Return a canonical quantity as a number, for comparisons."""
+    found = re.fullmatch(r"([-+\d.]+)([a-zA-Z]*)(.*)", str(text))
+    if found is None:
+        return 0.0
+    if found[3] or found[2] in {"e", "E"} and found[3]:
+        return float(text)
+    return float(found[1]) * _SUFFIXES.get(found[2], 1)
+
+
+def _pod(obj: Object) -> list[Cause]:
+    return pod_spec(obj.get("spec") or {}, "spec")
+
+
+_POD_FORBIDDEN = (
+    "pod updates may not change fields other than `spec.containers[*].image`,"
+    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only "
+    "additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set "
+    "to 1 if it was previously negative)"
+)
+
+
+def _fixed_part(spec: Object) -> Any:
+    fixed = {
+        key: value
+        for key, value in spec.items()
+        if key not in {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
+    }
+    for group in ("containers", "initContainers"):
+        if group in fixed:
+            fixed[group] = [
+                {key: value for key, value in container.items() if key != "image"}
+                for container in fixed[group]
+            ]
+    return fixed
+
+
+def _pod_update(new: Object, old: Object) -> list[Cause]:
+    spec, before = new.get("spec") or {}, old.get("spec") or {}
+    if _fixed_part(spec) != _fixed_part(before):
+        return [forbidden_value("spec", _POD_FORBIDDEN)]
+    return []
+
+
+def _selector(spec: Object, path: str, kind_labels: Mapping[str, str] | None) -> list[Cause]:
+    selector = spec.get("selector")
+    where = f"{path}.selector"
+    if selector is None:
+        return [required(where)]
+    if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+        return [
+            invalid_value(where, selector, "empty selector is invalid for deployment")
+        ]
+    try:
+        parsed = LabelSelector.from_dict(selector)
+    except SelectorError as error:
+        return [invalid_value(where, selector, str(error))]
+    if not parsed.matches(kind_labels or {}):
+        return [
+            invalid_value(
+                f"{path}.template.metadata.labels",
+                dict(kind_labels or {}),
+                "`selector` does not match template `labels`",
+            )
+        ]
+    return []
+
+
+def _workload(obj: Object) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    template = spec.get("template") or {}
+    causes = _not_negative(
+        spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit"
+    )
+    causes += _selector(spec, "spec", (template.get("metadata") or {}).get("labels"))
+    causes += pod_spec(template.get("spec") or {}, "spec.template.spec")
+    policy = (template.get("spec") or {}).get("restartPolicy")
+    if policy in {"OnFailure", "Never"}:
+        causes.append(not_supported("spec.template.spec.restartPolicy", policy, ["Always"]))
+    return causes
+
+
+def _deployment(obj: Object) -> list[Cause]:
+    causes = _workload(obj)
+    strategy = (obj.get("spec") or {}).get("strategy") or {}
+    causes += _enumeration(strategy, "spec.strategy", "type", ("Recreate", "RollingUpdate"))
+    if strategy.get("type") == "Recreate" and strategy.get("rollingUpdate"):
+        causes.append(
+            forbidden_value(
+                "spec.strategy.rollingUpdate",
+                "may not be specified when strategy `type` is 'Recreate'",
+            )
+        )
+    return causes
+
+
+def _selector_update(new: Object, old: Object) -> list[Cause]:
+    after, before = (obj.get("spec", {}).get("selector") for obj in (new, old))
+    if after != before:
+        return [invalid_value("spec.selector", after, "field is immutable")]
+    return []
+
+
+_STATEFUL_FORBIDDEN = (
+    "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', "
+    "'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and "
+    "'minReadySeconds' are forbidden"
+)
+_STATEFUL_OPEN = frozenset(
+    (
+        "replicas",
+        "ordinals",
+        "template",
+        "updateStrategy",
+        "revisionHistoryLimit",
+        "persistentVolumeClaimRetentionPolicy",
+        "minReadySeconds",
+    )
+)
+
+
+def _stateful_update(new: Object, old: Object) -> list[Cause]:
+    after, before = new.get("spec") or {}, old.get("spec") or {}
+    if any(
+        after.get(key) != before.get(key) for key in (after.keys() | before.keys()) - _STATEFUL_OPEN
+    ):
+        return [forbidden_value("spec", _STATEFUL_FORBIDDEN)]
+    return []
+
+
+def _job(obj: Object) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    causes = _not_negative(
+        spec, "spec", "parallelism", "completions", "backoffLimit", "activeDeadlineSeconds"
+    )
+    pod = (spec.get("template") or {}).get("spec") or {}
+    causes += pod_spec(pod, "spec.template.spec")
+    if pod.get("restartPolicy") == "Always":
+        causes.append(
+            Cause(
+                "spec.template.spec.restartPolicy",
+                "FieldValueRequired",
+                'Required value: valid values: "OnFailure", "Never"',
+            )
+        )
+    return causes
+
+
+def _job_update(new: Object, old: Object) -> list[Cause]:
+    after, before = new.get("spec") or {}, old.get("spec") or {}
+    return [
+        invalid_value(f"spec.{key}", after.get(key), "field is immutable")
+        for key in ("completions", "selector", "template", "completionMode")
+        if after.get(key) != before.get(key)
+    ]
+
+
+def _service(obj: Object) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    causes: list[Cause] = []
+    kind = spec.get("type")
+    ports = spec.get("ports") or ()
+    if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
+        causes.append(required("spec.ports"))
+    causes += _enumeration(
+        spec, "spec", "type", ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
+    )
+    causes += _enumeration(spec, "spec", "sessionAffinity", ("ClientIP", "None"))
+    seen: set[tuple[Any, Any]] = set()
+    names: set[str] = set()
+    for index, port in enumerate(ports):
+        here = f"spec.ports[{index}]"
+        name = port.get("name")
+        if not name:
+            if len(ports) > 1:
+                causes.append(required(f"{here}.name"))
+        else:
+            causes += _label(f"{here}.name", name)
+            if name in names:
+                causes.append(duplicate(f"{here}.name", name))
+            names.add(name)
+        value = port.get("port", 0)
+        if not 0 < value < 65_536:
+            causes.append(
+                invalid_value(f"{here}.port", value, "must be between 1 and 65535, inclusive")
+            )
+        causes += _enumeration(port, here, "protocol", ("SCTP", "TCP", "UDP"))
+        key = (port.get("protocol"), value)
+        if key in seen:
+            causes.append(
+                duplicate(here, {"protocol": port.get("protocol"), "port": value})
+            )
+        seen.add(key)
+    if kind == "ExternalName" and not spec.get("externalName"):
+        causes.append(required("spec.externalName"))
+    return causes
+
+
+def _service_update(new: Object, old: Object) -> list[Cause]:
+    after, before = new.get("spec") or {}, old.get("spec") or {}
+    if before.get("clusterIP") and "ExternalName" not in {after.get("type"), before.get("type")}:
+        if after.get("clusterIP") != before.get("clusterIP"):
+            return [
+                invalid_value(
+                    "spec.clusterIPs[0]", [after.get("clusterIP")], "may not change once set"
+                )
+            ]
+    return []
+
+
+def _lease(obj: Object) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    causes = []
+    seconds = spec.get("leaseDurationSeconds")
+    if isinstance(seconds, int) and seconds <= 0:
+        causes.append(
+            invalid_value("spec.leaseDurationSeconds", seconds, "must be greater than 0")
+        )
+    if spec.get("holderIdentity") == "":
+        causes.append(invalid_value("spec.holderIdentity", "", "must not be empty"))
+    causes += _not_negative(spec, "spec", "leaseTransitions")
+    return causes
+
+
+def _event(obj: Object) -> list[Cause]:
+    if "involvedObject" not in obj:
+        return _new_event(obj)
+    namespace = obj["metadata"].get("namespace", "")
+    involved = (obj.get("involvedObject") or {}).get("namespace", "")
+    if involved and involved != namespace:
+        return [
+            invalid_value("involvedObject.namespace", involved, "does not match event.namespace")
+        ]
+    if not involved and namespace != "default":
+        return [
+            invalid_value("involvedObject.namespace", involved, "does not match event.namespace")
+        ]
+    return []
+
+
+def _new_event(obj: Object) -> list[Cause]:
+    causes = []
+    if not obj.get("eventTime"):
+        causes.append(required("eventTime"))
+    causes += [
+        required(key, "") for key in ("reportingController", "reportingInstance", "action", "reason")
+        if not obj.get(key)
+    ]
+    return causes
+
+
+def _endpoint_slice(obj: Object) -> list[Cause]:
+    kinds = ("FQDN", "IPv4", "IPv6")
+    kind = obj.get("addressType")
+    if not kind:
+        return [required("addressType")]
+    if kind not in kinds:
+        return [not_supported("addressType", kind, kinds)]
+    return [
+        required(f"endpoints[{index}].addresses", "must contain at least 1 address")
+        for index, endpoint in enumerate(obj.get("endpoints") or ())
+        if not endpoint.get("addresses")
+    ]
+
+
+def _role_binding(obj: Object) -> list[Cause]:
+    role = obj.get("roleRef") or {}
+    causes = []
+    kinds = ("ClusterRole", "Role")
+    if role.get("kind") not in kinds:
+        causes.append(not_supported("roleRef.kind", role.get("kind", ""), kinds))
+    if not role.get("name"):
+        causes.append(required("roleRef.name"))
+    return causes
+
+
+def _role(obj: Object) -> list[Cause]:
+    return [
+        required(f"rules[{index}].verbs", "verbs must contain at least one value")
+        for index, rule in enumerate(obj.get("rules") or ())
+        if not rule.get("verbs")
+    ]
+
+
+def _claim(obj: Object) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    causes = []
+    if not spec.get("accessModes"):
+        causes.append(required("spec.accessModes", "at least 1 access mode is required"))
+    requests = (spec.get("resources") or {}).get("requests") or {}
+    if "storage" not in requests:
+        causes.append(required("spec.resources[storage]"))
+    return causes
+
+
+Rule = Callable[[Object], list[Cause]]
+UpdateRule = Callable[[Object, Object], list[Cause]]
+
+CREATE_RULES: Mapping[str, Rule] = {
+    "configmaps": _config_map,
+    "secrets": _secret,
+    "pods": _pod,
+    "apps/deployments": _deployment,
+    "apps/replicasets": _workload,
+    "apps/daemonsets": _workload,
+    "apps/statefulsets": _workload,
+    "batch/jobs": _job,
+    "services": _service,
+    "coordination.k8s.io/leases": _lease,
+    "events": _event,
+    "discovery.k8s.io/endpointslices": _endpoint_slice,
+    "rbac.authorization.k8s.io/rolebindings": _role_binding,
+    "rbac.authorization.k8s.io/clusterrolebindings": _role_binding,
+    "rbac.authorization.k8s.io/roles": _role,
+    "rbac.authorization.k8s.io/clusterroles": _role,
+    "persistentvolumeclaims": _claim,
+}
+
+UPDATE_RULES: Mapping[str, UpdateRule] = {
+    "configmaps": _config_map_update,
+    "secrets": _secret_update,
+    "pods": _pod_update,
+    "apps/deployments": _selector_update,
+    "apps/replicasets": _selector_update,
+    "apps/daemonsets": _selector_update,
+    "apps/statefulsets": _stateful_update,
+    "batch/jobs": _job_update,
+    "services": _service_update,
+}

@@ -1,0 +1,411 @@
+"""The paths below an object, and the reviews, which are answered and not stored."""
+
+import copy
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.auth import Access
+from listwatch.apiserver.body import decode_body, decode_value, media_type_of
+from listwatch.apiserver.call import Call, User
+from listwatch.apiserver.reading import Reader
+from listwatch.apiserver.registry import Registry, WriteContext
+from listwatch.apiserver.request_info import RequestInfo
+from listwatch.apiserver.resources import Resource, ResourceTable
+from listwatch.apiserver.schema import facts
+from listwatch.apiserver.storage import Entry
+from listwatch.apiserver.writing import Writer, apply_patch, read_patch
+from listwatch.selector import LabelSelector, SelectorError
+
+Object = dict[str, Any]
+Handler = Callable[[Call, Resource], Awaitable[web.StreamResponse]]
+
+_AUTHORIZATION = "authorization.k8s.io"
+
+
+class Subresources:
+    """Finds the handler of a subresource or review. For one event loop."""
+
+    def __init__(
+        self, registry: Registry, reader: Reader, writer: Writer, access: Access
+    ) -> None:
+        self._registry = registry
+        self._reader = reader
+        self._writer = writer
+        self._access = access
+        self._scale = Resource(
+            "autoscaling",
+            "v1",
+            "scales",
+            "Scale",
+            schema=facts().schema("autoscaling", "v1", "Scale"),
+        )
+
+    def handler(self, resource: Resource, name: str, verb: str) -> Handler:
+        """Return what answers a verb on a subresource.
+
+        Raises:
+            MethodNotSupportedError: 405.
+        """
+        sub = resource.subresources[name]
+        if verb not in sub.verbs:
+            raise refusal.method_not_allowed()
+        if name in {"status", "approval", "resize", "ephemeralcontainers"}:
+            return self._part_handler(name, verb)
+        if name == "scale":
+            return {"get": self._get_scale, "update": self._put_scale, "patch": self._patch_scale}[
+                verb
+            ]
+        if name == "finalize":
+            return self._finalize
+        if name == "binding":
+            return self._bind
+        if name == "eviction":
+            return self._evict
+        raise refusal.bad_request(
+            f"the subresource {name} needs a node, and this server has none"
+        )
+
+    def _part_handler(self, name: str, verb: str) -> Handler:
+        async def update(call: Call, resource: Resource) -> web.StreamResponse:
+            return await self._writer.update(call, resource, name)
+
+        async def patch(call: Call, resource: Resource) -> web.StreamResponse:
+            return await self._writer.patch(call, resource, name)
+
+        return {"get": self._reader.get, "update": update, "patch": patch}[verb]
+
+    # -- scale -------------------------------------------------------------------------------
+
+    def _scale_of(self, resource: Resource, entry: Entry) -> Object:
+        obj = self._registry.decode(entry)
+        metadata = obj["metadata"]
+        shown = {
+            key: metadata[key]
+            for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+            if key in metadata
+        }
+        if resource.custom is not None:
+            return {"metadata": shown, **custom_scale(resource, obj)}
+        spec, status = obj.get("spec") or {}, obj.get("status") or {}
+        selector = spec.get("selector") or {}
+        if resource.name == "replicationcontrollers":
+            selector = {"matchLabels": selector}
+        try:
+            words = str(LabelSelector.from_dict(selector))
+        except SelectorError:
+            words = ""
+        replicas = spec.get("replicas", 0)
+        made: Object = {
+            "metadata": shown,
+            "spec": {"replicas": replicas} if replicas else {},
+            "status": {"replicas": status.get("replicas", 0)},
+        }
+        if words:
+            made["status"]["selector"] = words
+        return made
+
+    def _answer_scale(self, call: Call, scale: Object) -> web.Response:
+        call.representation = msgspec.structs.replace(call.representation, transform="")
+        return call.answer_value({"kind": "Scale", "apiVersion": "autoscaling/v1", **scale})
+
+    async def _get_scale(self, call: Call, resource: Resource) -> web.StreamResponse:
+        entry = self._registry.get(resource, call.info.namespace, call.info.name)
+        return self._answer_scale(call, self._scale_of(resource, entry))
+
+    async def _put_scale(self, call: Call, resource: Resource) -> web.StreamResponse:
+        context = self._writer.context(call, "UpdateOptions", "scale")
+        decoded = decode_body(await call.body(), call.header("Content-Type"), self._scale)
+        scale = decoded.obj
+        given = scale["metadata"].get("name")
+        if given and given != call.info.name:
+            raise refusal.bad_request(
+                f"the name of the object ({given}) does not match the name on the URL "
+                f"({call.info.name})"
+            )
+        return self._store_scale(call, resource, context, lambda _: scale)
+
+    async def _patch_scale(self, call: Call, resource: Resource) -> web.StreamResponse:
+        context = self._writer.context(call, "PatchOptions", "scale")
+        media_type = media_type_of(call.header("Content-Type"))
+        if "patch" not in media_type:
+            error = refusal.unsupported_media_type("415: Unsupported Media Type")
+            error.details = refusal.EMPTY_DETAILS
+            raise error
+        data = await call.body()
+        self._registry.get(resource, call.info.namespace, call.info.name)
+        patch = read_patch(data, media_type)
+
+        def change(scale: Object) -> Object:
+            whole = {"kind": "Scale", "apiVersion": "autoscaling/v1", **scale}
+            patched = apply_patch(whole, patch, media_type, self._scale.schema)
+            return decode_value(patched, self._scale).obj
+
+        return self._store_scale(call, resource, context, change)
+
+    def _store_scale(
+        self,
+        call: Call,
+        resource: Resource,
+        context: WriteContext,
+        change: Callable[[Object], Object],
+    ) -> web.StreamResponse:
+        info = call.info
+
+        def produce(old: Object | None, entry: Entry | None) -> Object:
+            assert old is not None  # noqa: S101 - update refuses a missing object before
+            assert entry is not None  # noqa: S101 - as above
+            scale = change(copy.deepcopy(self._scale_of(resource, entry)))
+            replicas = (scale.get("spec") or {}).get("replicas", 0)
+            if replicas < 0:
+                raise refusal.invalid(
+                    "Scale",
+                    "autoscaling",
+                    info.name,
+                    [
+                        refusal.invalid_value(
+                            "spec.replicas", replicas, "must be greater than or equal to 0"
+                        )
+                    ],
+                )
+            version = scale["metadata"].get("resourceVersion")
+            if version:
+                old["metadata"]["resourceVersion"] = version
+            if resource.custom is not None:
+                set_custom_replicas(resource, old, replicas)
+            else:
+                old.setdefault("spec", {})["replicas"] = replicas
+            return old
+
+        entry, _ = self._registry.update(
+            resource, info.namespace, info.name, produce, context, is_put=False
+        )
+        return self._answer_scale(call, self._scale_of(resource, entry))
+
+    # -- others ------------------------------------------------------------------------------
+
+    async def _finalize(self, call: Call, resource: Resource) -> web.StreamResponse:
+        context = self._writer.context(call, "UpdateOptions", "finalize")
+        decoded = decode_body(await call.body(), call.header("Content-Type"), resource)
+        finalizers = (decoded.obj.get("spec") or {}).get("finalizers") or []
+
+        def produce(old: Object | None, entry: Entry | None) -> Object:
+            assert old is not None  # noqa: S101 - update refuses a missing object before
+            spec = old.setdefault("spec", {})
+            if finalizers:
+                spec["finalizers"] = finalizers
+            else:
+                spec.pop("finalizers", None)
+            return old
+
+        entry, _ = self._registry.update(
+            resource, "", call.info.name, produce, context, is_put=False
+        )
+        return self._reader.answer_entry(call, resource, entry)
+
+    async def _bind(self, call: Call, resource: Resource) -> web.StreamResponse:
+        context = self._writer.context(call, "CreateOptions", "binding")
+        binding = Resource(
+            "", "v1", "bindings", "Binding", schema=facts().schema("", "v1", "Binding")
+        )
+        decoded = decode_body(await call.body(), call.header("Content-Type"), binding)
+        node = (decoded.obj.get("target") or {}).get("name", "")
+        name = call.info.name
+
+        def produce(old: Object | None, entry: Entry | None) -> Object:
+            assert old is not None  # noqa: S101 - update refuses a missing object before
+            spec = old.setdefault("spec", {})
+            if spec.get("nodeName"):
+                raise refusal.conflict(
+                    resource, name, f'pod {name} is already assigned to node "{spec["nodeName"]}"'
+                )
+            if not node:
+                raise refusal.invalid(
+                    "Binding", "", name, [refusal.required("target.name")]
+                )
+            spec["nodeName"] = node
+            conditions = old.setdefault("status", {}).setdefault("conditions", [])
+            conditions[:] = [each for each in conditions if each.get("type") != "PodScheduled"]
+            conditions.append(
+                {
+                    "type": "PodScheduled",
+                    "status": "True",
+                    "lastProbeTime": None,
+                    "lastTransitionTime": self._registry.now(),
+                }
+            )
+            return old
+
+        self._registry.update(
+            resource, call.info.namespace, name, produce, context, is_put=False
+        )
+        return call.answer_value(
+            {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201},
+            status=201,
+        )
+
+    async def _evict(self, call: Call, resource: Resource) -> web.StreamResponse:
+        await call.body()
+        options = self._writer.delete_options(call, resource, b"")
+        self._registry.delete(resource, call.info.namespace, call.info.name, options)
+        return call.answer_value(
+            {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201},
+            status=201,
+        )
+
+    # -- reviews -----------------------------------------------------------------------------
+
+    def review(self, resource: Resource) -> Handler | None:
+        """Return what answers a review; None for a resource that is stored."""
+        reviews: Mapping[str, Callable[[Call, Object], Object]] = {
+            "selfsubjectreviews": self._self_review,
+            "tokenreviews": self._token_review,
+            "selfsubjectaccessreviews": self._self_access,
+            "selfsubjectrulesreviews": self._self_rules,
+            "subjectaccessreviews": self._subject_access,
+            "localsubjectaccessreviews": self._subject_access,
+        }
+        answer = reviews.get(resource.name)
+        if resource.group not in {_AUTHORIZATION, "authentication.k8s.io"} or answer is None:
+            return None
+
+        async def handle(call: Call, resource: Resource) -> web.StreamResponse:
+            decoded = decode_body(await call.body(), call.header("Content-Type"), resource)
+            self._writer.check_problems(call, resource, decoded.problems)
+            obj = decoded.obj
+            status = answer(call, obj.get("spec") or {})
+            metadata = {"creationTimestamp": None, **obj["metadata"]}
+            value: Object = {
+                "kind": resource.kind,
+                "apiVersion": resource.api_version,
+                "metadata": metadata,
+            }
+            if "spec" in resource.schema.fields:
+                value["spec"] = obj.get("spec") or {}
+            value["status"] = status
+            if resource.name == "selfsubjectreviews":
+                value["metadata"]["creationTimestamp"] = self._registry.now()
+            return call.answer_value(value, status=201)
+
+        return handle
+
+    @staticmethod
+    def _user_info(user: User) -> Object:
+        info: Object = {"username": user.name, "groups": list(user.groups)}
+        if user.uid:
+            info["uid"] = user.uid
+        if user.extra:
+            info["extra"] = dict(user.extra)
+        return info
+
+    def _self_review(self, call: Call, _: Object) -> Object:
+        return {"userInfo": self._user_info(call.user)}
+
+    def _token_review(self, call: Call, spec: Object) -> Object:
+        user = self._access.by_token(spec.get("token", ""))
+        if user is None:
+            return {"user": {}, "error": "[invalid bearer token, unknown]"}
+        return {"authenticated": True, "user": self._user_info(user)}
+
+    @staticmethod
+    def _asked(spec: Object) -> RequestInfo:
+        path = spec.get("nonResourceAttributes")
+        if path is not None:
+            return RequestInfo(path.get("path", ""), "", verb=path.get("verb", ""))
+        wanted = spec.get("resourceAttributes") or {}
+        return RequestInfo(
+            "",
+            "",
+            is_resource=True,
+            verb=wanted.get("verb", ""),
+            group=wanted.get("group", ""),
+            version=wanted.get("version", ""),
+            resource=wanted.get("resource", ""),
+            subresource=wanted.get("subresource", ""),
+            namespace=wanted.get("namespace", ""),
+            name=wanted.get("name", ""),
+        )
+
+    def _decision(self, user: User, spec: Object) -> Object:
+        if self._access.allows(user, self._asked(spec)):
+            return {"allowed": True, "reason": "allowed by the server's rules"}
+        return {"allowed": False}
+
+    def _self_access(self, call: Call, spec: Object) -> Object:
+        return self._decision(call.user, spec)
+
+    def _subject_access(self, call: Call, spec: Object) -> Object:
+        user = User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""))
+        return self._decision(user, spec)
+
+    def _self_rules(self, call: Call, spec: Object) -> Object:
+        rules = list(self._access.rules_for(call.user, spec.get("namespace", "")))
+        resource_rules: list[Object] = []
+        path_rules: list[Object] = []
+        if self._access.is_open or "system:masters" in call.user.groups:
+            resource_rules.append({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]})
+            path_rules.append({"verbs": ["*"], "nonResourceURLs": ["*"]})
+        for rule in rules:
+            if rule.resources:
+                row: Object = {
+                    "verbs": list(rule.verbs),
+                    "apiGroups": list(rule.apiGroups),
+                    "resources": list(rule.resources),
+                }
+                if rule.resourceNames:
+                    row["resourceNames"] = list(rule.resourceNames)
+                resource_rules.append(row)
+            if rule.nonResourceURLs:
+                path_rules.append(
+                    {"verbs": list(rule.verbs), "nonResourceURLs": list(rule.nonResourceURLs)}
+                )
+        return {
+            "resourceRules": resource_rules,
+            "nonResourceRules": path_rules,
+            "incomplete": False,
+        }
+
+
+def _path(text: str) -> list[str]:
+    return text.strip(".").split(".")
+
+
+def _at(obj: Any, path: str) -> Any:
+    for key in _path(path):
+        obj = obj.get(key) if isinstance(obj, dict) else None
+    return obj
+
+
+def custom_scale(resource: Resource, obj: Object) -> Object:
+    """Return spec and status of a custom object's scale."""
+    assert resource.custom is not None  # noqa: S101 - asked for custom resources only
+    paths = resource.custom["scale"]
+    replicas = _at(obj, paths["specReplicasPath"])
+    if replicas is None:
+        raise refusal.internal_error(
+            f'the spec replicas field "{paths["specReplicasPath"]}" does not exist'
+        )
+    scale: Object = {
+        "spec": {"replicas": replicas} if replicas else {},
+        "status": {"replicas": _at(obj, paths["statusReplicasPath"]) or 0},
+    }
+    selector_path = paths.get("labelSelectorPath")
+    selector = _at(obj, selector_path) if selector_path else None
+    if selector:
+        scale["status"]["selector"] = selector
+    return scale
+
+
+def set_custom_replicas(resource: Resource, obj: Object, replicas: int) -> None:
+    """Write the replicas where the custom resource has them."""
+    assert resource.custom is not None  # noqa: S101 - asked for custom resources only
+    *parents, last = _path(resource.custom["scale"]["specReplicasPath"])
+    for key in parents:
+        obj = obj.setdefault(key, {})
+    obj[last] = replicas
+
+
+__all__ = ["ResourceTable", "Subresources"]

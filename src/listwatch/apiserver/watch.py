@@ -1,0 +1,310 @@
+"""One watch: the changes of a bucket, filtered, as a stream of frames."""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import web
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.negotiation import chunk
+from listwatch.apiserver.storage import Bucket, Change, ChangeType, CompactedError, Entry, Store
+from listwatch.clock import Clock, Timer
+from listwatch.errors import StatusError
+from listwatch.selector import FieldSelector, LabelSelector
+
+#: Above so many bytes that a client has not read yet, changes wait here instead.
+_HIGH_WATER = 256 * 1024
+
+
+def entry_matches(entry: Entry, labels: LabelSelector, fields: FieldSelector) -> bool:
+    """Tell whether both selectors choose an entry."""
+    if labels.requirements and not labels.matches(entry.labels):
+        return False
+    if not fields.requirements:
+        return True
+
+    def value_of(name: str) -> str | None:
+        if name == "metadata.name":
+            return entry.name
+        if name == "metadata.namespace":
+            return entry.namespace
+        return entry.fields.get(name)
+
+    return fields.matches(value_of)
+
+
+class Filter:
+    """Turns changes into what a watch with selectors sees of them."""
+
+    def __init__(self, labels: LabelSelector, fields: FieldSelector) -> None:
+        self._labels = labels
+        self._fields = fields
+        self._everything = labels.is_everything and fields.is_everything
+
+    def matches(self, entry: Entry) -> bool:
+        """Tell whether the selectors choose an entry."""
+        return self._everything or entry_matches(entry, self._labels, self._fields)
+
+    def apply(self, change: Change) -> tuple[ChangeType, Entry] | None:
+        """Return the event for a change, or None where it is not seen.
+
+        What leaves the selection is DELETED, in its last state that was in it, at the revision
+        of the change; what enters is ADDED.
+        """
+        if self._everything:
+            return change.type, change.entry
+        previous = change.previous
+        before = previous is not None and self.matches(previous)
+        after = change.type is not ChangeType.DELETED and self.matches(change.entry)
+        if after:
+            return (ChangeType.MODIFIED if before else ChangeType.ADDED), change.entry
+        if before and previous is not None:
+            if change.type is ChangeType.DELETED:
+                return ChangeType.DELETED, change.entry
+            return ChangeType.DELETED, previous.at_revision(change.revision)
+        return None
+
+
+FrameMaker = Callable[[str, Entry], bytes]
+
+
+class FrameCache:
+    """The newest frames, so that one change is written once for all watches of one form."""
+
+    def __init__(self, size: int = 256) -> None:
+        self._size = size
+        self._frames: OrderedDict[tuple[object, str, int, int], bytes] = OrderedDict()
+
+    def get(self, form: object, kind: str, entry: Entry, make: FrameMaker) -> bytes:
+        """Return the chunk for an event in a form, made once."""
+        key = (form, kind, entry.revision, id(entry.data))
+        frame = self._frames.get(key)
+        if frame is None:
+            frame = chunk(make(kind, entry))
+            self._frames[key] = frame
+            if len(self._frames) > self._size:
+                self._frames.popitem(last=False)
+        return frame
+
+
+class WatchOptions:
+    """What one watch asks for, in the terms of the store."""
+
+    __slots__ = ("bookmarks", "filter", "initial", "initial_bookmark", "namespace", "since", "timeout")
+
+    def __init__(
+        self,
+        *,
+        namespace: str,
+        selection: Filter,
+        since: int | None,
+        initial: bool,
+        initial_bookmark: bool,
+        bookmarks: bool,
+        timeout: float,
+    ) -> None:
+        self.namespace = namespace
+        self.filter = selection
+        self.since = since
+        self.initial = initial
+        self.initial_bookmark = initial_bookmark
+        self.bookmarks = bookmarks
+        self.timeout = timeout
+
+
+class WatchStream:
+    """Streams the changes of a bucket into one answer, until its time is over or it is stopped.
+
+    Changes go straight from the commit into the connection's buffer while the client keeps up,
+    and wait as references to the store's own bytes when it does not; one that falls too far
+    behind is cut off.
+
+    Args:
+        form: identifies what `make` makes, for the cache of frames.
+        make: makes the frame of an event.
+        bookmark: makes the frame of a bookmark at a revision; told whether it ends the initial
+            events.
+        backlog_limit: how many changes may wait for a slow client.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        bucket: Bucket,
+        options: WatchOptions,
+        *,
+        clock: Clock,
+        cache: FrameCache,
+        form: object,
+        make: FrameMaker,
+        bookmark: Callable[[int, bool], bytes],
+        backlog_limit: int = 20_000,
+    ) -> None:
+        self._store = store
+        self.bucket = bucket
+        self._options = options
+        self._clock = clock
+        self._cache = cache
+        self._form = form
+        self._make = make
+        self._bookmark = bookmark
+        self._backlog_limit = backlog_limit
+        self._backlog: deque[Change] = deque()
+        self._direct = False
+        self._seen = 0
+        self._stopped = False
+        self._wake = asyncio.Event()
+        self._transport: asyncio.WriteTransport | None = None
+        self.withhold_bookmarks = False
+        #: what is wrong with the watch, told in the stream
+        self.refused: StatusError | None = None
+
+    def stop(self) -> None:
+        """End the stream cleanly, soon."""
+        self._stopped = True
+        self._wake.set()
+
+    def _on_change(self, change: Change) -> None:
+        transport = self._transport
+        if (
+            self._direct
+            and not self._backlog
+            and transport is not None
+            and transport.get_write_buffer_size() < _HIGH_WATER
+        ):
+            self._write(change, transport)
+            return
+        self._backlog.append(change)
+        if len(self._backlog) > self._backlog_limit:
+            self._backlog.clear()
+            self._stopped = True
+            if transport is not None:
+                transport.abort()
+        self._wake.set()
+
+    def _write(self, change: Change, transport: asyncio.WriteTransport) -> None:
+        if change.revision <= self._seen:
+            return
+        self._seen = change.revision
+        event = self._options.filter.apply(change)
+        if event is not None:
+            kind, entry = event
+            transport.write(self._cache.get(self._form, kind.value, entry, self._make))
+
+    async def run(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        """Serve the watch; the response is not prepared yet.
+
+        Cancelled when the client goes away.
+        """
+        options, bucket, store = self._options, self.bucket, self._store
+        self._seen = options.since if options.since is not None else store.revision
+        initial: list[Entry] = []
+        replay: list[Change] = []
+        if options.initial:
+            self._seen = store.revision
+            initial = [
+                entry for entry in bucket.current(options.namespace) if options.filter.matches(entry)
+            ]
+        elif options.since is not None:
+            try:
+                store.check_readable(options.since)
+            except CompactedError as error:
+                self.refused = _too_old(bucket, options.since, error.revision)
+            else:
+                replay = [
+                    change
+                    for change in bucket.since(options.since)
+                    if not options.namespace or change.entry.namespace == options.namespace
+                ]
+        listener = self._on_change
+        timers: list[Timer] = []
+        bucket.listeners[listener] = options.namespace
+        try:
+            await response.prepare(request)
+            transport = request.transport
+            if transport is None or not isinstance(transport, asyncio.WriteTransport):
+                return
+            self._transport = transport
+            if self.refused is not None:
+                await response.write(error_frame(self.refused))
+                await response.write_eof()
+                return
+            await self._send_first(response, transport, initial, replay)
+            del initial, replay
+            timers.append(self._clock.call_later(options.timeout, self.stop))
+            if options.bookmarks:
+                self._plan_bookmarks(timers)
+            self._direct = True
+            while not self._stopped:
+                self._wake.clear()
+                while self._backlog and not self._stopped:
+                    await _drained(response)
+                    if transport.is_closing():
+                        return
+                    while self._backlog and transport.get_write_buffer_size() < _HIGH_WATER:
+                        self._write(self._backlog.popleft(), transport)
+                if not self._stopped:
+                    await self._wake.wait()
+            if not transport.is_closing():
+                await response.write_eof()
+        finally:
+            del bucket.listeners[listener]
+            self._transport = None
+            for timer in timers:
+                timer.cancel()
+
+    async def _send_first(
+        self,
+        response: web.StreamResponse,
+        transport: asyncio.WriteTransport,
+        initial: list[Entry],
+        replay: list[Change],
+    ) -> None:
+        revision = self._seen
+        for entry in initial:
+            await response.write(self._make(ChangeType.ADDED.value, entry))
+        if self._options.initial_bookmark:
+            await response.write(self._bookmark(revision, True))
+        for change in replay:
+            self._write(change, transport)
+            if transport.get_write_buffer_size() > _HIGH_WATER:
+                await _drained(response)
+
+    def _plan_bookmarks(self, timers: list[Timer]) -> None:
+        left = self._options.timeout
+        # as a kube-apiserver does: once a minute, and two seconds before the end
+        step = 60.0 if left > 62.0 else left - 2.0
+
+        def send(remaining: float) -> None:
+            transport = self._transport
+            if transport is None or transport.is_closing():
+                return
+            if not self._backlog and not self.withhold_bookmarks:
+                revision = max(self._seen, self._store.revision)
+                transport.write(chunk(self._bookmark(revision, False)))
+            again = 60.0 if remaining > 62.0 else remaining - 2.0
+            if again > 0:
+                timers[-1] = self._clock.call_later(again, send, remaining - again)
+
+        if step > 0:
+            timers.append(self._clock.call_later(step, send, left - step))
+
+
+async def _drained(response: web.StreamResponse) -> None:
+    writer = response._payload_writer  # noqa: SLF001 - aiohttp offers no other way to wait
+    if writer is not None:
+        await writer.drain()
+
+
+def error_frame(error: StatusError) -> bytes:
+    """Return an ERROR event."""
+    return b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(error.to_status())
+
+
+def _too_old(bucket: Bucket, asked: int, oldest: int) -> StatusError:
+    # a real server keeps no watch cache for events and says it in the store's words
+    if bucket.name == "events":
+        return refusal.expired("The resourceVersion for the provided watch is too old.")
+    return refusal.expired(f"too old resource version: {asked} ({oldest})")
