@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from listwatch.client import transport
-from listwatch.client.transport import ConnectionPool, Response, stream
+from listwatch.client.transport import ConnectionPool, PoolStatistics, Response, stream
 from listwatch.clock import Clock, FakeClock
 from listwatch.errors import DisconnectedError, FrameError
 
@@ -921,7 +921,7 @@ async def test_a_pool_gives_the_next_request_the_same_connection() -> None:
         for path in ("/a", "/bcd", "/e"):
             assert await get(server, path, pool=pool) == (200, path.encode())
         assert server.connections == 1
-        assert len(pool) == 1
+        assert pool.statistics().idle == 1
         pool.close()
         await server.ended.wait()
 
@@ -952,7 +952,7 @@ async def test_a_connection_that_the_server_closed_meanwhile_costs_one_more() ->
     pool = ConnectionPool(Clock())
     async with serving(keeping_alive) as server:
         assert await get(server, "/close", pool=pool) == (200, b"/close")
-        assert len(pool) == 1
+        assert pool.statistics().idle == 1
         assert await get(server, "/b", pool=pool) == (200, b"/b")
         assert server.connections == 2
         pool.close()
@@ -979,7 +979,7 @@ async def test_a_request_is_sent_again_only_if_a_waiting_connection_gave_no_byte
         with pytest.raises(DisconnectedError, match="cut in mid-answer"):
             await get(server, "/some", pool=pool)
         assert server.connections == 2
-        assert len(pool) == 0
+        assert pool.statistics().idle == 0
 
 
 @pytest.mark.parametrize(
@@ -994,7 +994,7 @@ async def test_a_connection_that_ends_with_its_answer_is_not_kept(answer: bytes)
     pool = ConnectionPool(Clock())
     async with serving(holding(answer)) as server:
         assert await get(server, pool=pool) == (200, b"x")
-        assert len(pool) == 0
+        assert pool.statistics().idle == 0
         await server.ended.wait()
 
 
@@ -1003,7 +1003,7 @@ async def test_an_answer_that_was_not_read_to_its_end_is_not_kept() -> None:
     async with serving(holding(CHUNKED + b"1\r\nx\r\n")) as server:
         async with stream(server.url, {}, clock=Clock(), pool=pool) as response:
             await anext(response)
-        assert len(pool) == 0
+        assert pool.statistics().idle == 0
         await server.ended.wait()
 
 
@@ -1013,26 +1013,46 @@ async def test_idle_connections_are_closed_after_their_time() -> None:
     async with serving(keeping_alive) as server:
         await get(server, clock=clock, pool=pool)
         await clock.advance(29)
-        assert len(pool) == 1
+        assert pool.statistics().idle == 1
         await clock.advance(2)
-        assert len(pool) == 0
+        assert pool.statistics().idle == 0
         await server.ended.wait()
         assert clock.next_timer is None
 
 
-async def test_a_pool_keeps_no_more_than_its_limit_and_nothing_once_closed() -> None:
+async def test_a_pool_keeps_no_more_than_its_limit() -> None:
     pool = ConnectionPool(Clock(), max_idle=1)
     async with serving(keeping_alive) as server:
         async with stream(server.url, {}, clock=Clock(), pool=pool) as one:
             await get(server, pool=pool)
+            assert pool.statistics() == PoolStatistics(idle=1, used=1)
             await one.read(10)
         assert server.connections == 2
-        assert len(pool) == 1
-        async with stream(server.url, {}, clock=Clock(), pool=pool) as response:
-            assert len(pool) == 0
+        assert pool.statistics() == PoolStatistics(idle=1, used=0)
+        pool.close()
+
+
+async def test_a_watchs_connection_is_neither_kept_nor_a_kept_one() -> None:
+    pool = ConnectionPool(Clock())
+    async with serving(keeping_alive) as server:
+        await get(server, pool=pool)
+        assert await get(server, "/?watch=1", pool=pool, keep=False) == (200, b"/?watch=1")
+        assert server.connections == 2
+        assert pool.statistics() == PoolStatistics(idle=1, used=0)
+        pool.close()
+
+
+async def test_closing_a_pool_ends_what_is_in_use_and_what_begins() -> None:
+    pool = ConnectionPool(Clock())
+    async with serving(holding(CHUNKED + b"1\r\nx\r\n")) as server:
+        async with stream(server.url, {}, clock=Clock(), pool=pool, keep=False) as response:
+            assert await anext(response) == [b"x"]
             pool.close()
-            await response.read(10)
-        assert len(pool) == 0
+            with pytest.raises(DisconnectedError, match="connection cut in mid-answer"):
+                await anext(response)
+        assert pool.statistics() == PoolStatistics(idle=0, used=0)
+        with pytest.raises(DisconnectedError, match="the client is closed"):
+            await get(server, pool=pool)
 
 
 async def test_targets_do_not_share_connections() -> None:
@@ -1040,7 +1060,7 @@ async def test_targets_do_not_share_connections() -> None:
     async with serving(keeping_alive) as one, serving(keeping_alive) as other:
         await get(one, pool=pool)
         await get(other, pool=pool)
-        assert (one.connections, other.connections, len(pool)) == (1, 1, 2)
+        assert (one.connections, other.connections, pool.statistics().idle) == (1, 1, 2)
         pool.close()
         await one.ended.wait()
         await other.ended.wait()

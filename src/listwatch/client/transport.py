@@ -75,7 +75,7 @@ class _Connection(asyncio.Protocol):
     """
 
     def __init__(self, target: Target) -> None:
-        self._target = target
+        self.target = target
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._pieces: list[bytes] = []
@@ -118,12 +118,12 @@ class _Connection(asyncio.Protocol):
             if data:
                 parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail(FrameError(f"{self._target} switched protocols, which nobody asked for"))
+            self._fail(FrameError(f"{self.target} switched protocols, which nobody asked for"))
         except httptools.HttpParserError as error:
             if self.complete:  # bytes after the answer: it stands, but nothing may follow it
                 self.abort()
             else:
-                self._fail(FrameError(f"{self._target} sent no valid HTTP/1.1 answer: {error}"))
+                self._fail(FrameError(f"{self.target} sent no valid HTTP/1.1 answer: {error}"))
         if len(self._pieces) > had:
             self._overhead_bytes = 0
             self._waiting_bytes += received
@@ -133,7 +133,7 @@ class _Connection(asyncio.Protocol):
             # Neither body nor end: chunk extensions or trailers, which llhttp does not bound.
             self._overhead_bytes += received
             if self._overhead_bytes > MAX_HEAD_BYTES:
-                self._fail(FrameError(f"{self._target} sent over {MAX_HEAD_BYTES} B of trailers"))
+                self._fail(FrameError(f"{self.target} sent over {MAX_HEAD_BYTES} B of trailers"))
         if self.complete:
             self._parser = None
         self._wake()
@@ -143,7 +143,7 @@ class _Connection(asyncio.Protocol):
         self._overhead_bytes += len(part)
         parser.feed_data(part)
         if not self._has_head and self._overhead_bytes >= MAX_HEAD_BYTES:
-            self._fail(FrameError(f"{self._target} sent headers over {MAX_HEAD_BYTES} B"))
+            self._fail(FrameError(f"{self.target} sent headers over {MAX_HEAD_BYTES} B"))
             return b""
         return data[len(part) :]
 
@@ -157,9 +157,9 @@ class _Connection(asyncio.Protocol):
             if self._ends_with_connection and exc is None:
                 self.complete = True
             elif self.unanswered:
-                self._error = DisconnectedError(f"{self._target}: closed without an answer")
+                self._error = DisconnectedError(f"{self.target}: closed without an answer")
             else:
-                self._error = DisconnectedError(f"{self._target}: connection cut in mid-answer")
+                self._error = DisconnectedError(f"{self.target}: connection cut in mid-answer")
             if self._error is not None:
                 self._error.__cause__ = exc
         self._wake()
@@ -390,11 +390,17 @@ class Response:
         return bytes(body)
 
 
-class ConnectionPool:
-    """Connections that wait for the next list of the same server.
+class PoolStatistics(msgspec.Struct, frozen=True):
+    """What a `ConnectionPool` holds: connections that wait, and those in use."""
 
-    For one event loop. Close it at the end; until then each connection is closed after
-    `idle_seconds` without a request.
+    idle: int
+    used: int
+
+
+class ConnectionPool:
+    """The connections to a client's servers: those in use, and those that wait for a next list.
+
+    For one event loop.
 
     Args:
         clock: measures the idle time.
@@ -406,39 +412,53 @@ class ConnectionPool:
         self._clock = clock
         self._max_idle = max_idle
         self._idle_seconds = idle_seconds
-        self._idle: list[tuple[Target, _Connection, Timer]] = []
+        self._idle: dict[_Connection, Timer] = {}
+        self._used: set[_Connection] = set()
+        self._is_closed = False
 
-    def __len__(self) -> int:
-        return len(self._idle)
+    def statistics(self) -> PoolStatistics:
+        """Return how many connections there are."""
+        return PoolStatistics(idle=len(self._idle), used=len(self._used))
 
-    def _take(self, target: Target) -> _Connection | None:
-        for entry in reversed(self._idle):
-            if entry[0] == target:
-                self._idle.remove(entry)
-                entry[2].cancel()
-                if entry[1].is_idle:
-                    return entry[1]
+    def find(self, target: Target) -> _Connection | None:
+        """Return a connection that waits, the last that was used; `use` it at once."""
+        for connection in reversed(self._idle):
+            if connection.target == target and connection.is_idle:
+                return connection
         return None
 
-    def _give(self, target: Target, connection: _Connection) -> None:
-        if not connection.complete or not connection.is_idle or len(self) >= self._max_idle:
+    def use(self, connection: _Connection) -> None:
+        """Count a connection as used, until it is given back."""
+        if self._is_closed:
+            connection.abort()
+            raise DisconnectedError(f"{connection.target}: the client is closed")
+        if (timer := self._idle.pop(connection, None)) is not None:
+            timer.cancel()
+        self._used.add(connection)
+
+    def give(self, connection: _Connection, *, keep: bool) -> None:
+        """Take a connection back: it waits for the next request or is closed."""
+        self._used.discard(connection)
+        if not keep or self._is_closed or not (connection.complete and connection.is_idle):
             connection.abort()
             return
+        if len(self._idle) >= self._max_idle:
+            self._expire(next(iter(self._idle)))
         connection.rest()
         timer = self._clock.call_later(self._idle_seconds, self._expire, connection)
-        self._idle.append((target, connection, timer))
+        self._idle[connection] = timer
 
     def _expire(self, connection: _Connection) -> None:
+        self._idle.pop(connection).cancel()
         connection.abort()
-        self._idle = [entry for entry in self._idle if entry[1] is not connection]
 
     def close(self) -> None:
-        """Close the connections that wait. Those in use are not kept when they are given back."""
-        self._max_idle = 0
-        for _, connection, timer in self._idle:
-            timer.cancel()
+        """Close every connection: who reads one gets a `DisconnectedError`, as does who asks."""
+        self._is_closed = True
+        for connection in [*self._idle]:
+            self._expire(connection)
+        for connection in self._used:
             connection.abort()
-        self._idle.clear()
 
 
 @asynccontextmanager
@@ -453,6 +473,7 @@ async def stream(
     connect_timeout: float | None = 30.0,
     headers_timeout: float | None = 75.0,
     pool: ConnectionPool | None = None,
+    keep: bool = True,
 ) -> AsyncIterator[Response]:
     """Send a GET request; entering returns the answer's head, leaving closes the connection.
 
@@ -470,9 +491,11 @@ async def stream(
         unix_socket: path of a socket to connect to; the URL's host then only names it.
         connect_timeout: seconds for the address look-up, the connection and the TLS handshake.
         headers_timeout: seconds from the request to the end of the answer's headers.
-        pool: where a connection is taken from, and put back after a whole answer. Meant for
-            lists. A request that gets no byte of an answer on a waiting connection, because the
-            server has just closed it, is sent once more on a new one (RFC 9110, 9.2.2).
+        pool: closes the connection with its other ones, and may have one that waits. A request
+            that gets no byte of an answer on such a one, because the server has just closed it,
+            is sent once more on a new one (RFC 9110, 9.2.2).
+        keep: let the pool keep the connection for the next request, after a whole answer, and
+            take one that it has kept: for lists. A watch wants one of its own.
 
     Raises:
         DisconnectedError: no connection (`refused` when nobody listens), none within
@@ -482,11 +505,14 @@ async def stream(
         ValueError: the URL or a header can't be sent.
     """
     target, request = _request(url, headers, ssl, server_hostname, unix_socket)
-    connection = None if pool is None else pool._take(target)  # noqa: SLF001 - of this module
+    if pool is None:
+        pool, keep = ConnectionPool(clock), False
+    connection = pool.find(target) if keep else None
     is_reused = connection is not None
     while True:
         if connection is None:
             connection = await _connect(target, clock, connect_timeout)
+        pool.use(connection)
         try:
             connection.send(request)
             try:
@@ -504,10 +530,7 @@ async def stream(
                 yield Response(connection)
                 break
         finally:
-            if pool is None:
-                connection.abort()
-            else:
-                pool._give(target, connection)  # noqa: SLF001 - of this module
+            pool.give(connection, keep=keep)
         connection = None
 
 
