@@ -8,7 +8,7 @@ import msgspec
 
 from listwatch.errors import ListWatchError
 from listwatch.observe.templates.template import Template
-from listwatch.selector import parse_field_selector, parse_label_selector
+from listwatch.selector import SelectorError, parse_field_selector, parse_label_selector
 
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -124,7 +124,6 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises:
             UsageError: options that are wrong or don't go together.
-            SelectorError: a selector that can't be read.
             CommandNotFoundError: a command that is nowhere.
             CommandNotExecutableError: a command that can't be executed.
         """
@@ -138,8 +137,14 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--all-namespaces and --namespace exclude each other")
         if self.names_dry_run and not self.names_command:
             raise UsageError("--names-dry-run needs --names")
-        parse_label_selector(self.selector)
-        parse_field_selector(self.field_selector)
+        for option, parse, text in (
+            ("--selector", parse_label_selector, self.selector),
+            ("--field-selector", parse_field_selector, self.field_selector),
+        ):
+            try:
+                parse(text)
+            except SelectorError as error:
+                raise UsageError(f"{option}={text}: {error}") from error
         for command in (self.command, self.delete_command, self.names_command):
             if command:
                 find_command(command[0])

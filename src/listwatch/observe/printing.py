@@ -113,8 +113,8 @@ class Printer:
         lines = difflib.unified_diff(
             _yaml(old, hide_secrets=True).splitlines(keepends=True),
             _yaml(new, hide_secrets=True).splitlines(keepends=True),
-            f"{change.key} {old.resource_version if old else ''}".rstrip() + "\n",
-            f"{change.key} {new.resource_version if new else ''}".rstrip() + "\n",
+            f"{change.key} {old.resource_version if old else ''}".rstrip(),
+            f"{change.key} {new.resource_version if new else ''}".rstrip(),
             lineterm="\n",
         )
         return "".join(self._paint_line(line) for line in lines)

@@ -30,13 +30,12 @@ from listwatch.observe.printing import Printer
 from listwatch.observe.reaction import Reaction
 from listwatch.observe.server import serve
 from listwatch.observe.templates.template import TemplateSyntaxError
-from listwatch.selector import SelectorError
 
 
 def exit_code(error: BaseException) -> int:
     """Return the exit code that stands for an error."""
     kinds: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
-        (2, (UsageError, TemplateSyntaxError, SelectorError)),
+        (2, (UsageError, TemplateSyntaxError)),
         (3, (ConfigError,)),
         (4, (DisconnectedError, TimeoutError)),
         (5, (UnauthorizedError,)),

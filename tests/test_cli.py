@@ -1,0 +1,129 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from listwatch import cli
+
+
+def _run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "listwatch.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", **env},
+    )
+
+
+def test_version_and_help_load_no_subcommand() -> None:
+    program = (
+        "import sys\nfrom listwatch import cli\n"
+        "try:\n    cli.main(['--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "import json; print('MODULES', json.dumps(sorted(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "observe" in done.stdout
+    assert "apiserver" in done.stdout
+    modules = json.loads(done.stdout.partition("MODULES ")[2])
+    assert not {"aiohttp", "yaml", "msgspec", "rich", "prometheus_client"} & set(modules)
+    version = _run("--version")
+    assert version.returncode == 0
+    assert version.stdout.startswith("listwatch, version ")
+
+
+def test_importing_the_package_is_cheap() -> None:
+    program = (
+        "import resource, time\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "import listwatch\n"
+        "after = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,"
+        " int(next(line for line in open('/proc/self/status') if 'VmHWM' in line).split()[1])"
+        " / 1024)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    seconds, megabytes = map(float, done.stdout.split())
+    assert seconds <= 0.1
+    assert megabytes <= 25
+
+
+def test_the_help_of_observe_has_the_exit_codes() -> None:
+    done = _run("observe", "--help")
+    assert done.returncode == 0
+    assert "127  a command is not there" in done.stdout
+    assert "[-- COMMAND [ARG]...]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["observe"], 2, "you must specify at least one argument containing the resource"),
+        (["observe", "pods", "--names", "echo"], 2, "--delete and --names must both be specified"),
+        (["observe", "pods", "--exit-after", "soon"], 2, "'soon' is no duration"),
+        (["observe", "pods", "--parallel", "0"], 2, "--parallel"),
+        (["observe", "pods", "-o", "xml", "--template", "x"], 2, "--output=xml: unknown format"),
+        (["observe", "pods", "--template", "{.a"], 2, "unclosed action"),
+        (["observe", "pods", "-o", "go-template", "--template", "{{x}}"], 2, '"x" not defined'),
+        (["observe", "pods", "-o", "jsonpath-file", "--template", "/no"], 2, "/no"),
+        (["observe", "pods", "-o", "json", "--", "true"], 2, "so it takes no command"),
+        (["observe", "pods", "-l", "a=b=c"], 2, "a=b=c"),
+        (["observe", "pods", "--max-deletes", "all"], 2, "'all' is no limit"),
+        (["observe", "pods", "--", "no-such-command"], 127, "no-such-command: no such command"),
+        (["observe", "pods", "--", "/etc/passwd"], 126, "/etc/passwd: not an executable file"),
+        (["observe", "pods", "--kubeconfig", "/no/such"], 3, "/no/such"),
+        (["nonsense"], 2, "nonsense"),
+        (["observe", "--nonsense"], 2, "--nonsense"),
+    ],
+)
+def test_mistakes_are_told_clearly_each_with_its_exit_code(
+    arguments: list[str], code: int, words: str
+) -> None:
+    done = _run(*arguments)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_broken_kubeconfig_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("{not yaml: [")
+    done = _run("observe", "pods", KUBECONFIG=str(config))
+    assert done.returncode == 3
+    assert str(config) in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unreachable_server_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    config.write_text(
+        json.dumps(
+            {
+                "clusters": [cluster],
+                "contexts": [context],
+                "users": [{"name": "u", "user": {}}],
+                "current-context": "c",
+            }
+        )
+    )
+    done = _run("observe", "pods", KUBECONFIG=str(config))
+    assert done.returncode == 4
+    assert "127.0.0.1:9" in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unknown_command_name_gives_no_command() -> None:
+    context = cli.cli.make_context("listwatch", [], resilient_parsing=True)
+    assert cli.cli.get_command(context, "nothing") is None
+    assert cli.cli.list_commands(context) == ["apiserver", "observe"]
