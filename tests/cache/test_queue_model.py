@@ -64,7 +64,7 @@ class Consumer:
             self.story.apply([d for d in batch if d.key not in again])
             raise
         except ValueError:
-            self.story.settled([d.key for d in batch])
+            self.story.settled(batch)
             self.story.failed = True
             raise
         else:
@@ -161,7 +161,7 @@ class Story:
         for deltas in batch:
             for delta in deltas:
                 self.apply_one(deltas.key, delta)
-        self.settled([deltas.key for deltas in batch])
+        self.settled(batch)
 
     def apply_one(self, key: str, delta: Delta) -> None:
         old = self.store.get_by_key(key)
@@ -188,8 +188,8 @@ class Story:
         if not self.failed:
             assert {obj.key: obj for obj in self.store.list()} == self.positions[version]
 
-    def settled(self, keys: Sequence[str]) -> None:
-        self.initial.difference_update(keys)
+    def settled(self, batch: Sequence[Deltas]) -> None:
+        self.initial.difference_update(d.key for d in batch if d.is_in_initial_list)
 
     async def step(self, operation: tuple[object, ...]) -> None:
         match operation:

@@ -287,25 +287,34 @@ class DeltaFIFO(FIFO):
     def _take(self, limit: int) -> Sequence[Deltas]:
         items = self._items
         in_process = self._in_process
-        batch: list[Deltas] = []
         while items:
             key, deltas = items.popitem(last=False)
             if key in in_process:
                 self._behind[key] = deltas
                 continue
-            if batch and deltas.is_in_initial_list is not batch[0].is_in_initial_list:
+            in_process[key] = deltas
+            self._pops += 1
+            deltas.since = self._now()
+            return (deltas,) if limit == 1 else self._take_more(deltas, limit)
+        return ()
+
+    def _take_more(self, first: Deltas, limit: int) -> Sequence[Deltas]:
+        items = self._items
+        in_process = self._in_process
+        batch = [first]
+        while items and len(batch) < limit:
+            key, deltas = items.popitem(last=False)
+            if key in in_process:
+                self._behind[key] = deltas
+                continue
+            if deltas.is_in_initial_list is not first.is_in_initial_list:
                 items[key] = deltas
                 items.move_to_end(key, last=False)
                 break
-            batch.append(deltas)
             in_process[key] = deltas
-            if len(batch) == limit:
-                break
-        if batch:
-            self._pops += len(batch)
-            now = self._now()
-            for deltas in batch:
-                deltas.since = now
+            deltas.since = first.since
+            batch.append(deltas)
+        self._pops += len(batch) - 1
         return tuple(batch)
 
     def _finish(self, batch: Sequence[Deltas]) -> None:
