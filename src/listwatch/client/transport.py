@@ -243,7 +243,7 @@ class _Connection(asyncio.Protocol):
         """Return the pieces of the body that have come; an empty list is its end."""
         while not self._pieces:
             if self.complete:
-                return self._pieces
+                return []
             if self._error is not None:
                 raise self._error
             await self._wait()
@@ -360,22 +360,23 @@ class Response:
         return self
 
     async def __anext__(self) -> list[bytes]:
-        decoder = self._decoder
-        if decoder is not None:
-            return await self._next_decoded(decoder)
-        pieces = await self._connection.read_pieces()
+        pieces = await self.read_pieces()
         if not pieces:
             raise StopAsyncIteration
         return pieces
 
-    async def _next_decoded(self, decoder: _Decoder) -> list[bytes]:
+    async def read_pieces(self) -> list[bytes]:
+        """Return what a step of the iteration gives; an empty list is the end of the body."""
+        decoder = self._decoder
+        if decoder is None:
+            return await self._connection.read_pieces()
         if decoder.is_behind:  # one large step in a turn of the event loop
             await asyncio.sleep(0)
         while not (decoded := decoder.decode()):
             pieces = await self._connection.read_pieces()
             if not pieces:
                 decoder.finish()
-                raise StopAsyncIteration
+                break
             decoder.feed(pieces)
         return decoded
 
