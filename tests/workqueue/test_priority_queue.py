@@ -242,6 +242,14 @@ async def test_a_time_that_never_comes_is_refused_and_changes_nothing(
     assert (state.depth, state.waiting, state.retries, queue._priority) == (0, 0, 0, {})
 
 
+async def test_waits_ended_by_an_add_leave_little_behind(queue: PriorityQueue[str]) -> None:
+    for number in range(1000):
+        queue.add_after(f"{number}", 60)
+        queue.add(f"{number}")
+    assert (queue.statistics().waiting, len(queue)) == (0, 1000)
+    assert len(queue._heap) <= 64
+
+
 # Ageing
 
 

@@ -68,6 +68,34 @@ async def test_an_item_added_while_processed_is_queued_again_at_done_and_not_bef
     assert await take_all(queue) == ["b", "a"]
 
 
+async def test_an_item_added_while_processed_wakes_a_waiting_worker_at_done(
+    queue: WorkQueue[str], clock: FakeClock
+) -> None:
+    queue.add("a")
+    await queue.get()
+    getting = asyncio.ensure_future(queue.get())
+    await clock.settle()
+    queue.add("a")
+    await clock.settle()
+    assert not getting.done()
+    queue.done("a")
+    assert await getting == "a"
+
+
+async def test_a_woken_get_cancelled_after_its_item_was_stolen_wakes_nobody(
+    queue: WorkQueue[str], clock: FakeClock
+) -> None:
+    first, second = (asyncio.ensure_future(queue.get()) for _ in range(2))
+    await clock.settle()
+    queue.add("a")
+    assert await queue.get() == "a"
+    first.cancel()
+    await clock.settle()
+    assert (first.cancelled(), queue.statistics().idle_workers) == (True, 1)
+    queue.add("b")
+    assert await second == "b"
+
+
 async def test_a_done_item_is_not_queued_again_by_itself(queue: WorkQueue[str]) -> None:
     queue.add("a")
     queue.done(await queue.get())
@@ -656,6 +684,16 @@ async def test_a_drain_drops_the_waiting_items_if_asked(
     with pytest.raises(QueueClosedError):
         await getting
     assert clock.next_timer is None
+
+
+async def test_a_second_drain_that_drops_the_waiting_items_ends_the_first_too(
+    queue: WorkQueue[str], clock: FakeClock
+) -> None:
+    queue.add_after("a", 5)
+    first = asyncio.ensure_future(queue.shut_down_with_drain())
+    await clock.settle()
+    assert await queue.shut_down_with_drain(drop_waiting=True) is True
+    assert await first is True
 
 
 async def test_a_drain_out_of_time_says_what_is_left_and_shuts_down(

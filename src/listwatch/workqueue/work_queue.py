@@ -324,6 +324,7 @@ class WorkQueue(Generic[K]):
         if not self._waiting:
             self._wake_all()
         if self._is_idle():
+            self._finish_drain()  # dropping the waiting items may have ended an earlier call's
             return True
         drained: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._drainers.append(drained)
