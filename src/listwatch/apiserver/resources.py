@@ -147,8 +147,8 @@ class ResourceTable:
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
-        #: raised by each change, so that what is derived from the table can be kept until then
-        self.generation = 0
+        #: the OpenAPI documents made of this table, until it changes
+        self.documents: dict[str, bytes] | None = None
         self._by_path: dict[tuple[str, str, str], Resource] = {}
         self._versions: dict[str, list[str]] = {"": ["v1"]}
         for group in _GROUP_ORDER:
@@ -190,7 +190,7 @@ class ResourceTable:
 
     def set_custom(self, group: str, name: str, resources: Iterable[Resource]) -> None:
         """Serve these versions of a custom resource in place of what was served under its name."""
-        self.generation += 1
+        self.documents = None
         for key in [key for key in self._by_path if key[0] == group and key[2] == name]:
             del self._by_path[key]
         for resource in resources:
