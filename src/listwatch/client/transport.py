@@ -7,6 +7,7 @@ cookies. Needs the extra `listwatch[httptools]`.
 """
 
 import asyncio
+import os
 import re
 import socket
 import zlib
@@ -63,7 +64,7 @@ class Target(msgspec.Struct, frozen=True):
     unix_socket: str | None
 
     def __str__(self) -> str:
-        return self.unix_socket or self.authority
+        return self.unix_socket or f"{'https' if self.ssl else 'http'}://{self.authority}"
 
 
 class _Connection(asyncio.Protocol):
@@ -157,9 +158,11 @@ class _Connection(asyncio.Protocol):
             if self._ends_with_connection and exc is None:
                 self.complete = True
             elif self.unanswered:
-                self._error = DisconnectedError(f"{self.target}: closed without an answer")
+                self._error = DisconnectedError(f"{self.target}: the server closed the connection")
             else:
-                self._error = DisconnectedError(f"{self.target}: connection cut in mid-answer")
+                self._error = DisconnectedError(
+                    f"{self.target}: the connection broke within an answer"
+                )
             if self._error is not None:
                 self._error.__cause__ = exc
         self._wake()
@@ -606,7 +609,7 @@ async def _look_up(target: Target) -> list[str]:
                 target.host, target.port, type=kind
             )
     except socket.gaierror as error:
-        raise DisconnectedError(f"{target}: unknown host: {error.strerror}") from error
+        raise DisconnectedError(f"{target}: the host is unknown: {error.strerror}") from error
     return [str(address[4][0]) for address in found]
 
 
@@ -637,15 +640,22 @@ async def _open(target: Target, address: str | None) -> _Connection:
         raise
     except SSLCertVerificationError as error:
         raise DisconnectedError(
-            f"{target}: the server's certificate is not trusted: {error.verify_message}"
+            f"{target}: the server's certificate is not trusted: {error.verify_message}; check "
+            "certificate-authority and tls-server-name"
         ) from error
     except SSLError as error:
         raise DisconnectedError(f"{target}: no TLS: {error.reason or error}") from error
     except (ConnectionRefusedError, FileNotFoundError) as error:
-        raise DisconnectedError(f"{target}: connection refused", refused=True) from error
+        words = _reason(error)
+        raise DisconnectedError(f"{target}: no connection: {words}", refused=True) from error
     except OSError as error:
-        raise DisconnectedError(f"{target}: no connection: {error.strerror or error}") from error
+        raise DisconnectedError(f"{target}: no connection: {_reason(error)}") from error
     return connection
+
+
+def _reason(error: OSError) -> str:
+    # The event loop's own words for an error with a number only repeat the address.
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _find_dead_hosts(sock: socket.socket | None) -> None:
