@@ -74,7 +74,7 @@ def serve(listener: socket.socket, objects: Sequence[bytes], count: int) -> None
             return
         with connection:
             request = connection.recv(65536)
-            parts = watch_parts if b"watch" in request else list_parts
+            parts = watch_parts if b"watch=" in request else list_parts
             for part in parts(objects, count):
                 connection.sendall(part)
 
