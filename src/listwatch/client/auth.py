@@ -9,6 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from listwatch.client.config import Config, Impersonation
+from listwatch.clock import Clock
 from listwatch.errors import ConfigError
 
 
@@ -165,19 +166,24 @@ def impersonation_headers(who: Impersonation) -> list[tuple[str, str]]:
     return headers
 
 
-def make_authenticator(config: Config) -> Authenticator:
+def make_authenticator(config: Config, clock: Clock) -> Authenticator:
     """Return the source of the credentials that a configuration asks for.
+
+    A token or password that stands in the configuration comes before a plugin, as in client-go.
 
     Raises:
         ConfigError: the configuration contradicts itself.
     """
+    if config.token or config.token_file or config.username:
+        return ConfiguredAuthenticator(config)
     if config.exec is not None:
-        raise ConfigError(
-            f"{config.source}: exec plugins are not supported yet ({config.exec.command}); "
-            "use a token or a client certificate"
-        )
+        from listwatch.client.exec_plugin import ExecAuthenticator  # noqa: PLC0415 - rarely needed
+
+        return ExecAuthenticator(config, clock)
     if config.oidc is not None:
-        raise ConfigError(f"{config.source}: the auth-provider oidc is not supported yet")
+        from listwatch.client.oidc import OIDCAuthenticator  # noqa: PLC0415 - rarely needed
+
+        return OIDCAuthenticator(config, clock)
     return ConfiguredAuthenticator(config)
 
 

@@ -44,7 +44,10 @@ class OIDCConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         issuer_url: whose `/.well-known/openid-configuration` names the token endpoint.
         certificate_authority: a PEM file, and `certificate_authority_data` PEM bytes, to trust
-            for the issuer beside the system's.
+            for the issuer in place of the system's.
+        kubeconfig: the file that new tokens are written to, since an issuer may let a refresh
+            token be used only once; empty for none.
+        user: the name of the file's entry.
     """
 
     issuer_url: str = ""
@@ -54,6 +57,8 @@ class OIDCConfig(msgspec.Struct, frozen=True, kw_only=True):
     refresh_token: str = ""
     certificate_authority: str = ""
     certificate_authority_data: bytes = b""
+    kubeconfig: str = ""
+    user: str = ""
 
     def __repr__(self) -> str:
         return f"OIDCConfig(issuer_url={self.issuer_url!r}, client_id={self.client_id!r})"

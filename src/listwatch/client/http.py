@@ -113,7 +113,9 @@ class HTTP:
     ) -> None:
         self.config = config
         self._clock = Clock() if clock is None else clock
-        self._auth = make_authenticator(config) if authenticator is None else authenticator
+        self._auth = (
+            make_authenticator(config, self._clock) if authenticator is None else authenticator
+        )
         self._base, self._host, self._is_tls = _base_url(config)
         self._headers = [
             ("User-Agent", user_agent(config)),

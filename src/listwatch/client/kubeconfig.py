@@ -3,6 +3,8 @@
 import base64
 import binascii
 import os
+import stat
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -400,4 +402,42 @@ def _oidc(user: _Entry) -> OIDCConfig:
         refresh_token=entry.text("refresh-token"),
         certificate_authority=entry.path("idp-certificate-authority"),
         certificate_authority_data=entry.data("idp-certificate-authority-data"),
+        kubeconfig=str(user.file),
+        user=user.name,
     )
+
+
+def save_tokens(kubeconfig: Path, user: str, *, id_token: str, refresh_token: str) -> None:
+    """Write the renewed tokens of an OIDC user back to a kubeconfig file, as kubectl does.
+
+    The file is replaced in one step and keeps its mode; like kubectl it waits for nobody and
+    loses comments. May be called from any thread.
+
+    Raises:
+        ConfigError: the file is being written by somebody else, or can't be read or written.
+    """
+    path = kubeconfig.resolve()
+    lock = path.with_name(f"{path.name}.lock")  # client-go's, tools/clientcmd/config.go
+    try:
+        os.close(os.open(lock, os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError as error:
+        raise ConfigError(f"{lock} can't be made: {error.strerror}") from None
+    try:
+        loaded = _parse(path, path.read_text(encoding="utf-8"))
+        for entry in loaded.get("users") or ():
+            if entry.get("name") == user:
+                settings = entry["user"]["auth-provider"]["config"]
+                settings["id-token"], settings["refresh-token"] = id_token, refresh_token
+                break
+        else:
+            raise ConfigError(f"{path}: user {user!r} is gone")
+        descriptor, new = tempfile.mkstemp(prefix=path.name, dir=path.parent)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            yaml.safe_dump(loaded, file, sort_keys=False)
+        Path(new).chmod(stat.S_IMODE(path.stat().st_mode))
+        Path(new).replace(path)
+    except (OSError, KeyError, TypeError) as error:
+        words = getattr(error, "strerror", None) or f"user {user!r} has changed"
+        raise ConfigError(f"{path} can't be updated: {words}") from None
+    finally:
+        lock.unlink(missing_ok=True)

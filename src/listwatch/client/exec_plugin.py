@@ -1,0 +1,248 @@
+"""Credentials from a plugin: a command of the user's that prints them (KEP-541)."""
+
+import asyncio
+import base64
+import json
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from listwatch.client.auth import Certificate, ConfiguredAuthenticator, Credentials
+from listwatch.client.config import Config, ExecConfig
+from listwatch.clock import Clock
+from listwatch.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that a plugin may take; one that may ask the user gets longer.
+TIMEOUT: Final = 60.0
+INTERACTIVE_TIMEOUT: Final = 600.0
+#: Seconds before its end at which a credential is renewed, at most a quarter of its life.
+_AHEAD: Final = 60.0
+#: Seconds between tries to renew a credential that is still good.
+_HOLD_OFF: Final = 10.0
+#: Bytes of a plugin's output that are read.
+_MAX_OUTPUT: Final = 2**20
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    token: str | None = None
+    client_certificate_data: str | None = None
+    client_key_data: str | None = None
+    expiration_timestamp: datetime | None = None
+
+
+class _ExecCredential(msgspec.Struct, rename="camel"):
+    kind: str = ""
+    api_version: str = ""
+    status: _Status | None = None
+
+
+class ExecAuthenticator:
+    """Runs a credential plugin when its last credential nears its end or was refused.
+
+    Many requests at once share one run. A plugin that fails is an error of each request: none is
+    ever sent without credentials; while the last credential is still good, the failure is logged
+    and the credential is used. Belongs to one event loop.
+    """
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        if config.exec is None:
+            raise ValueError("the configuration has no exec plugin")
+        self._config = config
+        self._plugin: ExecConfig = config.exec
+        self._configured = ConfiguredAuthenticator(config)  # whose certificate is shown as well
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._current: Credentials | None = None
+        self._due: float | None = None  # when to renew, and when the end comes, by the wall clock
+        self._end: float | None = None
+        self._not_before = 0.0
+
+    async def credentials(self) -> Credentials:
+        """Return the last credential, renewed if it is time.
+
+        Raises:
+            ConfigError: the plugin failed; the message says how, and what its user wrote for the
+                case that the command is missing.
+        """
+        async with self._lock:
+            current = self._current
+            if current is not None and not self._is_due():
+                return current
+            try:
+                return await self._renew()
+            except ConfigError as error:
+                if current is None or self._has_ended():
+                    raise
+                _log.warning("%s; the last credential is still good and is used", error)
+                self._not_before = self._clock.now() + _HOLD_OFF
+                return current
+
+    async def renew(self, refused: Credentials) -> bool:
+        """Run the plugin anew, unless that has happened since the refused request was sent."""
+        async with self._lock:
+            if self._current is not None and self._current != refused:
+                return True
+            await self._renew()
+            return self._current != refused
+
+    def _is_due(self) -> bool:
+        return (
+            self._due is not None
+            and self._clock.time() >= self._due
+            and (self._has_ended() or self._clock.now() >= self._not_before)
+        )
+
+    def _has_ended(self) -> bool:
+        return self._end is not None and self._clock.time() >= self._end
+
+    async def _renew(self) -> Credentials:
+        output = await self._run()
+        status = self._parse(output)
+        now = self._clock.time()
+        end = None
+        if status.expiration_timestamp is not None:
+            stamp = status.expiration_timestamp
+            end = (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp()
+            if end <= now:
+                raise self._error("returned a credential that has expired; check the clock")
+        certificate: Certificate | None
+        if status.client_certificate_data and status.client_key_data:
+            certificate = Certificate(
+                status.client_certificate_data.encode(), status.client_key_data.encode()
+            )
+        else:
+            certificate = (await self._configured.credentials()).certificate
+        authorization = f"Bearer {status.token}" if status.token else ""
+        self._end = end
+        self._due = None if end is None else end - min(_AHEAD, (end - now) / 4)
+        self._current = Credentials(authorization, certificate)
+        return self._current
+
+    def _error(self, words: str) -> ConfigError:
+        return ConfigError(f"the exec plugin {self._plugin.command!r} {words}")
+
+    def _parse(self, output: bytes) -> _Status:
+        try:
+            credential = msgspec.json.decode(output, type=_ExecCredential)
+        except (msgspec.DecodeError, RecursionError):
+            # The output may hold a secret, so it is not shown.
+            raise self._error("printed no ExecCredential") from None
+        expected = ("ExecCredential", self._plugin.api_version)
+        if (credential.kind, credential.api_version) != expected:
+            got = f"{credential.kind or 'something'} of {credential.api_version or 'no version'}"
+            raise self._error(f"printed {got}, not {expected[0]} of {expected[1]}")
+        status = credential.status
+        if status is None or not (status.token or status.client_certificate_data):
+            raise self._error("returned neither a token nor a certificate")
+        if bool(status.client_certificate_data) != bool(status.client_key_data):
+            raise self._error("returned a certificate or a key without the other")
+        return status
+
+    def _is_interactive(self) -> bool:
+        mode = self._plugin.interactive_mode
+        if mode == "Never":
+            return False
+        has_terminal = sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
+        if mode == "Always" and not has_terminal:
+            raise self._error("needs a terminal (interactiveMode Always), and there is none")
+        return has_terminal
+
+    async def _run(self) -> bytes:
+        interactive = self._is_interactive()
+        plugin = self._plugin
+        environ = {
+            **os.environ,
+            **plugin.env,
+            "KUBERNETES_EXEC_INFO": json.dumps(self._info(interactive=interactive)),
+        }
+        try:
+            process = await asyncio.create_subprocess_exec(
+                plugin.command,
+                *plugin.args,
+                stdin=None if interactive else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=None if interactive else asyncio.subprocess.PIPE,
+                env=environ,
+                # Its own group, so that what it starts ends with it; a terminal needs ours.
+                start_new_session=not interactive,
+            )
+        except (OSError, ValueError) as error:
+            hint = " ".join(plugin.install_hint.split())
+            reason = getattr(error, "strerror", None) or "it can't be run"
+            raise self._error(f"does not start: {reason}{f'; {hint}' if hint else ''}") from None
+        limit = INTERACTIVE_TIMEOUT if interactive else TIMEOUT
+        try:
+            async with self._clock.timeout(limit):
+                async with asyncio.TaskGroup() as tasks:
+                    reading = tasks.create_task(_read(process.stdout))
+                    complaining = tasks.create_task(_read(process.stderr))
+                code = await process.wait()
+        except TimeoutError:
+            raise self._error(f"has not ended within {limit:g} s") from None
+        finally:
+            await _end(process, has_group=not interactive)
+        if code:
+            last = complaining.result().decode("utf-8", "replace").strip().rpartition("\n")[2][:300]
+            raise self._error(f"failed with exit code {code}{f': {last}' if last else ''}")
+        return reading.result()
+
+    def _info(self, *, interactive: bool) -> dict[str, Any]:
+        spec: dict[str, Any] = {"interactive": interactive}
+        if self._plugin.provide_cluster_info:
+            spec["cluster"] = self._cluster()
+        return {
+            "apiVersion": self._plugin.api_version,
+            "kind": "ExecCredential",
+            "spec": spec,
+        }
+
+    def _cluster(self) -> dict[str, Any]:
+        config = self._config
+        authority = config.certificate_authority_data
+        if not authority and config.certificate_authority:
+            try:
+                with open(config.certificate_authority, "rb") as file:  # noqa: PTH123 - one read
+                    authority = file.read()
+            except OSError as error:
+                raise ConfigError(
+                    f"{config.certificate_authority} can't be read: {error.strerror}"
+                ) from None
+        cluster: dict[str, Any] = {
+            "server": config.server,
+            "tls-server-name": config.tls_server_name,
+            "insecure-skip-tls-verify": config.insecure_skip_tls_verify,
+            "certificate-authority-data": base64.b64encode(authority).decode(),
+            "proxy-url": config.proxy_url,
+            "disable-compression": config.disable_compression,
+            "config": self._plugin.config,
+        }
+        return {name: value for name, value in cluster.items() if value or name == "server"}
+
+
+async def _read(stream: asyncio.StreamReader | None) -> bytes:
+    """Read all of a stream, but keep only its beginning."""
+    if stream is None:
+        return b""
+    kept = b""
+    while piece := await stream.read(2**16):
+        kept += piece[: max(0, _MAX_OUTPUT - len(kept))]
+    return kept
+
+
+async def _end(process: asyncio.subprocess.Process, *, has_group: bool) -> None:
+    """Make sure that the process is gone and waited for, also when we are cancelled."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            if has_group:
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+    await process.wait()

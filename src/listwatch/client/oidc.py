@@ -1,0 +1,183 @@
+"""An OIDC user of a kubeconfig: an id token as bearer, renewed by its refresh token.
+
+As kubectl's `auth-provider: {name: oidc}` (client-go `plugin/pkg/client/auth/oidc/oidc.go`).
+"""
+
+import asyncio
+import base64
+import binascii
+import json
+import logging
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+import aiohttp
+import msgspec
+
+from listwatch.client.auth import Credentials
+from listwatch.client.config import Config, OIDCConfig
+from listwatch.client.kubeconfig import save_tokens
+from listwatch.client.tls import make_ssl_context
+from listwatch.clock import Clock
+from listwatch.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+#: Seconds before its end at which an id token is renewed.
+_AHEAD: Final = 10.0
+#: Seconds for each of the two requests to the issuer.
+_TIMEOUT: Final = 30.0
+_MAX_ANSWER: Final = 2**20
+
+
+class OIDCAuthenticator:
+    """Sends the id token, and asks the issuer for another when it nears its end.
+
+    Many requests at once share one renewal. Belongs to one event loop.
+    """
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        if config.oidc is None:
+            raise ValueError("the configuration has no OIDC user")
+        self._config = config
+        self._oidc: OIDCConfig = config.oidc
+        self._id_token = config.oidc.id_token
+        self._refresh_token = config.oidc.refresh_token
+        self._clock = clock
+        self._lock = asyncio.Lock()
+
+    async def credentials(self) -> Credentials:
+        """Return the id token, renewed if it is time.
+
+        Raises:
+            ConfigError: it has expired and can't be renewed.
+        """
+        async with self._lock:
+            end = _expiry(self._id_token) if self._id_token else 0.0
+            if end is not None and self._clock.time() >= end - _AHEAD:
+                await self._renew()
+            return Credentials(f"Bearer {self._id_token}")
+
+    async def renew(self, refused: Credentials) -> bool:
+        """Ask the issuer for another id token, unless there is one already."""
+        async with self._lock:
+            if Credentials(f"Bearer {self._id_token}") == refused:
+                if not self._refresh_token:
+                    return False
+                await self._renew()
+            return Credentials(f"Bearer {self._id_token}") != refused
+
+    def _error(self, words: str) -> ConfigError:
+        return ConfigError(f"the OIDC issuer {self._oidc.issuer_url or '(not set)'} {words}")
+
+    async def _renew(self) -> None:
+        if not self._refresh_token or not self._oidc.issuer_url:
+            raise ConfigError(
+                f"{self._config.source}: the id token has expired, and there is no refresh-token "
+                "and idp-issuer-url to renew it; log in anew"
+            )
+        answer = await self._ask()
+        token = answer.get("id_token")
+        if not isinstance(token, str) or not token:
+            raise self._error("returned no id_token; log in anew")
+        renewed = answer.get("refresh_token")
+        refresh_token = renewed if isinstance(renewed, str) and renewed else self._refresh_token
+        self._id_token, self._refresh_token = token, refresh_token
+        if self._oidc.kubeconfig:
+            try:
+                await asyncio.to_thread(
+                    save_tokens,
+                    Path(self._oidc.kubeconfig),
+                    self._oidc.user,
+                    id_token=token,
+                    refresh_token=refresh_token,
+                )
+            except ConfigError as error:
+                _log.warning("the renewed tokens are not saved: %s", error)
+
+    async def _ask(self) -> dict[str, Any]:
+        oidc = self._oidc
+        trust = Config(
+            server=oidc.issuer_url,
+            certificate_authority=oidc.certificate_authority,
+            certificate_authority_data=oidc.certificate_authority_data,
+            source=self._config.source,
+        )
+        context = make_ssl_context(trust, None)
+        connector = aiohttp.TCPConnector(ssl=context)
+        async with aiohttp.ClientSession(
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        ) as session:
+            url = oidc.issuer_url.rstrip("/") + "/.well-known/openid-configuration"
+            endpoint = (await self._json(session, "GET", url)).get("token_endpoint")
+            if not isinstance(endpoint, str) or urlsplit(endpoint).scheme not in {"http", "https"}:
+                raise self._error("names no token_endpoint")
+            if url.startswith("https:") and not endpoint.startswith("https:"):
+                raise self._error("names a token_endpoint without TLS")
+            form = {"grant_type": "refresh_token", "refresh_token": self._refresh_token}
+            pair = f"{quote(oidc.client_id, safe='')}:{quote(oidc.client_secret, safe='')}"
+            basic = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+            # RFC 6749, 2.3.1: the client's password in the header, or in the body where the
+            # issuer takes it only there.
+            answer = await self._json(session, "POST", endpoint, form, basic, tolerate=True)
+            if "id_token" not in answer:
+                form |= {"client_id": oidc.client_id, "client_secret": oidc.client_secret}
+                answer = await self._json(session, "POST", endpoint, form)
+            return answer
+
+    async def _json(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        url: str,
+        form: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+        *,
+        tolerate: bool = False,
+    ) -> dict[str, Any]:
+        sent = {**(headers or {}), "Accept": "application/json"}
+        if form is not None:
+            sent["Content-Type"] = "application/x-www-form-urlencoded"
+        try:
+            async with (
+                self._clock.timeout(_TIMEOUT),
+                session.request(
+                    method,
+                    url,
+                    data=urlencode(form).encode() if form is not None else None,
+                    headers=sent,
+                    allow_redirects=False,
+                ) as response,
+            ):
+                body = await response.content.read(_MAX_ANSWER)
+                while not response.content.at_eof() and len(body) < _MAX_ANSWER:
+                    body += await response.content.read(_MAX_ANSWER)
+        except (aiohttp.ClientError, OSError) as error:
+            reason = "in time" if isinstance(error, TimeoutError) else f"({type(error).__name__})"
+            raise self._error(f"does not answer {reason}") from None
+        try:
+            answer = msgspec.json.decode(body, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError):
+            answer = {}
+        if response.status >= 300:
+            if tolerate and response.status in {400, 401}:
+                return {}
+            words = answer.get("error_description") or answer.get("error") or "without a reason"
+            raise self._error(f"refuses ({response.status}): {str(words)[:300]}; log in anew")
+        return answer
+
+
+def _expiry(token: str) -> float | None:
+    """Return the `exp` of a JWT, in seconds since 1970; None if it has none."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, binascii.Error, RecursionError):
+        return None
+    end = claims.get("exp") if isinstance(claims, dict) else None
+    return float(end) if isinstance(end, int | float) else None

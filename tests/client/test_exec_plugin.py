@@ -1,0 +1,334 @@
+"""A credential plugin is run as kubectl runs it, once for all, and its failure is an error."""
+
+import asyncio
+import json
+import os
+import select
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from listwatch.client.auth import Certificate
+from listwatch.client.config import Config, ExecConfig
+from listwatch.client.exec_plugin import ExecAuthenticator
+from listwatch.client.http import HTTP
+from listwatch.clock import Clock, FakeClock
+from listwatch.errors import ConfigError
+from listwatch.testing.scripted_server import ScriptedServer, respond
+
+V1 = "client.authentication.k8s.io/v1"
+V1BETA1 = "client.authentication.k8s.io/v1beta1"
+
+SCRIPT = """
+import json, os, sys
+here = os.path.dirname(os.path.abspath(__file__))
+with open(here + "/runs", "a") as runs:
+    runs.write(json.dumps({
+        "args": sys.argv[1:],
+        "info": json.loads(os.environ["KUBERNETES_EXEC_INFO"]),
+        "env": os.environ.get("PLUGIN_ENV"),
+        "stdin": sys.stdin.read(),
+    }) + "\\n")
+exec(open(here + "/answer").read())
+"""
+
+
+class Plugin:
+    """A plugin that does what the file `answer` says, and notes how it was run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.script = directory / "plugin.py"
+        self.script.write_text(SCRIPT)
+        (directory / "runs").touch()
+
+    def answers(self, status: object, version: str = V1) -> None:
+        self.does(printing(apiVersion=version, status=status))
+
+    def does(self, code: str) -> None:
+        (self.directory / "answer").write_text(code)
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.directory / "runs").read_text().splitlines()]
+
+    def config(
+        self, server: str = "https://api", *, exec_: dict[str, Any] | None = None, **more: Any
+    ) -> Config:
+        settings: dict[str, Any] = {
+            "command": sys.executable,
+            "interactive_mode": "Never",
+            "args": (str(self.script), "get-token"),
+            **(exec_ or {}),
+        }
+        return Config(server=server, exec=ExecConfig(**settings), **more)
+
+
+EXEC_FIELDS}
+        return Config(server=server, exec=ExecConfig(command=sys.executable, **settings), **more)
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Plugin:
+    return Plugin(tmp_path)
+
+
+async def test_a_plugin_is_told_what_it_needs(plugin: Plugin) -> None:
+    plugin.answers({"token": "t"})
+    config = plugin.config(
+        exec_={
+            "env": {"PLUGIN_ENV": "e"},
+            "provide_cluster_info": True,
+            "config": {"audience": "x"},
+        },
+        certificate_authority_data=b"PEM",
+        tls_server_name="name",
+    )
+    credentials = await ExecAuthenticator(config, Clock()).credentials()
+    assert credentials.authorization == "Bearer t"
+    assert plugin.runs == [
+        {
+            "args": ["get-token"],
+            "env": "e",
+            "stdin": "",
+            "info": {
+                "kind": "ExecCredential",
+                "apiVersion": V1,
+                "spec": {
+                    "interactive": False,
+                    "cluster": {
+                        "server": "https://api",
+                        "tls-server-name": "name",
+                        "certificate-authority-data": "UEVN",
+                        "config": {"audience": "x"},
+                    },
+                },
+            },
+        }
+    ]
+
+
+async def test_without_being_asked_nothing_is_told_of_the_cluster(plugin: Plugin) -> None:
+    plugin.answers({"token": "t"}, V1BETA1)
+    config = plugin.config(exec_={"api_version": V1BETA1})
+    await ExecAuthenticator(config, Clock()).credentials()
+    assert plugin.runs[0]["info"]["spec"] == {"interactive": False}
+
+
+async def test_many_requests_at_once_share_one_run(plugin: Plugin) -> None:
+    plugin.answers({"token": "t"})
+    source = ExecAuthenticator(plugin.config(), Clock())
+    async with asyncio.TaskGroup() as tasks:
+        asking = [tasks.create_task(source.credentials()) for _ in range(50)]
+    assert {task.result().authorization for task in asking} == {"Bearer t"}
+    assert len(plugin.runs) == 1
+
+
+async def test_a_credential_is_renewed_before_its_end(plugin: Plugin) -> None:
+    clock = FakeClock(time=1_700_000_000.0)  # 2023-11-14T22:13:20Z
+    source = ExecAuthenticator(plugin.config(), clock)
+    plugin.answers({"token": "a", "expirationTimestamp": "2023-11-14T22:23:20Z"})
+    assert (await source.credentials()).authorization == "Bearer a"
+    plugin.answers({"token": "b", "expirationTimestamp": "2023-11-14T22:24:00+00:00"})
+    clock.set_time(1_700_000_539)
+    assert (await source.credentials()).authorization == "Bearer a"
+    clock.set_time(1_700_000_540)
+    assert (await source.credentials()).authorization == "Bearer b"
+    plugin.answers({"token": "c"})
+    clock.set_time(1_700_000_640)
+    assert (await source.credentials()).authorization == "Bearer c"
+    clock.set_time(1_800_000_000)  # no end, no renewal
+    assert (await source.credentials()).authorization == "Bearer c"
+    assert len(plugin.runs) == 3
+
+
+async def test_while_a_credential_is_good_a_failing_renewal_is_logged_and_held_off(
+    plugin: Plugin, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock(time=1_700_000_000.0)
+    source = ExecAuthenticator(plugin.config(), clock)
+    plugin.answers({"token": "a", "expirationTimestamp": "2023-11-14T22:23:20Z"})
+    await source.credentials()
+    plugin.does("sys.exit('offline')")
+    clock.set_time(1_700_000_550)
+    for _ in range(3):
+        assert (await source.credentials()).authorization == "Bearer a"
+    assert len(plugin.runs) == 2
+    assert "offline; the last credential is still good" in caplog.text
+    await clock.advance(10)
+    assert (await source.credentials()).authorization == "Bearer a"
+    assert len(plugin.runs) == 3
+    clock.set_time(1_700_000_600)
+    with pytest.raises(ConfigError, match="offline"):
+        await source.credentials()
+
+
+async def test_a_refused_credential_is_renewed_once_for_all(
+    plugin: Plugin, server: ScriptedServer
+) -> None:
+    plugin.answers({"token": "old"})
+
+    def answer(request: bytes) -> object:
+        if b"Bearer new" in request:
+            return {}
+        plugin.answers({"token": "new"})
+        return respond(b"who?", code=401, type_="text/plain")
+
+    server.answers["/x"] = answer
+    async with HTTP(plugin.config(server.url)) as http, asyncio.TaskGroup() as tasks:
+        for _ in range(10):
+            tasks.create_task(http.request("GET", "/x"))
+    assert len(plugin.runs) == 2
+
+
+async def test_a_certificate_of_a_plugin_is_shown_and_renewed(plugin: Plugin) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    clock = FakeClock(time=1_700_000_000.0)
+
+    def hand_out(name: str, end: str) -> None:
+        leaf = authority.issue_cert(name)
+        plugin.answers(
+            {
+                "clientCertificateData": leaf.cert_chain_pems[0].bytes().decode(),
+                "clientKeyData": leaf.private_key_pem.bytes().decode(),
+                "expirationTimestamp": end,
+            }
+        )
+
+    async with ScriptedServer(ssl=context) as server:
+        server.answers["/x"] = {}
+        config = plugin.config(server.url, certificate_authority_data=authority.cert_pem.bytes())
+        async with HTTP(config, clock=clock) as http:
+            hand_out("one", "2023-11-14T22:23:20Z")
+            async with http.stream("/x", watch=True) as old:
+                await http.request("GET", "/x")
+                await http.request("GET", "/x")
+                assert server.connections == 2
+                hand_out("two", "2023-11-14T23:00:00Z")
+                clock.set_time(1_700_000_590)
+                await http.request("GET", "/x")
+                # A new certificate takes a new connection; what runs on the old one goes on.
+                assert server.connections == 3
+                assert await old.read() == b"{}"
+    assert len(plugin.runs) == 2
+
+
+async def test_a_plugins_token_goes_with_the_configured_certificate(
+    plugin: Plugin,
+) -> None:
+    plugin.answers({"token": "t"})
+    config = plugin.config(client_certificate_data=b"C", client_key_data=b"K")
+    credentials = await ExecAuthenticator(config, Clock()).credentials()
+    assert credentials.certificate == Certificate(b"C", b"K")
+
+
+def printing(**credential: Any) -> str:
+    whole = {"kind": "ExecCredential", "apiVersion": V1, **credential}
+    return f"print({json.dumps(whole)!r})"
+
+
+FAILURES = {
+    "exit": ("sys.exit('login first\\nno session')", "failed with exit code 1: no session"),
+    "silent exit": ("sys.exit(3)", "failed with exit code 3$"),
+    "no JSON": ("print('sw0rdfish')", "printed no ExecCredential"),
+    "another kind": ('print(\'{"kind":"Pod","apiVersion":"v1"}\')', "printed Pod of v1, not Exec"),
+    "another version": (
+        printing(apiVersion=V1BETA1),
+        f"printed ExecCredential of {V1BETA1}, not ExecCredential of {V1}",
+    ),
+    "nothing": (printing(status={}), "neither a token nor a certificate"),
+    "half a certificate": (
+        printing(status={"clientCertificateData": "x"}),
+        "without the other",
+    ),
+    "expired": (
+        printing(status={"token": "sw0rdfish", "expirationTimestamp": "2020-01-01T00:00:00Z"}),
+        "has expired; check the clock",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+async def test_a_failing_plugin_is_an_error_and_never_an_anonymous_request(
+    plugin: Plugin, server: ScriptedServer, case: str
+) -> None:
+    code, words = FAILURES[case]
+    plugin.does(code)
+    async with HTTP(plugin.config(server.url)) as http:
+        with pytest.raises(ConfigError, match=words) as caught:
+            await http.request("GET", "/x")
+    assert server.requests == []
+    assert "sw0rdfish" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_missing_plugin_tells_how_to_install_it() -> None:
+    exec_ = ExecConfig(
+        command="no-such-plugin",
+        install_hint="Install it:\n  apt install x",
+        interactive_mode="Never",
+    )
+    source = ExecAuthenticator(Config(server="https://x", exec=exec_), Clock())
+    with pytest.raises(
+        ConfigError,
+        match="'no-such-plugin' does not start: No such file or directory; Install it: apt ins",
+    ):
+        await source.credentials()
+
+
+async def test_a_plugin_that_needs_a_terminal_is_not_run_without_one(plugin: Plugin) -> None:
+    plugin.answers({"token": "t"})
+    config = plugin.config(exec_={"interactive_mode": "Always"})
+    with pytest.raises(ConfigError, match="needs a terminal"):
+        await ExecAuthenticator(config, Clock()).credentials()
+    assert plugin.runs == []
+
+
+async def test_a_plugin_that_hangs_is_given_up_with_all_it_started(plugin: Plugin) -> None:
+    told = fifo(plugin.directory)
+    plugin.does(
+        "import subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        f"open({str(told)!r}, 'w').write(str(child.pid)); time.sleep(600)"
+    )
+    clock = FakeClock()
+    source = ExecAuthenticator(plugin.config(), clock)
+    asking = asyncio.ensure_future(source.credentials())
+    child = os.pidfd_open(int(await asyncio.to_thread(told.read_text)))
+    try:
+        await clock.advance(61)
+        with pytest.raises(ConfigError, match="has not ended within 60 s"):
+            await asking
+        ended, _, _ = await asyncio.to_thread(select.select, [child], [], [], 10)
+        assert ended == [child]
+    finally:
+        os.close(child)
+
+
+async def test_cancelling_ends_the_plugin(plugin: Plugin) -> None:
+    told = fifo(plugin.directory)
+    plugin.does(f"import time; open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
+    source = ExecAuthenticator(plugin.config(), Clock())
+    asking = asyncio.ensure_future(source.credentials())
+    pid = int(await asyncio.to_thread(told.read_text))
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    plugin.answers({"token": "t"})
+    assert (await source.credentials()).authorization == "Bearer t"
+
+
+def fifo(directory: Path) -> Path:
+    """Return a pipe: reading it waits for the plugin to write."""
+    os.mkfifo(directory / "told")
+    return directory / "told"
