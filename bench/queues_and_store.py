@@ -238,7 +238,7 @@ def main() -> None:
     rows = [
         *asyncio.run(plain_rows(objs)),
         *asyncio.run(queue_rows(objs, DeltaFIFO(), (2e-6, None))),
-        *asyncio.run(queue_rows(objs, OrderedFIFO(), (None, 0.5e-6))),
+        *asyncio.run(queue_rows(objs, OrderedFIFO(), (None, None))),
         *asyncio.run(store_rows(objs, newer)),
     ]
     table = Table(

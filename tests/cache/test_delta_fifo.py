@@ -264,6 +264,29 @@ async def test_an_empty_first_replace_or_an_earlier_change_means_synced_at_once(
         assert {deltas.is_in_initial_list for deltas in await pop_all(queue)} == {False}
 
 
+async def test_a_resync_in_process_at_the_first_replace_does_not_count_for_synced() -> None:
+    queue = DeltaFIFO(known_objects=known(make("a", 1)))
+    queue.resync()
+    popped = await start(queue)
+    queue.replace([make("a", 2)], "2")
+    await popped.succeed()
+    synced = [queue.has_synced]
+    popped = await start(queue)
+    assert popped.deltas.is_in_initial_list
+    await popped.succeed()
+    assert [*synced, queue.has_synced] == [False, True]
+
+    queue = DeltaFIFO(known_objects=known(make("a", 1)), compressor=lambda deltas: deltas[-1:])
+    queue.resync()
+    popped = await start(queue)
+    queue.replace([make("a", 2)], "2")
+    await popped.cancel()
+    popped = await start(queue)
+    assert (story(popped.deltas), popped.deltas.is_in_initial_list) == ([(S, "2")], True)
+    await popped.succeed()
+    assert queue.has_synced
+
+
 async def test_synced_waits_for_requeued_and_cancelled_items() -> None:
     clock = FakeClock()
     queue = DeltaFIFO(clock=clock)

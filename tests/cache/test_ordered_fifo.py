@@ -483,4 +483,4 @@ async def test_statistics_count_and_measure_with_the_clock() -> None:
     await clock.advance(2)
     assert queue.statistics() == QueueStatistics(1, 1, 0, 2, 1, 0, 0, 0, 3.0, 2.0)
     await popped.cancel()
-    assert queue.statistics() == QueueStatistics(2, 0, 0, 2, 1, 0, 1, 0, 2.0, 0.0)
+    assert queue.statistics() == QueueStatistics(2, 0, 0, 2, 1, 0, 1, 0, 6.0, 0.0)

@@ -77,7 +77,11 @@ class Story:
     """A server's objects, the queue that is told of them, and the store that consumers keep."""
 
     def __init__(
-        self, make_queue: Callable[[Store, FakeClock], AnyQueue], *, may_fail: bool
+        self,
+        make_queue: Callable[[Store, FakeClock], AnyQueue],
+        *,
+        may_fail: bool,
+        has_past: bool,
     ) -> None:
         self.may_fail = may_fail
         self.clock = FakeClock()
@@ -86,7 +90,9 @@ class Story:
         self.compressed = isinstance(self.queue, DeltaFIFO) and bool(self.queue._compressor)
         self.server: dict[str, Object] = {}
         self.version = 0
-        self.missed = False
+        self.missed = has_past
+        if has_past:
+            self.store.replace([make("a", 0), make("b", 0)], "0")
         self.failed = False
         self.touched = False
         self.initial: set[str] = set()
@@ -154,8 +160,8 @@ class Story:
         for deltas in batch:
             assert deltas
             assert deltas.is_in_initial_list == batch[0].is_in_initial_list
-            if deltas.is_in_initial_list:
-                assert deltas.key in self.initial
+            if deltas.is_in_initial_list or isinstance(self.queue, DeltaFIFO):
+                assert deltas.is_in_initial_list == (deltas.key in self.initial)
 
     def apply(self, batch: Sequence[Deltas]) -> None:
         for deltas in batch:
@@ -290,9 +296,10 @@ def run(
     steps: list[tuple[object, ...]],
     *,
     may_fail: bool,
+    has_past: bool,
 ) -> None:
     async def tell() -> None:
-        story = Story(make_queue, may_fail=may_fail)
+        story = Story(make_queue, may_fail=may_fail, has_past=has_past)
         for step in steps:
             await story.step(step)
         await story.finish()
@@ -304,32 +311,47 @@ moderately = settings(max_examples=100, deadline=None)
 
 
 @moderately
-@given(operations, st.booleans())
-def test_delta_fifo_with_known_objects(steps: list[tuple[object, ...]], may_fail: bool) -> None:
-    run(lambda store, clock: DeltaFIFO(known_objects=store, clock=clock), steps, may_fail=may_fail)
-
-
-@moderately
-@given(operations, st.booleans())
-def test_ordered_fifo_with_known_objects(steps: list[tuple[object, ...]], may_fail: bool) -> None:
+@given(operations, st.booleans(), st.booleans())
+def test_delta_fifo_with_known_objects(
+    steps: list[tuple[object, ...]], may_fail: bool, has_past: bool
+) -> None:
     run(
-        lambda store, clock: OrderedFIFO(known_objects=store, atomic=False, clock=clock),
+        lambda store, clock: DeltaFIFO(known_objects=store, clock=clock),
         steps,
         may_fail=may_fail,
+        has_past=has_past,
     )
 
 
 @moderately
-@given(operations, st.booleans())
-def test_ordered_fifo_with_atomic_events(steps: list[tuple[object, ...]], may_fail: bool) -> None:
-    run(lambda _, clock: OrderedFIFO(clock=clock), steps, may_fail=may_fail)
+@given(operations, st.booleans(), st.booleans())
+def test_ordered_fifo_with_known_objects(
+    steps: list[tuple[object, ...]], may_fail: bool, has_past: bool
+) -> None:
+    run(
+        lambda store, clock: OrderedFIFO(known_objects=store, atomic=False, clock=clock),
+        steps,
+        may_fail=may_fail,
+        has_past=has_past,
+    )
 
 
 @moderately
-@given(operations, st.booleans())
-def test_delta_fifo_with_a_compressor(steps: list[tuple[object, ...]], may_fail: bool) -> None:
+@given(operations, st.booleans(), st.booleans())
+def test_ordered_fifo_with_atomic_events(
+    steps: list[tuple[object, ...]], may_fail: bool, has_past: bool
+) -> None:
+    run(lambda _, clock: OrderedFIFO(clock=clock), steps, may_fail=may_fail, has_past=has_past)
+
+
+@moderately
+@given(operations, st.booleans(), st.booleans())
+def test_delta_fifo_with_a_compressor(
+    steps: list[tuple[object, ...]], may_fail: bool, has_past: bool
+) -> None:
     run(
         lambda store, clock: DeltaFIFO(known_objects=store, compressor=newest, clock=clock),
         steps,
         may_fail=may_fail,
+        has_past=has_past,
     )

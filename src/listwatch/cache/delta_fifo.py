@@ -226,7 +226,9 @@ class DeltaFIFO(FIFO):
         if self._queued(key) is None:
             self._adds += len(deltas)
             initial = deltas.is_in_initial_list
-            self._items[key] = Deltas(deltas, key, is_in_initial_list=initial, since=self._now())
+            self._items[key] = Deltas(
+                deltas, key, is_in_initial_list=initial, queued_at=self._now()
+            )
             if key not in self._in_process:
                 self._wake()
 
@@ -247,14 +249,15 @@ class DeltaFIFO(FIFO):
             if self._compressor is not None:
                 self._compress(deltas)
                 if not deltas:
-                    if key not in self._in_process:
-                        self._initial.discard(key)
+                    self._forget(key)
                     return
             self._items[key] = deltas
             if self._waiters and key not in self._in_process:
                 self._wake()
         else:
             _append(deltas, delta)
+            if initial:
+                deltas.is_in_initial_list = True
             if self._compressor is not None:
                 self._compress(deltas)
                 if not deltas:
@@ -263,11 +266,17 @@ class DeltaFIFO(FIFO):
     def _leave(self, key: str) -> None:
         if self._items.pop(key, None) is None:
             del self._behind[key]
-        if key not in self._in_process:
-            self._initial.discard(key)
+        self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        """Note that nothing is queued of a key, because it was compressed away."""
+        in_process = self._in_process.get(key)
+        if in_process is None:
             self._tries.pop(key, None)
-            if self._closed and self._is_drained():
-                self._wake_all()
+        if in_process is None or not in_process.is_in_initial_list:
+            self._initial.discard(key)
+        if self._closed and self._is_drained():
+            self._wake_all()
 
     def _compress(self, deltas: Deltas) -> None:
         assert self._compressor is not None  # noqa: S101 - the callers ask first; for the type checker
@@ -275,7 +284,7 @@ class DeltaFIFO(FIFO):
             deltas,
             deltas.key,
             is_in_initial_list=deltas.is_in_initial_list,
-            since=deltas.since,
+            queued_at=deltas.queued_at,
         )
         try:
             kept = list(self._compressor(copy))
@@ -294,7 +303,7 @@ class DeltaFIFO(FIFO):
                 continue
             in_process[key] = deltas
             self._pops += 1
-            deltas.since = self._now()
+            deltas.popped_at = self._now()
             return (deltas,) if limit == 1 else self._take_more(deltas, limit)
         return ()
 
@@ -312,7 +321,7 @@ class DeltaFIFO(FIFO):
                 items.move_to_end(key, last=False)
                 break
             in_process[key] = deltas
-            deltas.since = first.since
+            deltas.popped_at = first.popped_at
             batch.append(deltas)
         self._pops += len(batch) - 1
         return tuple(batch)
@@ -321,7 +330,7 @@ class DeltaFIFO(FIFO):
         for deltas in batch:
             key = deltas.key
             del self._in_process[key]
-            if self._initial:
+            if deltas.is_in_initial_list:
                 self._initial.discard(key)
             if self._tries:
                 self._tries.pop(key, None)
@@ -344,7 +353,10 @@ class DeltaFIFO(FIFO):
                 self._items[key] = deltas
             else:
                 deltas = Deltas(  # noqa: PLW2901 - pop's caller may hold the old one
-                    deltas, key, is_in_initial_list=deltas.is_in_initial_list, since=deltas.since
+                    deltas,
+                    key,
+                    is_in_initial_list=deltas.is_in_initial_list or newer.is_in_initial_list,
+                    queued_at=deltas.queued_at,
                 )
                 for delta in newer:
                     _append(deltas, delta)
@@ -396,10 +408,10 @@ class DeltaFIFO(FIFO):
     def statistics(self) -> QueueStatistics:
         """Return figures for metrics."""
         now = self._now()
-        queued = min((d.since for d in self._behind.values()), default=now)
+        queued = min((d.queued_at for d in self._behind.values()), default=now)
         if self._items:
-            queued = min(queued, next(iter(self._items.values())).since)
-        popped = (d.since for key, d in self._in_process.items() if key not in self._held)
+            queued = min(queued, next(iter(self._items.values())).queued_at)
+        popped = (d.popped_at for key, d in self._in_process.items() if key not in self._held)
         return QueueStatistics(
             depth=len(self),
             in_process=len(self._in_process) - len(self._held),

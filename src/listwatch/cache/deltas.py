@@ -66,10 +66,11 @@ class Deltas(list[Delta]):
     Attributes:
         key: the objects' key; empty for REPLACED_ALL, SYNC_ALL and BOOKMARK.
         is_in_initial_list: these changes belong to the first list that the queue was given.
-        since: when the first of them was queued, later when they were popped, by the queue's clock.
+        queued_at: when the first of them was queued, by the queue's clock, in seconds.
+        popped_at: when they were last given to a process function; 0 before.
     """
 
-    __slots__ = ("is_in_initial_list", "key", "since")
+    __slots__ = ("is_in_initial_list", "key", "popped_at", "queued_at")
 
     def __init__(
         self,
@@ -77,12 +78,13 @@ class Deltas(list[Delta]):
         key: str = "",
         *,
         is_in_initial_list: bool = False,
-        since: float = 0.0,
+        queued_at: float = 0.0,
     ) -> None:
         super().__init__(deltas)
         self.key = key
         self.is_in_initial_list = is_in_initial_list
-        self.since = since
+        self.queued_at = queued_at
+        self.popped_at = 0.0
 
     def oldest(self) -> Delta:
         """Return the first change; `IndexError` when there is none."""

@@ -36,13 +36,14 @@ _LONGEST_DELAY_SECONDS = 30.0
 _new = Deltas.__new__
 
 
-def one_delta(delta: Delta, key: str, since: float, *, initial: bool) -> Deltas:
+def one_delta(delta: Delta, key: str, queued_at: float, *, initial: bool) -> Deltas:
     """Return `Deltas((delta,), key, …)`, at a third of what its constructor costs."""
     deltas = _new(Deltas)
     deltas.append(delta)
     deltas.key = key
     deltas.is_in_initial_list = initial
-    deltas.since = since
+    deltas.queued_at = queued_at
+    deltas.popped_at = 0.0
     return deltas
 
 
@@ -117,8 +118,9 @@ class FIFO(ABC):
         try:
             if (pending := process(deltas)) is not None:
                 await pending
-        except BaseException as error:  # noqa: BLE001 - _settle raises all but RequeueError again
-            self._settle(batch, error)
+        except BaseException as error:
+            if self._settle(batch, error):
+                raise
         else:
             self._finish(batch)
         return deltas
@@ -132,13 +134,15 @@ class FIFO(ABC):
         try:
             if (pending := process(batch)) is not None:
                 await pending
-        except BaseException as error:  # noqa: BLE001 - as in pop
-            self._settle(batch, error)
+        except BaseException as error:
+            if self._settle(batch, error):
+                raise
         else:
             self._finish(batch)
         return len(batch)
 
-    def _settle(self, batch: Sequence[Deltas], error: BaseException) -> None:
+    def _settle(self, batch: Sequence[Deltas], error: BaseException) -> bool:
+        """End or put back what a process function failed on; return whether to raise its error."""
         if isinstance(error, RequeueError):
             again = [d for d in batch if error.keys is None or d.key in error.keys]
             done = [d for d in batch if error.keys is not None and d.key not in error.keys]
@@ -147,14 +151,14 @@ class FIFO(ABC):
             if again:
                 self._requeues += len(again)
                 self._hold(again, self._delay(again, error.after))
-            return
+            return False
         if isinstance(error, Exception):
             self._failures += len(batch)
             self._finish(batch)
         else:
             self._requeues += len(batch)
             self._restore(batch)
-        raise error
+        return True
 
     def _delay(self, batch: Sequence[Deltas], after: float | None) -> float:
         tries = 0

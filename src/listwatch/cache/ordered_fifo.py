@@ -24,6 +24,8 @@ _ADDED = DeltaType.ADDED
 _UPDATED = DeltaType.UPDATED
 _DELETED = DeltaType.DELETED
 
+_new = Deltas.__new__
+
 
 class OrderedFIFO(FIFO):
     """A queue that keeps the order of everything, and drops and merges nothing; see `Queue`.
@@ -126,7 +128,13 @@ class OrderedFIFO(FIFO):
         if self._transformer is not None:
             obj = self._transformed(key, obj)
         self._adds += 1
-        self._items.append(one_delta(Delta(kind, obj), key, self._now(), initial=False))
+        deltas = _new(Deltas)
+        deltas.append(Delta(kind, obj))
+        deltas.key = key
+        deltas.is_in_initial_list = False
+        deltas.queued_at = self._now()
+        deltas.popped_at = 0.0
+        self._items.append(deltas)
         if self._waiters and not self._in_process:
             self._wake()
 
@@ -223,23 +231,20 @@ class OrderedFIFO(FIFO):
         if self._in_process or not items:
             return ()
         first = items.popleft()
+        first.popped_at = now = self._now()
         batch: Sequence[Deltas] = (first,)
         if limit > 1 and first.key:
-            taken = [first]
-            keys = {first.key}
             initial = first.is_in_initial_list
-            while items and len(taken) < limit:
+            by_key = {first.key: first}
+            while items and len(by_key) < limit:
                 deltas = items[0]
                 key = deltas.key
-                if not key or key in keys or deltas.is_in_initial_list is not initial:
+                if key in by_key or not key or deltas.is_in_initial_list is not initial:
                     break
-                keys.add(key)
-                taken.append(items.popleft())
-            batch = tuple(taken)
+                deltas.popped_at = now
+                by_key[key] = items.popleft()
+            batch = tuple(by_key.values())
         self._pops += len(batch)
-        now = self._now()
-        for deltas in batch:
-            deltas.since = now
         self._in_process = batch
         return batch
 
@@ -322,8 +327,8 @@ class OrderedFIFO(FIFO):
             failures=self._failures,
             requeues=self._requeues,
             errors=self._errors,
-            oldest_age_seconds=now - self._items[0].since if self._items else 0.0,
+            oldest_age_seconds=now - self._items[0].queued_at if self._items else 0.0,
             longest_running_seconds=(
-                now - self._in_process[0].since if in_process and not held else 0.0
+                now - self._in_process[0].popped_at if in_process and not held else 0.0
             ),
         )
