@@ -69,3 +69,18 @@ def test_a_gap_excuses_nothing_outside_it() -> None:
     assert compare(DONE, told, [Gap(4, 7)]).mistakes == ["ns/a: version 3 of uid u1 was never told"]
     # The state before the gap's last one must still be told when the next one came after the list.
     assert compare(DONE, _without(5), [Gap(0, 6)]).mistakes != []
+
+
+def test_a_mark_of_deletion_is_told_once_before_the_deletion() -> None:
+    done = [Change(A, "a", "u", 1), Change(U, "a", "u", 2), Change(D, "a", "u", 4)]
+    mark = Change(U, "a", "u", 3, deleting=True)
+    assert compare(done, [*done[:2], mark, done[2]], marked=True).mistakes == []
+    assert compare(done, done, [Gap(2, 4)], marked=True).mistakes == []
+    (missing,) = compare(done, done, marked=True).mistakes
+    assert missing == "a: uid u was told 0 times to be marked, not once"
+    assert compare(done, [*done[:2], mark, mark, done[2]], marked=True).mistakes != []
+    early = Change(U, "a", "u", 2, deleting=True)
+    assert compare(done, [*done[:2], early, done[2]], marked=True).mistakes == [
+        "a: marked for deletion at version 2, which was never done"
+    ]
+    assert compare(done[:2], [*done[:2], mark], marked=True).mistakes != []

@@ -26,12 +26,15 @@ class Change(msgspec.Struct, frozen=True):
         uid: of the object, since one name may have several lives.
         version: the resource version that the change made. A told deletion may carry the one of
             the last known state, or none, since a deletion that was missed leaves nothing else.
+        deleting: a told state that is marked for deletion (metadata.deletionTimestamp). A server
+            makes such a state of its own accord, so nobody who deletes knows its version.
     """
 
     type: ChangeType
     key: str
     uid: str
     version: int = 0
+    deleting: bool = False
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -67,7 +70,13 @@ class _Life(msgspec.Struct):
     deleted: int = 0
 
 
-def compare(done: Iterable[Change], told: Iterable[Change], gaps: Sequence[Gap] = ()) -> Comparison:
+def compare(
+    done: Iterable[Change],
+    told: Iterable[Change],
+    gaps: Sequence[Gap] = (),
+    *,
+    marked: bool = False,
+) -> Comparison:
     """Compare a told story with what was done.
 
     A story is true when, for every key, it reads (add update* delete)* with one uid in a life;
@@ -78,6 +87,8 @@ def compare(done: Iterable[Change], told: Iterable[Change], gaps: Sequence[Gap] 
         done: the changes in the order of their versions, with the types Added, Updated, Deleted.
         told: the changes in the order in which they were told, of each key at least.
         gaps: where a list stood in for the watch.
+        marked: the server marks what it deletes, as it does with pods, so that each deletion
+            must be told with one update before it that is `deleting`.
     """
     lives: dict[str, dict[str, _Life]] = defaultdict(dict)
     done_count = 0
@@ -96,7 +107,7 @@ def compare(done: Iterable[Change], told: Iterable[Change], gaps: Sequence[Gap] 
     updates = skipped_lives = 0
     mistakes: list[str] = []
     for key in sorted(lives.keys() | stories.keys()):
-        reader = _Reader(key, lives.get(key, {}), gaps)
+        reader = _Reader(key, lives.get(key, {}), gaps, marked=marked)
         reader.read(stories.get(key, []))
         updates += reader.skipped_updates
         skipped_lives += reader.skipped_lives
@@ -107,7 +118,9 @@ def compare(done: Iterable[Change], told: Iterable[Change], gaps: Sequence[Gap] 
 class _Reader:
     """Reads the story of one key."""
 
-    def __init__(self, key: str, lives: Mapping[str, _Life], gaps: Sequence[Gap]) -> None:
+    def __init__(
+        self, key: str, lives: Mapping[str, _Life], gaps: Sequence[Gap], *, marked: bool
+    ) -> None:
         self.skipped_updates = 0
         self.skipped_lives = 0
         self.mistakes: list[str] = []
@@ -115,6 +128,8 @@ class _Reader:
         self._lives = lives
         self._order = list(lives)
         self._gaps = gaps
+        self._wants_marks = marked
+        self._marks: dict[str, int] = defaultdict(int)
         self._uid: str | None = None
         self._ended: set[str] = set()
         self._told: dict[str, list[int]] = defaultdict(list)
@@ -144,7 +159,9 @@ class _Reader:
             self._wrong(f"uid {change.uid} told after a later life of that name")
         self._uid = change.uid
         told = self._told[change.uid]
-        if change.version not in self._lives[change.uid].versions:
+        if change.deleting:
+            self._marked(change)
+        elif change.version not in self._lives[change.uid].versions:
             self._wrong(f"{change.type} at version {change.version}, which was never made")
         elif told and change.version == told[-1] and change.type is ChangeType.SYNC:
             pass  # a list that found what was known already
@@ -152,6 +169,14 @@ class _Reader:
             self._wrong(f"{change.type} at version {change.version} after version {told[-1]}")
         else:
             told.append(change.version)
+
+    def _marked(self, change: Change) -> None:
+        self._marks[change.uid] += 1
+        life, told = self._lives[change.uid], self._told[change.uid]
+        if not life.versions[-1] < change.version < life.deleted:
+            self._wrong(f"marked for deletion at version {change.version}, which was never done")
+        elif told and change.version < told[-1]:
+            self._wrong(f"{change.type} at version {change.version} after version {told[-1]}")
 
     def _deleted(self, change: Change) -> None:
         if self._uid != change.uid:
@@ -163,6 +188,11 @@ class _Reader:
 
     def _settle(self, uid: str, life: _Life) -> None:
         told = self._told.get(uid)
+        seen = not any(life.deleted in gap for gap in self._gaps)
+        marks = self._marks[uid]
+        wants_mark = self._wants_marks and bool(life.deleted) and uid in self._ended
+        if wants_mark and (marks > 1 or (seen and not marks)):
+            self._wrong(f"uid {uid} was told {marks} times to be marked, not once")
         if not told:
             if life.deleted and any(
                 life.versions[0] in g and life.deleted in g for g in self._gaps
