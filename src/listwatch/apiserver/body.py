@@ -243,7 +243,7 @@ def decode_value(
     except WrongTypeError as error:
         kind, version = value.get("kind"), value.get("apiVersion")
         raise refusal.bad_request(
-            f'{kind or resource.kind} in version "{version or resource.api_version}" cannot be '
+            f'{kind or resource.kind} in version "{_short(version or resource.api_version)}" cannot be '
             f"handled as a {resource.kind}: {error}"
         ) from None
     if isinstance(obj, dict):
@@ -254,6 +254,10 @@ def decode_value(
         if default:
             apply_defaults(resource.storage, resource.group, obj)
     return Decoded(obj, conversion.problems)
+
+
+def _short(version: object) -> str:
+    return str(version).rpartition("/")[2]
 
 
 _INTERNAL_PACKAGES = {"": "core"}

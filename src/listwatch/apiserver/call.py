@@ -55,6 +55,12 @@ class Call:
         values = self.query.get(name)
         return values[0] if values else ""
 
+    @property
+    def namespace(self) -> str:
+        """The namespace of the object; "" for what has none, also where the path names one."""
+        resource = self.resource
+        return self.info.namespace if resource is not None and resource.namespaced else ""
+
     def header(self, name: str) -> str:
         """Return a header of the request; "" without one."""
         return self.request.headers.get(name, "")

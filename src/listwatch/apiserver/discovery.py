@@ -50,13 +50,32 @@ def group_list(table: ResourceTable) -> Object:
     }
 
 
+#: The order in which a real server lists the verbs of custom resources.
+_CUSTOM_VERBS = (
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "create",
+    "update",
+    "watch",
+)
+
+
+def _verbs(resource: Resource) -> list[str]:
+    if resource.custom is None:
+        return sorted(resource.verbs)
+    return [verb for verb in _CUSTOM_VERBS if verb in resource.verbs]
+
+
 def _row(resource: Resource) -> Object:
     row: Object = {
         "name": resource.name,
         "singularName": resource.singular,
         "namespaced": resource.namespaced,
         "kind": resource.kind,
-        "verbs": sorted(resource.verbs),
+        "verbs": _verbs(resource),
     }
     if resource.short_names:
         row["shortNames"] = list(resource.short_names)
@@ -118,7 +137,7 @@ def _aggregated_version(table: ResourceTable, group_name: str, version: str) -> 
             },
             "scope": "Namespaced" if resource.namespaced else "Cluster",
             "singularResource": resource.singular,
-            "verbs": sorted(resource.verbs),
+            "verbs": _verbs(resource),
         }
         if resource.short_names:
             row["shortNames"] = list(resource.short_names)

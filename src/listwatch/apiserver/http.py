@@ -106,6 +106,12 @@ class Api:
         if info.group not in groups:
             return text_answer("404 page not found\n", 404)
         resource = self.table.get(info.group, info.version, info.resource)
+        custom = "." in info.group and not self.table.is_built_in(info.group)
+        if custom and (
+            resource is None or (not resource.namespaced and info.namespace) or info.rest
+        ):
+            # the handler of custom resources knows no other refusal of paths
+            return text_answer("404 page not found\n", 404)
         if resource is None or info.rest:
             raise refusal.no_such_resource()
         if bool(info.namespace) and not resource.namespaced and info.resource != "namespaces":

@@ -71,7 +71,7 @@ class Reader:
         """Answer with one object."""
         version = self._version(call.first("resourceVersion"), refusal.server_error)
         await self._wait_for(version)
-        entry = self._registry.get(resource, call.info.namespace, call.info.name)
+        entry = self._registry.get(resource, call.namespace, call.info.name)
         return self.answer_entry(call, resource, entry)
 
     def answer_entry(
@@ -127,7 +127,7 @@ class Reader:
         """Answer with the objects that the options choose."""
         options = parse_list_options(call.query, watch=False)
         check_fields(resource, options.field_selector)
-        entries, metadata = await self.select(resource, call.info.namespace, options)
+        entries, metadata = await self.select(resource, call.namespace, options)
         entries = [converted(resource, entry) for entry in entries]
         return self.answer_list(call, resource, entries, metadata)
 
@@ -267,7 +267,7 @@ class Reader:
             self._store,
             self._registry.bucket(resource),
             WatchOptions(
-                namespace=info.namespace if resource.namespaced else "",
+                namespace=call.namespace,
                 selection=Filter(options.label_selector, fields),
                 since=since,
                 initial=initial,

@@ -120,7 +120,7 @@ class Registry:
         """Store a new object, which was decoded and defaulted; returns its state."""
         metadata: Object = obj["metadata"]
         if namespace:
-            self._check_namespace(resource, namespace, metadata.get("name", ""))
+            self.check_namespace(resource, namespace, metadata.get("name", ""))
         version = metadata.pop("resourceVersion", None)
         if version and version != "0":
             raise refusal.server_error("resourceVersion should not be set on objects to be created")
@@ -157,7 +157,9 @@ class Registry:
         self._prepare_create(resource, obj)
         causes = validate_create(resource, obj)
         if causes:
-            raise refusal.invalid_object(resource, metadata.get("name", ""), causes)
+            raise refusal.invalid(
+                obj.get("kind", resource.kind), resource.group, metadata.get("name", ""), causes
+            )
         name = metadata["name"]
         bucket = self.bucket(resource)
         if (f"{namespace}/{name}" if namespace else name) in bucket.entries:
@@ -165,12 +167,14 @@ class Registry:
         entries = managed.write()
         if entries:
             metadata["managedFields"] = entries
+        if context.dry_run:
+            return self.entry(resource, obj, 0)
         entry = self.entry(resource, obj, self.store.revision + 1)
-        if not context.dry_run:
-            self.store.put(bucket, entry)
+        self.store.put(bucket, entry)
         return entry
 
-    def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
+    def check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
+        """Refuse to make an object in a namespace that is not there or on its way out."""
         found = self.store.bucket("namespaces").entries.get(namespace)
         if found is None:
             raise refusal.not_found(_NAMESPACES, namespace)
@@ -325,9 +329,10 @@ class Registry:
             if not context.dry_run:
                 self.store.delete(self.bucket(resource), entry)
             return self.entry(resource, new, entry.revision)
+        if context.dry_run:
+            return self.entry(resource, new, entry.revision)
         made = self.entry(resource, new, self.store.revision + 1)
-        if not context.dry_run:
-            self.store.put(self.bucket(resource), made)
+        self.store.put(self.bucket(resource), made)
         return made
 
     def _prepare_update(
@@ -510,12 +515,11 @@ class Registry:
 
     @staticmethod
     def entry(resource: Resource, obj: Mapping[str, Any], revision: int) -> Entry:
-        """Encode an object as the state at a revision."""
+        """Encode an object as the state at a revision; 0 is of one that is not stored."""
         metadata = obj["metadata"]
+        if revision:
+            metadata = {**metadata, "resourceVersion": str(revision)}
         ordered = {key: metadata[key] for key in _META_ORDER if key in metadata}
-        ordered["resourceVersion"] = str(revision)
-        if "resourceVersion" not in metadata:
-            ordered = {key: ordered[key] for key in _META_ORDER if key in ordered}
         if len(ordered) != len(metadata):
             ordered |= {key: value for key, value in metadata.items() if key not in ordered}
         whole = {"metadata": ordered}

@@ -183,6 +183,8 @@ class ResourceTable:
             )
 
     def _add(self, resource: Resource) -> None:
+        if resource.group == "events.k8s.io":
+            resource.convert = EventConverter()
         versions = self._versions.setdefault(resource.group, [])
         if resource.version not in versions:
             versions.append(resource.version)
@@ -205,6 +207,11 @@ class ResourceTable:
     def get(self, group: str, version: str, name: str) -> Resource | None:
         """Return the resource of this plural name, or None."""
         return self._by_path.get((group, version, name))
+
+    @staticmethod
+    def is_built_in(group: str) -> bool:
+        """Tell whether a group has built-in resources."""
+        return group in _GROUP_ORDER
 
     def groups(self) -> Mapping[str, list[str]]:
         """Return the versions of every group, the preferred one first; "" is the core group."""
@@ -241,3 +248,48 @@ def version_priority(version: str) -> tuple[int, int, int, str]:
         if version[:1] == "v" and bool(found) is bool(word) and major.isdigit() and minor.isdigit():
             return rank, -int(major), -int(minor), ""
     return 3, 0, 0, version
+
+
+class EventConverter:
+    """Events of `events.k8s.io/v1`, stored as those of the core group."""
+
+    _NAMES = (
+        ("regarding", "involvedObject"),
+        ("note", "message"),
+        ("deprecatedSource", "source"),
+        ("deprecatedFirstTimestamp", "firstTimestamp"),
+        ("deprecatedLastTimestamp", "lastTimestamp"),
+        ("deprecatedCount", "count"),
+        ("reportingController", "reportingComponent"),
+    )
+
+    def inward(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """Return an event in the form that is stored."""
+        result = dict(obj)
+        for new, old in self._NAMES:
+            if new in result:
+                result[old] = result.pop(new)
+        result.setdefault("involvedObject", {})
+        for key, empty in (
+            ("source", {}),
+            ("firstTimestamp", None),
+            ("lastTimestamp", None),
+            ("eventTime", None),
+            ("reportingComponent", ""),
+            ("reportingInstance", ""),
+        ):
+            result.setdefault(key, empty)
+        return result
+
+    def outward(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """Return a stored event in the form of the version."""
+        result = dict(obj)
+        for new, old in self._NAMES:
+            if old in result:
+                value = result.pop(old)
+                if value not in (None, "", 0):
+                    result[new] = value
+        if not result.get("reportingInstance"):
+            result.pop("reportingInstance", None)
+        result.setdefault("eventTime", None)
+        return result

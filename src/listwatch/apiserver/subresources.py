@@ -52,6 +52,8 @@ class Subresources:
         """
         sub = resource.subresources[name]
         if verb not in sub.verbs:
+            if resource.custom is not None and verb in {"create", "delete"}:
+                raise refusal.verb_not_supported(resource, verb)
             raise refusal.method_not_allowed()
         if name in {"status", "approval", "resize", "ephemeralcontainers"}:
             return self._part_handler(name, verb)
@@ -113,7 +115,7 @@ class Subresources:
         return call.answer_value({"kind": "Scale", "apiVersion": "autoscaling/v1", **scale})
 
     async def _get_scale(self, call: Call, resource: Resource) -> web.StreamResponse:
-        entry = self._registry.get(resource, call.info.namespace, call.info.name)
+        entry = self._registry.get(resource, call.namespace, call.info.name)
         return self._answer_scale(call, self._scale_of(resource, entry))
 
     async def _put_scale(self, call: Call, resource: Resource) -> web.StreamResponse:
@@ -136,7 +138,7 @@ class Subresources:
             error.details = refusal.EMPTY_DETAILS
             raise error
         data = await call.body()
-        self._registry.get(resource, call.info.namespace, call.info.name)
+        self._registry.get(resource, call.namespace, call.info.name)
         patch = read_patch(data, media_type)
 
         def change(scale: Object) -> Object:
@@ -160,6 +162,18 @@ class Subresources:
             assert entry is not None  # noqa: S101 - as above
             scale = change(copy.deepcopy(self._scale_of(resource, entry)))
             replicas = (scale.get("spec") or {}).get("replicas", 0)
+            if replicas < 0 and resource.custom is not None:
+                raise refusal.invalid_object(
+                    resource,
+                    info.name,
+                    [
+                        refusal.invalid_value(
+                            resource.custom["scale"]["specReplicasPath"],
+                            replicas,
+                            "should be a non-negative integer",
+                        )
+                    ],
+                )
             if replicas < 0:
                 raise refusal.invalid(
                     "Scale",
@@ -181,7 +195,7 @@ class Subresources:
             return old
 
         entry, _ = self._registry.update(
-            resource, info.namespace, info.name, produce, context, is_put=False
+            resource, call.namespace, info.name, produce, context, is_put=False
         )
         return self._answer_scale(call, self._scale_of(resource, entry))
 
@@ -240,7 +254,7 @@ class Subresources:
             return old
 
         self._registry.update(
-            resource, call.info.namespace, name, produce, context, is_put=False
+            resource, call.namespace, name, produce, context, is_put=False
         )
         return call.answer_value(
             {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201},
@@ -250,7 +264,7 @@ class Subresources:
     async def _evict(self, call: Call, resource: Resource) -> web.StreamResponse:
         await call.body()
         options = self._writer.delete_options(call, resource, b"")
-        self._registry.delete(resource, call.info.namespace, call.info.name, options)
+        self._registry.delete(resource, call.namespace, call.info.name, options)
         return call.answer_value(
             {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201},
             status=201,

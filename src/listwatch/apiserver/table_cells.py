@@ -7,6 +7,6 @@ Cell = Callable[[Mapping[str, Any], float], Any]
 
 CELLS: Mapping[str, Mapping[str, Cell]] = {
     "v1/configmaps": {
-        "Data": lambda obj, _: str(len(obj.get("data") or ()) + len(obj.get("binaryData") or ())),
+        "Data": lambda obj, _: len(obj.get("data") or ()) + len(obj.get("binaryData") or ()),
     },
 }

@@ -89,6 +89,8 @@ class TableMaker:
                 "apiVersion": resource.api_version,
                 **obj,
             }
+        elif include == "None":
+            row["object"] = None
         elif include == "Metadata":
             row["object"] = msgspec.Raw(partial_bytes(entry.data))
         return row

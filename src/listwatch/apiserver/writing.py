@@ -115,7 +115,7 @@ class Writer:
             if resource.custom is not None:
                 raise refusal.bad_request(f"strict decoding error: {words}")
             raise refusal.bad_request(
-                f'{resource.kind} in version "{resource.api_version}" cannot be handled as a '
+                f'{resource.kind} in version "{resource.version}" cannot be handled as a '
                 f"{resource.kind}: strict decoding error: {words}"
             )
         if validation == "Warn":
@@ -133,7 +133,7 @@ class Writer:
             raise refusal.bad_request("metadata must be an object")
         entry = self.registry.create(
             resource,
-            call.info.namespace if resource.namespaced else "",
+            call.namespace,
             self._inward(resource, decoded.obj),
             context,
         )
@@ -159,7 +159,7 @@ class Writer:
     @staticmethod
     def _check_namespace(call: Call, resource: Resource, obj: Object) -> None:
         given = obj["metadata"].get("namespace")
-        if given and given != (call.info.namespace if resource.namespaced else ""):
+        if given and given != (call.namespace):
             if not resource.namespaced:
                 return
             raise refusal.bad_request(
@@ -193,7 +193,7 @@ class Writer:
         obj = self._inward(resource, obj)
         entry, created = self.registry.update(
             resource,
-            info.namespace if resource.namespaced else "",
+            call.namespace,
             info.name,
             lambda _old, _entry: obj,
             context,
@@ -220,7 +220,7 @@ class Writer:
         data = await call.body()
         context = self.context(call, "PatchOptions", subresource)
         info = call.info
-        namespace = info.namespace if resource.namespaced else ""
+        namespace = call.namespace
         if media_type == APPLY_PATCH:
             from listwatch.apiserver.apply import apply_object  # noqa: PLC0415 - a cycle
 
@@ -368,7 +368,7 @@ class Writer:
         """Answer a DELETE of an object."""
         options = self.delete_options(call, resource, await call.body())
         info = call.info
-        namespace = info.namespace if resource.namespaced else ""
+        namespace = call.namespace
         self._job_warning(call, resource, options)
         deleted = self.registry.delete(resource, namespace, info.name, options)
         return self.answer_deleted(call, resource, deleted)
@@ -407,7 +407,7 @@ class Writer:
         chosen = parse_list_options(call.query, watch=False)
         check_fields(resource, chosen.field_selector)
         self._job_warning(call, resource, options)
-        namespace = call.info.namespace if resource.namespaced else ""
+        namespace = call.namespace
         entries, metadata = await self._reader.select(resource, namespace, chosen)
         for entry in entries:
             if self.registry.find(resource, entry.namespace, entry.name) is not None:

@@ -1,0 +1,398 @@
+"""Server-side apply: merge what a manager wants, and keep who owns what.
+
+The rules are those of structured-merge-diff (`merge/update.go`, `typed/merge.go`).
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.body import decode_value, parse_yaml
+from listwatch.apiserver.call import Call
+from listwatch.apiserver.managed_fields import (
+    Fields,
+    Managed,
+    Owner,
+    children,
+    difference_of_states,
+    granular_items,
+    intersection,
+    item_key,
+    minus,
+    union,
+    without_server_fields,
+)
+from listwatch.apiserver.registry import WriteContext, reset_fields
+from listwatch.apiserver.resources import Resource
+from listwatch.apiserver.schema import ANY, Form, Schema
+from listwatch.errors import BadRequestError, ConflictError, StatusError
+
+if TYPE_CHECKING:
+    from listwatch.apiserver.reading import Reader
+    from listwatch.apiserver.writing import Writer
+
+Object = dict[str, Any]
+
+
+def applied_fields(value: Any, schema: Schema) -> Fields:
+    """Return the set of fields that a manager names: leaves, empty containers, and list items."""
+    parts = children(value, schema)
+    if not parts:
+        return {".": {}}
+    node: Fields = {}
+    for key, each, field in parts:
+        below = applied_fields(each, field)
+        if key[:2] in {"k:", "v:"}:
+            below = {".": {}, **below}
+        node[key] = below
+    return node
+
+
+def merge_applied(live: Any, wanted: Any, schema: Schema) -> Any:
+    """Return the live value with what is wanted merged in."""
+    if isinstance(wanted, dict) and isinstance(live, dict) and not schema.atomic:
+        result = dict(live)
+        for key, each in wanted.items():
+            if schema.form is Form.STRUCT:
+                field = schema.fields.get(key, ANY)
+            else:
+                field = schema.item or ANY
+            result[key] = merge_applied(live[key], each, field) if key in live else each
+        return result
+    if isinstance(wanted, list) and isinstance(live, list):
+        wanted_items = granular_items(wanted, schema)
+        live_items = granular_items(live, schema)
+        if wanted_items is not None and live_items is not None:
+            item = schema.item or ANY
+            merged = {
+                key: merge_applied(each, wanted_items[key], item) if key in wanted_items else each
+                for key, each in live_items.items()
+            }
+            for key, each in wanted_items.items():
+                merged.setdefault(key, each)
+            return list(merged.values())
+    return wanted
+
+
+def without_fields(value: Any, fields: Fields, kept: Fields, schema: Schema) -> Any:
+    """Return a value without the given fields, except those that others keep."""
+    if isinstance(value, dict):
+        result = {}
+        for key, each in value.items():
+            mark = f"f:{key}"
+            below = fields.get(mark)
+            if below is None:
+                result[key] = each
+                continue
+            held = kept.get(mark, {})
+            if "." in below and not held:
+                continue
+            field = schema.fields.get(key, ANY) if schema.form is Form.STRUCT else schema.item
+            left = without_fields(each, below, held, field or ANY)
+            # what loses its last part and is nobody's goes too
+            if left or not each or held:
+                result[key] = left
+        return result
+    if isinstance(value, list) and schema.form is Form.LIST and schema.list_type != "atomic":
+        items = []
+        for each in value:
+            mark = item_key(each, schema)
+            below = fields.get(mark)
+            if below is None:
+                items.append(each)
+                continue
+            held = kept.get(mark, {})
+            if "." in below and not held:
+                continue
+            items.append(without_fields(each, below, held, schema.item or ANY))
+        return items
+    return value
+
+
+def _paths(fields: Fields, prefix: str = "") -> Iterator[str]:
+    for key, below in sorted(fields.items()):
+        if key == ".":
+            yield prefix or "."
+            continue
+        if key.startswith("f:"):
+            here = f"{prefix}.{key[2:]}"
+        elif key.startswith("v:"):
+            here = f"{prefix}[={key[2:]}]"
+        else:
+            pairs = msgspec.json.decode(key[2:])
+            inner = ",".join(
+                f"{name}={msgspec.json.encode(value).decode()}"
+                for name, value in sorted(pairs.items())
+            )
+            here = f"{prefix}[{inner}]"
+        yield from _paths(below, here)
+
+
+def _owner_words(owner: Owner, time: str | None) -> str:
+    words = refusal.go_quoted(owner.manager)
+    if owner.subresource:
+        words += f" with subresource {refusal.go_quoted(owner.subresource)}"
+    if owner.operation == "Update":
+        words += f" using {owner.api_version}"
+        if time:
+            words += f" at {time}"
+    return words
+
+
+def _conflict(conflicts: Mapping[Owner, Fields], managed: Managed) -> StatusError:
+    found = sorted(
+        (_owner_words(owner, managed.times.get(owner)), list(_paths(fields)))
+        for owner, fields in conflicts.items()
+    )
+    count = sum(len(paths) for _, paths in found)
+    if count == 1:
+        words, paths = found[0]
+        message = f"Apply failed with 1 conflict: conflict with {words}: {paths[0]}"
+    else:
+        parts = []
+        for words, paths in found:
+            parts.append(f"conflicts with {words}:")
+            parts += [f"- {path}" for path in paths]
+        message = f"Apply failed with {count} conflicts: " + "\n".join(parts)
+    causes = [
+        {
+            "reason": "FieldManagerConflict",
+            "message": f"conflict with {words}",
+            "field": path,
+        }
+        for words, paths in found
+        for path in paths
+    ]
+    return ConflictError(message, details={"causes": causes})
+
+
+class _Rejected(Exception):
+    """A configuration that does not fit the type."""
+
+
+def _check(value: Any, schema: Schema, place: str) -> None:
+    """Refuse fields and types that the schema has not, in the words of apply."""
+    if schema.form is Form.ANY or value is None:
+        return
+    if schema.form is Form.STRUCT:
+        if not isinstance(value, dict):
+            raise _Rejected(f"{place}: expected map, got {_shown(value)}")
+        for key, each in value.items():
+            field = schema.fields.get(key)
+            if field is None:
+                if schema.preserve:
+                    continue
+                raise _Rejected(f"{place}.{key}: field not declared in schema")
+            _check(each, field, f"{place}.{key}")
+    elif schema.form is Form.MAP:
+        if not isinstance(value, dict):
+            raise _Rejected(f"{place}: expected map, got {_shown(value)}")
+        for key, each in value.items():
+            _check(each, schema.item or ANY, f"{place}.{key}")
+    elif schema.form is Form.LIST:
+        if not isinstance(value, list):
+            raise _Rejected(f"{place}: expected list, got {_shown(value)}")
+        seen: set[str] = set()
+        for index, each in enumerate(value):
+            where = f"{place}[{index}]"
+            if schema.list_type == "map":
+                if not isinstance(each, dict):
+                    raise _Rejected(f"{where}: expected map, got {_shown(each)}")
+                key = item_key(each, schema)
+                if key in seen:
+                    raise _Rejected(f"{place}: duplicate entries for key {key[2:]}")
+                seen.add(key)
+            _check(each, schema.item or ANY, where)
+    elif schema.form is Form.STRING and not isinstance(value, str):
+        raise _Rejected(f"{place}: expected string, got {_shown(value)}")
+    elif schema.form is Form.BOOLEAN and not isinstance(value, bool):
+        raise _Rejected(f"{place}: expected boolean, got {_shown(value)}")
+    elif schema.form is Form.INTEGER and (
+        not isinstance(value, int) or isinstance(value, bool)
+    ):
+        raise _Rejected(f"{place}: expected numeric (int or float), got {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return f"&{{{text}}}"
+
+
+def _configuration(call: Call, resource: Resource, data: bytes) -> Object:
+    try:
+        value = parse_yaml(data)
+    except ValueError as error:
+        raise refusal.bad_request(f"error decoding YAML: {error}") from None
+    if not isinstance(value, dict):
+        raise refusal.bad_request("error decoding YAML: the configuration is not an object")
+    version, kind = value.get("apiVersion", ""), value.get("kind", "")
+    if version != resource.api_version or kind != resource.kind:
+        group, _, short = str(version).rpartition("/")
+        shown = f"{group}/{short}, Kind={kind}"
+        if not version or not kind:
+            raise refusal.bad_request(f"invalid object type: {shown}")
+        raise refusal.bad_request(
+            f"invalid object type: {shown}"
+            if kind != resource.kind
+            else f"expected the version {resource.api_version}, got {version}"
+        )
+    metadata = value.get("metadata")
+    if metadata is None:
+        metadata = value["metadata"] = {}
+    if not isinstance(metadata, dict):
+        raise refusal.bad_request("metadata must be an object")
+    if metadata.get("managedFields"):
+        raise refusal.bad_request("metadata.managedFields must be nil")
+    metadata.pop("managedFields", None)
+    name = metadata.get("name")
+    if not name:
+        raise refusal.bad_request(
+            f"the name of the object ({call.info.name} based on URL) was undeterminable: name "
+            "must be provided"
+        )
+    if name != call.info.name:
+        raise refusal.bad_request(
+            f"the name of the object ({name}) does not match the name on the URL "
+            f"({call.info.name})"
+        )
+    namespace = metadata.get("namespace")
+    if namespace and namespace != call.namespace:
+        raise refusal.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    try:
+        _check({key: each for key, each in value.items()}, resource.schema, "")
+    except _Rejected as error:
+        where = f"{namespace or ''}/{name}"
+        group, short = resource.group, resource.version
+        raise refusal.server_error(
+            f"failed to create typed patch object ({where}; {group}/{short}, "
+            f"Kind={resource.kind}): {error}"
+        ) from None
+    return value
+
+
+def apply_object(
+    writer: "Writer",
+    reader: "Reader",
+    call: Call,
+    resource: Resource,
+    data: bytes,
+    context: WriteContext,
+) -> web.Response:
+    """Answer an apply: create the object or merge into it, and account for the owner."""
+    registry = writer.registry
+    wanted = _configuration(call, resource, data)
+    wanted = {key: each for key, each in wanted.items() if key not in {"apiVersion", "kind"}}
+    given_version = wanted["metadata"].pop("resourceVersion", None)
+    given_uid = wanted["metadata"].get("uid")
+    entry = registry.find(resource, call.namespace, call.info.name)
+    if entry is None and context.subresource:
+        raise refusal.not_found(resource, call.info.name)
+    live: Object = {} if entry is None else registry.decode(entry)
+    if resource.convert is not None and live:
+        live = resource.convert.outward(live)
+    managed = Managed.read((live.get("metadata") or {}).get("managedFields"))
+    if entry is not None:
+        if given_version and given_version != "0" and given_version != str(entry.revision):
+            raise refusal.conflict(resource, entry.name)
+    reset = reset_fields(resource, context.subresource)
+    merged = _own(
+        managed,
+        Owner("Apply", context.manager, resource.api_version, context.subresource),
+        live,
+        wanted,
+        resource.schema,
+        reset=reset,
+        force=call.first("force") in {"true", "1"},
+        now=registry.now(),
+    )
+    whole = {"apiVersion": resource.api_version, "kind": resource.kind, **merged}
+    try:
+        decoded = decode_value(copy.deepcopy(whole), resource)
+    except BadRequestError as error:
+        raise refusal.server_error(error.message) from None
+    obj = decoded.obj
+    if resource.convert is not None:
+        obj = resource.convert.inward(obj)
+        live = resource.convert.inward(live) if live else live
+    if entry is None:
+        if call.namespace:
+            registry.check_namespace(resource, call.namespace, call.info.name)
+        for key in ("uid", "resourceVersion"):
+            obj["metadata"].pop(key, None)
+        made = registry.store_new(resource, call.namespace, obj, managed, context)
+        return reader.answer_entry(call, resource, made, status=201)
+    if given_uid:
+        obj["metadata"]["uid"] = given_uid
+    if call.namespace:
+        obj["metadata"]["namespace"] = call.namespace
+    made = registry.store_update(
+        resource, entry, registry.decode(entry), obj, managed, context
+    )
+    return reader.answer_entry(call, resource, made)
+
+
+def _own(
+    managed: Managed,
+    owner: Owner,
+    live: Object,
+    wanted: Object,
+    schema: Schema,
+    *,
+    reset: tuple[tuple[str, ...], ...],
+    force: bool,
+    now: str,
+) -> Object:
+    """Return the merged object and account for the owner in `managed`.
+
+    Raises:
+        ConflictError: 409, another manager owns what would change.
+    """
+    asked = without_server_fields(applied_fields(wanted, schema), reset)
+    before = managed.sets.get(owner, {})
+    others: Fields = {}
+    for other, fields in managed.sets.items():
+        if other != owner:
+            others = union(others, fields)
+    merged = merge_applied(live, wanted, schema)
+    dropped = minus(before, asked)
+    if dropped:
+        merged = without_fields(merged, dropped, union(others, asked), schema)
+    changed, removed = difference_of_states(live, merged, schema)
+    changed = without_server_fields(changed, reset)
+    conflicts: dict[Owner, Fields] = {}
+    for other, fields in managed.sets.items():
+        if other == owner:
+            continue
+        both = intersection(fields, changed)
+        if both:
+            conflicts[other] = both
+    if conflicts and not force:
+        raise _conflict(conflicts, managed)
+    for other, fields in list(managed.sets.items()):
+        if other == owner:
+            continue
+        left = minus(fields, removed) if removed else fields
+        if other in conflicts:
+            left = minus(left, conflicts[other])
+        if left:
+            managed.sets[other] = left
+        else:
+            del managed.sets[other]
+            managed.times.pop(other, None)
+    if asked:
+        managed.sets[owner] = asked
+        if changed or without_server_fields(removed, reset):
+            managed.times[owner] = now
+    else:
+        managed.sets.pop(owner, None)
+        managed.times.pop(owner, None)
+    return dict(merged)
+
+
+__all__ = ["apply_object", "applied_fields", "merge_applied", "without_fields"]
