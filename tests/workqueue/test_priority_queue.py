@@ -270,6 +270,7 @@ async def test_one_take_in_four_is_for_the_oldest_once_it_is_over_age(
 async def test_below_its_age_the_low_item_waits(
     queue: PriorityQueue[str], clock: FakeClock
 ) -> None:
+    await clock.advance(100)
     queue.add("low", priority=LOW_PRIORITY)
     await clock.advance(30)
     for number in range(20):
@@ -291,6 +292,15 @@ async def test_under_a_steady_stream_of_urgent_items_a_low_one_is_served(
             if item == "low":
                 served_at = clock.now()
     assert served_at == pytest.approx(5.01, abs=0.04)
+
+
+async def test_with_an_age_of_0_any_moment_is_long_enough(clock: FakeClock) -> None:
+    queue: PriorityQueue[str] = PriorityQueue(clock=clock, ageing=0)
+    queue.add("low", priority=LOW_PRIORITY)
+    await clock.advance(0.001)
+    for number in range(5):
+        queue.add(f"{number}")
+    assert await take_all(queue) == ["0", "1", "2", "low", "3", "4"]
 
 
 async def test_without_ageing_priority_alone_counts(clock: FakeClock) -> None:

@@ -165,6 +165,20 @@ async def test_a_thread_drains(queue: WorkQueue[str], blocking: BlockingWorkQueu
     assert await draining is True
 
 
+async def test_a_drain_by_a_thread_keeps_the_waiting_items_unless_told_to_drop_them(
+    queue: WorkQueue[str], blocking: BlockingWorkQueue[str], clock: FakeClock
+) -> None:
+    queue.add_after("a", 5)
+    draining = asyncio.ensure_future(in_thread(blocking.shut_down_with_drain, 3))
+    while not queue._drainers:  # noqa: ASYNC110 - a thread sets no event
+        await asyncio.sleep(0)
+    assert queue.statistics().waiting == 1
+    await clock.advance(3)
+    with pytest.raises(TimeoutError, match="0 ready, 1 waiting, 0 in process"):
+        await draining
+    assert await asyncio.to_thread(blocking.shut_down_with_drain, drop_waiting=True) is True
+
+
 async def test_in_the_loops_own_thread_it_refuses_to_wait_for_itself(
     queue: WorkQueue[str], blocking: BlockingWorkQueue[str]
 ) -> None:

@@ -117,8 +117,9 @@ async def test_the_worker_that_waits_longest_is_served_first(
     for _ in range(3):
         getting.append(asyncio.ensure_future(queue.get()))
         await clock.settle()
-    for item in "abc":
+    for number, item in enumerate("abc"):
         queue.add(item)
+        assert queue.statistics().idle_workers == 2 - number  # each item wakes one
     assert await asyncio.gather(*getting) == ["a", "b", "c"]
 
 

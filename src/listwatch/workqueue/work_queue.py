@@ -132,7 +132,6 @@ class WorkQueue(Generic[K]):
         self._getters: deque[asyncio.Future[None]] = deque()
         self._drainers: deque[asyncio.Future[bool]] = deque()
         self._shutting_down = False
-        self._draining = False
         self._yielded_at = self._now()
         self._adds = 0
         self._retries = 0
@@ -231,7 +230,7 @@ class WorkQueue(Generic[K]):
                 await asyncio.sleep(0)
                 if self._ready:
                     return self._take(now)
-            if self._shutting_down and not (self._draining and self._waiting):
+            if self._shutting_down and not self._waiting:  # a drain keeps those that wait
                 raise QueueClosedError(f"work queue {self.name!r} was shut down")
             await self._wait_for_item()
 
@@ -289,7 +288,6 @@ class WorkQueue(Generic[K]):
         Ends a drain that is going on. Harmless when called again.
         """
         self._shutting_down = True
-        self._draining = False
         self._drop_waiting()
         self._wake_all()
         while self._drainers:
@@ -318,7 +316,6 @@ class WorkQueue(Generic[K]):
             TimeoutError: the time was over first; the message tells what was left.
         """
         self._shutting_down = True
-        self._draining = True
         if drop_waiting:
             self._drop_waiting()
         if not self._waiting:
@@ -466,7 +463,7 @@ class WorkQueue(Generic[K]):
                     self._make_ready(item)
         finally:
             self._set_timer(heap[0][0] if heap else math.inf)
-        if self._draining and not waiting:
+        if self._shutting_down and not waiting:
             self._wake_all()  # more workers may wait than there were items to come
 
     # Draining
