@@ -1,0 +1,292 @@
+"""Sync, memory and updates of an informer, beside rivals, on the embedded API server.
+
+    python bench/sync.py [--pods 10000,50000] [--updates 50000] [--rivals]
+
+The server, the informer and each rival run in processes of their own. What is told of a client is
+its own CPU time: on two cores the wall time would mostly tell how fast the server is. The floor
+is aiohttp reading the same watch-list bytes and splitting lines, so that ratios can be compared
+across machines. With `--rivals`, their pinned versions are installed into a virtual environment
+of their own, `bench/.venv-rivals`.
+"""
+
+import argparse
+import asyncio
+import gc
+import importlib.metadata
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rivals import REQUIREMENTS, RIVALS, cpu_seconds, memory
+
+HERE = Path(__file__).parent
+Figures = dict[str, Any]
+
+
+class Spec(msgspec.Struct, frozen=True, gc=False):
+    """The part of a pod's spec that the second index needs."""
+
+    nodeName: str = ""  # noqa: N815 - the wire's name
+
+
+class Fields(msgspec.Struct, frozen=True, gc=False):
+    """What the informer keeps decoded."""
+
+    spec: Spec = Spec()
+
+
+async def serve(pods: int) -> None:
+    """Serve so many pods, put in place without requests; `fire N` on stdin makes N updates."""
+    from listwatch.apiserver import APIServer  # noqa: PLC0415 - only this process needs it
+    from listwatch.testing.workload import PodGenerator  # noqa: PLC0415 - as above
+
+    server = APIServer(history_limit=max(200_000, pods * 2), backlog_limit=1_000_000)
+    resource = server.table.get("", "v1", "pods")
+    if resource is None:
+        raise SystemExit("the server has no pods")
+    store, registry = server.store, server.registry
+    bucket = registry.bucket(resource)
+    generator = PodGenerator(1)
+    for number in range(pods):
+        pod = generator.pod(number)
+        pod["metadata"].setdefault("uid", f"00000000-0000-4000-8000-{number:012d}")
+        pod["metadata"].setdefault("creationTimestamp", "2026-01-01T00:00:00Z")
+        store.put(bucket, registry.entry(resource, pod, store.revision + 1))
+    stored = sum(len(entry.data) for entry in bucket.entries.values())
+    async with server:
+        print(json.dumps({"url": server.url, "stored": stored}), flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            count = int(line.split()[1])
+            entries = list(bucket.entries.values())
+            for number in range(count):
+                entry = entries[number % len(entries)]
+                newer = entry.at_revision(store.revision + 1)
+                entries[number % len(entries)] = newer
+                store.put(bucket, newer)
+                if not number % 100:
+                    await asyncio.sleep(0)
+
+
+@contextmanager
+def server(pods: int) -> Iterator[tuple[str, int, subprocess.Popen[str]]]:
+    """Run the server with so many pods; gives its address and the bytes that it stores."""
+    with subprocess.Popen(
+        [sys.executable, __file__, "serve", str(pods)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            ready = json.loads(process.stdout.readline())
+            yield ready["url"], ready["stored"], process
+        finally:
+            process.kill()
+
+
+async def floor(url: str, pods: int) -> Figures:
+    """Read the watch-list with aiohttp and split it into lines, and nothing more."""
+    import aiohttp  # noqa: PLC0415 - only this process needs it
+
+    path = (
+        "/api/v1/pods?watch=1&allowWatchBookmarks=true&sendInitialEvents=true"
+        "&resourceVersionMatch=NotOlderThan"
+    )
+    lines, rest = 0, b""
+    before = cpu_seconds()
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with (
+        aiohttp.ClientSession(read_bufsize=2**18, timeout=timeout) as session,
+        session.get(url + path) as response,
+    ):
+        async for chunk in response.content.iter_any():
+            parts = (rest + chunk).split(b"\n")
+            rest = parts.pop()
+            lines += len(parts)
+            if lines > pods:
+                break
+    return {"cpu": cpu_seconds() - before, "objects": lines - 1}
+
+
+class CountingHandler:
+    """Counts what it is told."""
+
+    def __init__(self) -> None:
+        self.added = self.updated = self.deleted = 0
+
+    def on_add(self, obj: object, is_in_initial_list: bool) -> None:  # noqa: FBT001, ARG002 - the protocol's
+        """Count an addition."""
+        self.added += 1
+
+    def on_update(self, old: object, new: object) -> None:  # noqa: ARG002 - the protocol's
+        """Count an update."""
+        self.updated += 1
+
+    def on_delete(self, obj: object) -> None:  # noqa: ARG002 - the protocol's
+        """Count a deletion."""
+        self.deleted += 1
+
+
+async def inform(url: str, pods: int, updates: int, *, watch_list: bool) -> Figures:
+    """Sync an informer with two indices and a handler, then take updates."""
+    from listwatch.cache.informer import Informer  # noqa: PLC0415 - only this process needs it
+    from listwatch.client.client import Client  # noqa: PLC0415 - as above
+    from listwatch.client.config import Config  # noqa: PLC0415 - as above
+
+    def by_node(obj: Any) -> tuple[str, ...]:
+        node: str = obj.fields.spec.nodeName
+        return (node,) if node else ()
+
+    handler = CountingHandler()
+    before, start = cpu_seconds(), time.perf_counter()
+    async with Client.from_config(Config(server=url)) as client:
+        informer = Informer(
+            client.list_watch("pods"),
+            handler,
+            indexers={"namespace": lambda obj: (obj.namespace,), "node": by_node},
+            fields=Fields,
+            watch_list=watch_list,
+        )
+        async with informer:
+            while handler.added < pods:  # noqa: ASYNC110 - no event would be cheaper
+                await asyncio.sleep(0.002)
+            figures: Figures = {
+                "cpu": cpu_seconds() - before,
+                "wall": time.perf_counter() - start,
+                **memory(),
+            }
+            gc.collect()
+            figures["rss"] = memory()["rss"]
+            figures["objects"] = len(informer.indexer)
+            figures["kept"] = sum(obj.stored_bytes for obj in informer.indexer.list())
+            if updates:
+                before, start = cpu_seconds(), time.perf_counter()
+                print(json.dumps({"ready": True}), flush=True)
+                while handler.updated < updates:  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0.002)
+                figures["update_cpu"] = cpu_seconds() - before
+                figures["update_wall"] = time.perf_counter() - start
+            return figures
+
+
+def run_client(
+    process: "subprocess.Popen[str]", url: str, pods: int, *, mode: str, updates: int = 0
+) -> Figures:
+    """Run one client process and return what it prints last."""
+    with subprocess.Popen(
+        [sys.executable, __file__, "client", mode, url, str(pods), str(updates)],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as client:
+        assert client.stdout is not None
+        assert process.stdin is not None
+        figures: Figures = json.loads(client.stdout.readline())
+        if figures.get("ready"):
+            process.stdin.write(f"fire {updates}\n")
+            process.stdin.flush()
+            figures = json.loads(client.stdout.readline())
+    assert figures["objects"] == pods, figures
+    return figures
+
+
+def rival_figures(url: str, pods: int) -> list[Figures]:
+    """Install the rivals if need be, run each, and return what they print."""
+    venv = HERE / ".venv-rivals"
+    if not (venv / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+        pip = [venv / "bin" / "python", "-m", "pip", "install", "--quiet"]
+        subprocess.run([str(word) for word in (*pip, *REQUIREMENTS)], check=True)
+        (venv / "ready").touch()
+    found = []
+    for name in RIVALS:
+        result = subprocess.run(
+            [venv / "bin" / "python", HERE / "rivals.py", name, url, str(pods)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=900,
+        )
+        if result.returncode:
+            print(f"{name} failed: {result.stderr[-500:]}", file=sys.stderr)
+            continue
+        found.append(json.loads(result.stdout.splitlines()[-1]))
+    return found
+
+
+def measure(pods: int, updates: int, *, rivals: bool, console: Console) -> None:
+    """Measure one size and print its table."""
+    with server(pods) as (url, stored, process):
+        base = min(run_client(process, url, pods, mode="floor")["cpu"] for _ in range(3))
+        table = Table(title=f"{pods:,} pods, {stored / pods:,.0f} bytes each")
+        for column in ("client", "CPU s", "x floor", "RSS MB", "peak MB", "updates/s"):
+            table.add_column(column, justify="left" if column == "client" else "right")
+        table.add_row("floor: aiohttp, lines split", f"{base:.2f}", "1.0", "", "", "")
+        for mode in ("watch-list", "list"):
+            best = min(
+                (run_client(process, url, pods, mode=mode, updates=updates) for _ in range(3)),
+                key=lambda figures: float(figures["cpu"]),
+            )
+            rate = updates / best["update_cpu"] if updates else 0
+            table.add_row(
+                f"listwatch {importlib.metadata.version('listwatch')}, {mode}",
+                f"{best['cpu']:.2f}",
+                f"{best['cpu'] / base:.1f}",
+                f"{best['rss']:.0f} ({best['kept'] / 1e6:.0f} kept)",
+                f"{best['peak']:.0f}",
+                f"{rate:,.0f}",
+            )
+        for figures in rival_figures(url, pods) if rivals else ():
+            table.add_row(
+                f"{figures['name']} {figures['version']}",
+                f"{figures['cpu']:.2f}",
+                f"{figures['cpu'] / base:.1f}",
+                f"{figures['rss']:.0f}",
+                f"{figures['peak']:.0f}",
+                "",
+            )
+    console.print(table)
+
+
+def main() -> None:
+    """Play one of the parts."""
+    if sys.argv[1:2] == ["serve"]:
+        asyncio.run(serve(int(sys.argv[2])))
+        return
+    if sys.argv[1:2] == ["client"]:
+        mode, url, pods, updates = sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+        if mode == "floor":
+            figures = asyncio.run(floor(url, pods))
+        else:
+            figures = asyncio.run(inform(url, pods, updates, watch_list=mode == "watch-list"))
+        print(json.dumps(figures), flush=True)
+        return
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--pods", default="10000,50000", help="sizes, with commas")
+    parser.add_argument("--updates", type=int, default=50_000)
+    parser.add_argument("--rivals", action="store_true", help="measure the rivals too")
+    options = parser.parse_args()
+    console = Console(width=110)
+    console.print(
+        f"CPython {platform.python_version()}, "
+        + ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("aiohttp", "msgspec"))
+        + "; CPU of the client's process, best of 3; updates/s of one core (CPU)"
+    )
+    for size in options.pods.split(","):
+        measure(int(size), options.updates, rivals=options.rivals, console=console)
+    console.print(
+        "Goals: sync of 50,000 pods <= 1.6 s and <= 3 x the floor; RSS <= 1.1 x the bytes kept "
+        "+ 1 KB an object; peak <= 1.15 x RSS; >= 40,000 updates/s."
+    )
+
+
+if __name__ == "__main__":
+    main()
