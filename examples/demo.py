@@ -1,0 +1,387 @@
+"""The main job, end to end: a changing cluster, observed, and the story checked against the facts.
+
+Starts the embedded API server as a process of its own, gives it pods and changes, restarts it and
+compacts its history in the middle, while `listwatch observe` (another process) runs a script for
+every addition, change and deletion. At the end it compares what the script wrote down with what
+was done. Exit code 0 if the two agree, 1 if not.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from listwatch.client.client import Client
+from listwatch.client.kubeconfig import load_config
+from listwatch.objects import Object
+from listwatch.testing.story import Change, ChangeType, Comparison, Gap, compare
+from listwatch.testing.workload import Action, ActionType, PodWorkload
+
+SERVER = Path(__file__).with_name("restartable_server.py")
+LISTWATCH = (sys.executable, "-m", "listwatch.cli")
+WRITERS = 8
+#: Appends one line to the story: the type, the namespace, the name, and what the template made.
+SCRIPT = '#!/bin/sh\necho "$CHANGE $*" >> "$STORY"\n'
+#: The same, but it forgets what it was told about every object whose name ends in this digit.
+FORGETFUL_SCRIPT = '#!/bin/sh\ncase "$2" in *7) ;; *) echo "$CHANGE $*" >> "$STORY" ;; esac\n'
+TEMPLATE = "{.metadata.uid} {.metadata.resourceVersion} {.metadata.deletionTimestamp}"
+
+out = Console(highlight=False)
+
+
+class Cluster:
+    """The API server's process, and everything that was done to it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.kubeconfig = directory / "kubeconfig"
+        self.done: list[Change] = []
+        self._process: asyncio.subprocess.Process | None = None
+        self._client: Client | None = None
+
+    async def start(self) -> None:
+        """Start the server and wait until it listens."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(SERVER),
+            str(self.kubeconfig),
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for this process alone
+        )
+        await self._says("listening on ")
+        self._client = Client.from_config(load_config(self.kubeconfig))
+
+    async def restart(self) -> None:
+        """Let the server end all that is open, go away for a while, and listen again."""
+        self._server.send_signal(signal.SIGHUP)
+        await self._says("listening on ")
+
+    async def compact(self) -> None:
+        """Make the server forget its history, so that a watch from before it must list again."""
+        self._server.send_signal(signal.SIGUSR1)
+        await self._says("forgot")
+
+    async def stop(self) -> None:
+        """End the server and the connections to it."""
+        if self._client is not None:
+            await self._client.close()
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    async def _says(self, words: str) -> None:
+        line = (await _piped(self._server.stdout).readline()).decode().strip()
+        if not line.startswith(words):
+            raise SystemExit(f"the API server said {line!r} in place of {words!r}")
+
+    @property
+    def _server(self) -> asyncio.subprocess.Process:
+        if self._process is None:
+            raise RuntimeError("the API server was not started")
+        return self._process
+
+    @property
+    def client(self) -> Client:
+        """A client of the server."""
+        if self._client is None:
+            raise RuntimeError("the API server was not started")
+        return self._client
+
+    @property
+    def version(self) -> int:
+        """The version of the last change."""
+        return max((change.version for change in self.done), default=0)
+
+    async def carry_out(self, actions: Iterable[Action], *, a_second: float = 0) -> None:
+        """Write, several at a time; one object's writes come one after the other."""
+        queues: list[asyncio.Queue[Action | None]] = [asyncio.Queue(20) for _ in range(WRITERS)]
+        async with asyncio.TaskGroup() as tasks:
+            for queue in queues:
+                tasks.create_task(self._write_from(queue))
+            for action in actions:
+                await queues[hash(action.key) % WRITERS].put(action)
+                if a_second:
+                    await asyncio.sleep(1 / a_second)
+            for queue in queues:
+                await queue.put(None)
+
+    async def _write_from(self, queue: asyncio.Queue[Action | None]) -> None:
+        while (action := await queue.get()) is not None:
+            await self._write(action)
+
+    async def _write(self, action: Action) -> None:
+        meta = action.body["metadata"]
+        if action.type is ActionType.DELETE:
+            obj = await self.client.delete(
+                "pods", meta["name"], meta["namespace"], grace_period_seconds=0
+            )
+            kind = ChangeType.DELETED
+        elif action.type is ActionType.CREATE:
+            obj = await self.client.create(action.body)
+            kind = ChangeType.ADDED
+        else:
+            obj = await self.client.update(action.body)
+            kind = ChangeType.UPDATED
+        if obj is None:
+            raise RuntimeError(f"the server did not tell the version of {action.key}'s deletion")
+        self.done.append(Change(kind, obj.key, obj.uid, int(obj.resource_version)))
+
+
+class Observer:
+    """The process of `listwatch observe`, and the story that its script writes down."""
+
+    def __init__(self, directory: Path, kubeconfig: Path, *, forgetful: bool) -> None:
+        self._kubeconfig = kubeconfig
+        self._story = directory / "story"
+        self._script = directory / "script"
+        self._story.touch()
+        self._script.write_text(FORGETFUL_SCRIPT if forgetful else SCRIPT)
+        self._script.chmod(0o755)
+        self.process: asyncio.subprocess.Process
+        self.synced = asyncio.Event()
+        self.exit_code = -1
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Observe while the body runs."""
+        script = str(self._script)
+        self.process = await asyncio.create_subprocess_exec(
+            *LISTWATCH, "observe", "pods", "--all-namespaces", "--parallel", "4",
+            "--listen-addr", "", "--type-env-var", "CHANGE", "--template", TEMPLATE,
+            "--delete", script, "--", script,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "KUBECONFIG": str(self._kubeconfig), "STORY": str(self._story)},
+        )  # fmt: skip
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._show_a_part())
+            tasks.create_task(self._show_complaints())
+            try:
+                yield
+            finally:
+                if self.process.returncode is None:
+                    self.process.send_signal(signal.SIGCONT)
+                    self.process.terminate()
+                self.exit_code = await self.process.wait()
+
+    async def wait_until_synced(self) -> None:
+        """Wait until a whole list was told, at its start or since `synced` was cleared."""
+        async with asyncio.TaskGroup() as tasks:
+            waits = [tasks.create_task(c) for c in (self.synced.wait(), self.process.wait())]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=20)
+            for wait in waits:
+                wait.cancel()
+
+    async def _show_a_part(self) -> None:
+        """Print observe's lines: all of the first, then a few a second."""
+        allowance, since = 12.0, time.monotonic()
+        async for line in _piped(self.process.stdout):
+            now = time.monotonic()
+            allowance = min(12.0, allowance + 2 * (now - since))
+            since = now
+            sync_ended = line.endswith(b" Sync ended\n")
+            if sync_ended:
+                self.synced.set()
+            if allowance >= 1 or sync_ended:
+                allowance -= 1
+                out.print(_readable(line.decode().rstrip()), soft_wrap=True, markup=False)
+
+    async def _show_complaints(self) -> None:
+        async for line in _piped(self.process.stderr):
+            if not line.startswith(b"warning: without --names"):
+                out.print(
+                    f"  observe: {line.decode().rstrip()}",
+                    style="yellow",
+                    markup=False,
+                    soft_wrap=True,
+                )
+
+    def told(self) -> list[Change]:
+        """Return the story so far."""
+        lines = self._story.read_text().splitlines()
+        return [_parse(line) for line in lines if line.count(" ") == 5]
+
+
+def _piped(stream: asyncio.StreamReader | None) -> asyncio.StreamReader:
+    if stream is None:
+        raise RuntimeError("the process was started without a pipe")
+    return stream
+
+
+def _readable(header: str) -> str:
+    """Shorten a header line: the script's path and the uid help nobody."""
+    head, _, command = header.partition("\t")
+    words = command.split(" ")
+    return f"{head}  {'/'.join(words[1:3])}" if command else head
+
+
+def _parse(line: str) -> Change:
+    kind, namespace, name, uid, version, deleting = line.split(" ")
+    return Change(
+        ChangeType(kind), f"{namespace}/{name}", uid, int(version), deleting=bool(deleting)
+    )
+
+
+async def catch_up(cluster: Cluster, observer: Observer, gaps: list[Gap], seconds: float) -> bool:
+    """Wait until the story is complete; say whether it is within the time."""
+    deadline = time.monotonic() + seconds
+    while compare(cluster.done, observer.told(), gaps, marked=True).mistakes:
+        if time.monotonic() > deadline or observer.process.returncode is not None:
+            return False
+        await asyncio.sleep(0.2)
+    return True
+
+
+async def trouble(cluster: Cluster, observer: Observer, workload: PodWorkload, count: int) -> Gap:
+    """Restart the server under way, change much while nobody watches, and forget the history."""
+    before = cluster.version
+    await cluster.carry_out(workload.changes(count))
+    observer.process.send_signal(signal.SIGSTOP)  # so that it can't be back before the compaction
+    await cluster.restart()
+    await cluster.carry_out(workload.changes(count))
+    await cluster.compact()
+    gap = Gap(before, cluster.version)
+    out.print(
+        "--- the API server was restarted, changed, and has forgotten its history ---",
+        soft_wrap=True,
+    )
+    observer.synced.clear()
+    observer.process.send_signal(signal.SIGCONT)
+    await observer.wait_until_synced()
+    return gap
+
+
+async def run(options: argparse.Namespace, directory: Path) -> int:
+    """Run the whole and return the exit code."""
+    cluster = Cluster(directory)
+    try:
+        await cluster.start()
+        return await tell(options, directory, cluster)
+    finally:
+        await cluster.stop()
+
+
+async def tell(options: argparse.Namespace, directory: Path, cluster: Cluster) -> int:
+    """Change the cluster while it is observed, compare, and return the exit code."""
+    began = time.monotonic()
+    workload = PodWorkload(options.pods, seed=options.seed)
+    for namespace in workload.generator.namespaces:
+        await cluster.client.create(
+            {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": namespace}}
+        )
+    observer = Observer(directory, cluster.kubeconfig, forgetful=options.forgetful)
+    creations = list(workload.populate())
+    await cluster.carry_out(creations[: options.pods // 3])
+    gaps: list[Gap] = []
+    async with observer.running():
+        await cluster.carry_out(creations[options.pods // 3 :])
+        await observer.wait_until_synced()
+        tenth = options.changes // 10
+        await cluster.carry_out(workload.changes(4 * tenth))
+        in_time = options.forgetful or await catch_up(cluster, observer, gaps, 20)
+        if in_time:
+            gaps.append(await trouble(cluster, observer, workload, tenth // 2))
+            await cluster.carry_out(workload.changes(options.changes - 5 * tenth))
+            if options.live:
+                await live(cluster, workload)
+        await catch_up(cluster, observer, gaps, 3 if options.forgetful else 20)
+    listed = await cluster.client.list("pods")
+    result = compare(cluster.done, observer.told(), gaps, marked=True)
+    mistakes = [*result.mistakes, *differences_at_the_end(cluster.done, listed.items)]
+    if observer.exit_code != 0:
+        mistakes.append(f"observe ended with exit code {observer.exit_code}")
+    seconds = time.monotonic() - began
+    report(result, cluster.done, mistakes, objects=len(listed.items), seconds=seconds)
+    return 1 if mistakes else 0
+
+
+async def live(cluster: Cluster, workload: PodWorkload) -> None:
+    """Go on, about 20 changes a second, until Ctrl-C."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+    out.print("--- live: about 20 changes a second; Ctrl-C ends it ---")
+    while not stop.is_set():
+        await cluster.carry_out(workload.changes(20), a_second=20)
+
+
+def differences_at_the_end(done: Iterable[Change], alive: Iterable[Object]) -> list[str]:
+    """Compare what is on the server with what was done, so that neither is taken on trust."""
+    expected: dict[str, tuple[str, int]] = {}
+    for change in sorted(done, key=lambda change: change.version):
+        if change.type is ChangeType.DELETED:
+            del expected[change.key]
+        else:
+            expected[change.key] = (change.uid, change.version)
+    found = {obj.key: (obj.uid, int(obj.resource_version)) for obj in alive}
+    return [
+        f"{key}: the server has {found.get(key)}, done was {expected.get(key)}"
+        for key in sorted(expected.keys() | found.keys())
+        if expected.get(key) != found.get(key)
+    ]
+
+
+def report(
+    result: Comparison,
+    done: Iterable[Change],
+    mistakes: list[str],
+    *,
+    objects: int,
+    seconds: float,
+) -> None:
+    """Print what was done, what was told, and where they differ."""
+    counts = Counter(change.type for change in done)
+    table = Table(title="What was done, and the story told of it", show_header=False)
+    for label, value in (
+        ("done: additions", counts[ChangeType.ADDED]),
+        ("done: changes", counts[ChangeType.UPDATED]),
+        ("done: deletions", counts[ChangeType.DELETED]),
+        ("told: script runs", result.told),
+        ("states that the relist after the compaction skipped over", result.skipped_updates),
+        ("objects that came and went unseen before that relist", result.skipped_lives),
+        ("objects at the end", objects),
+        ("mistakes in the story", len(mistakes)),
+        ("seconds", f"{seconds:.1f}"),
+    ):
+        table.add_row(label, str(value))
+    out.print(table)
+    for mistake in mistakes[:10]:
+        out.print(f"MISTAKE {mistake}", markup=False, soft_wrap=True)
+    if len(mistakes) > 10:
+        out.print(f"… and {len(mistakes) - 10} more")
+    verdict = (
+        "The story differs from what was done."
+        if mistakes
+        else ("The story told is what was done: nothing lost, nothing invented.")
+    )
+    out.print(verdict, style="bold red" if mistakes else "bold green")
+
+
+def main() -> int:
+    """Parse the arguments and run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--live", action="store_true", help="go on until Ctrl-C")
+    parser.add_argument("--pods", type=int, default=1000)
+    parser.add_argument("--changes", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--forgetful",
+        action="store_true",
+        help="use a script that loses a part of the story, to see that this is found out",
+    )
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="listwatch-demo-") as directory:
+        return asyncio.run(run(options, Path(directory)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The demo, smaller than `make run` has it, as a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEMO = Path(__file__).parents[1] / "examples" / "demo.py"
+
+
+def _demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(DEMO), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+
+
+def _figure(output: str, label: str) -> int:
+    (line,) = (line for line in output.splitlines() if label in line)
+    return int(line.split("│")[2])
+
+
+def test_the_story_told_is_what_was_done_through_a_restart_and_a_compaction() -> None:
+    done = _demo("--pods", "30", "--changes", "200")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The story told is what was done: nothing lost, nothing invented." in done.stdout
+    assert _figure(done.stdout, "mistakes in the story") == 0
+    writes = sum(_figure(done.stdout, f"done: {kind}") for kind in ("additions", "changes", "del"))
+    assert writes == 230
+    assert "has forgotten its history" in done.stdout
+    assert "too old resource version" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_story_that_differs_is_shown_and_ends_with_another_exit_code() -> None:
+    done = _demo("--pods", "20", "--changes", "60", "--forgetful")
+    assert done.returncode == 1
+    assert "The story differs from what was done." in done.stdout
+    assert _figure(done.stdout, "mistakes in the story") > 0
+    assert "was never told" in done.stdout
+
+
+def test_live_goes_on_until_ctrl_c_and_then_compares() -> None:
+    process = subprocess.Popen(
+        [sys.executable, str(DEMO), "--live", "--pods", "10", "--changes", "40"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "--- live" in line:
+                break
+        else:
+            pytest.fail("it never went live")
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        output, complaints = process.communicate(timeout=40)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, output + complaints
+    assert "The story told is what was done" in output
+    assert complaints == ""
