@@ -146,8 +146,7 @@ def parse_yaml(data: bytes) -> Any:
     try:
         value = yaml.load(data, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}: " if mark is not None else ""
+        line = _yaml_line(error)
         problem = getattr(error, "problem", None) or "cannot be read"
         raise ValueError(f"error converting YAML to JSON: yaml: {line}{problem}") from None
     except RecursionError:
@@ -156,6 +155,18 @@ def parse_yaml(data: bytes) -> Any:
         return msgspec.json.decode(msgspec.json.encode(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"error converting YAML to JSON: {error}") from None
+
+
+def _yaml_line(error: yaml.YAMLError) -> str:
+    # the lines as Go's parser counts them: its scanner is one further than its grammar
+    mark = getattr(error, "problem_mark", None)
+    number = 0 if mark is None else mark.line
+    if number and isinstance(error, yaml.scanner.ScannerError):
+        number += 1
+    if not number:
+        mark = getattr(error, "context_mark", None)
+        number = 0 if mark is None else mark.line
+    return f"line {number}: " if number else ""
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] - chosen at run time

@@ -17,6 +17,7 @@ from listwatch.apiserver.negotiation import (
     YAML,
     Representation,
     manager_of,
+    parse_accept,
     wants_gzip,
 )
 from listwatch.apiserver.request_info import Query, RequestInfo
@@ -136,9 +137,17 @@ class Call:
         headers = {}
         if error.retry_after:
             headers["Retry-After"] = str(max(1, round(error.retry_after)))
-        if error.code == 405 and self.resource is not None:
-            pass
+        if self.representation is PLAIN:
+            self.representation = error_form(self.header("Accept"))
         return self.answer_value(error.to_status(), status=error.code or 500, headers=headers)
+
+
+def error_form(accept: str) -> Representation:
+    """Return the form of a refusal that comes before the form of the answer was chosen."""
+    for clause in parse_accept(accept):
+        if clause.media_type in {JSON, YAML, PROTOBUF} and "as" not in clause.parameters:
+            return Representation(clause.media_type, content_type=clause.media_type)
+    return PLAIN
 
 
 def to_yaml(body: bytes) -> bytes:

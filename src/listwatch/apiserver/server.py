@@ -10,12 +10,16 @@ from typing import Self
 import msgspec
 import yaml
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMethod
+from aiohttp.web_protocol import RequestHandler
 
+from listwatch.apiserver import refusal
 from listwatch.apiserver.auth import BOOTSTRAP, Access
 from listwatch.apiserver.call import BODY_LIMIT, User
 from listwatch.apiserver.custom_resources import CustomResources
 from listwatch.apiserver.defaults import apply_defaults
 from listwatch.apiserver.http import Api
+from listwatch.apiserver.negotiation import JSON
 from listwatch.apiserver.reading import Reader
 from listwatch.apiserver.registry import Registry, WriteContext
 from listwatch.apiserver.resources import ResourceTable
@@ -124,7 +128,7 @@ class APIServer:
         """
         if self._runner is not None:
             return
-        server = web.Server(
+        server = _Server(
             self.api.handle,
             request_factory=_make_request,  # type: ignore[arg-type] - aiohttp's own type is wider
             handler_cancellation=True,
@@ -219,6 +223,36 @@ class APIServer:
     def statistics(self) -> StoreStatistics:
         """Return the figures of the store at this moment."""
         return self.store.statistics()
+
+
+class _Connection(RequestHandler):
+    """A connection that refuses unknown methods as the rest of the server would."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a request that could not be read or handled."""
+        if isinstance(exc, BadHttpMethod):
+            body = msgspec.json.encode(refusal.method_not_allowed().to_status()) + b"\n"
+            response: web.StreamResponse = web.Response(
+                body=body, status=405, headers={"Content-Type": JSON}
+            )
+            response.force_close()
+            return response
+        return super().handle_error(request, status, exc, message)
+
+
+class _Server(web.Server):
+    """aiohttp's server, with connections of our own."""
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, loop=self._loop, **self._kwargs)
 
 
 def _make_request(

@@ -37,9 +37,7 @@ _POINTER_STRINGS = frozenset(
     (
         "appProtocol",
         "holderIdentity",
-        "hostname",
         "ingressClassName",
-        "nodeName",
         "runtimeClassName",
         "storageClassName",
         "volumeAttributesClassName",
@@ -79,6 +77,8 @@ _POINTER_STATUS = frozenset(("ready", "terminating", "started", "collisionCount"
 #: Names under which one Go type keeps an empty string that another drops.
 _KEPT_EMPTY: Mapping[str, frozenset[str]] = {
     "Event": frozenset(("reportingComponent", "reportingInstance")),
+    "Endpoint": frozenset(("hostname", "nodeName", "zone")),
+    "EndpointAddress": frozenset(("nodeName",)),
 }
 
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([eE][+-]?\d+|[KMGTPE]i|[numkMGTPE]|)")

@@ -161,6 +161,7 @@ class Writer:
         given = obj["metadata"].get("namespace")
         if given and given != (call.namespace):
             if not resource.namespaced:
+                del obj["metadata"]["namespace"]
                 return
             raise refusal.bad_request(
                 "the namespace of the provided object does not match the namespace sent on the "
@@ -255,7 +256,7 @@ class Writer:
             marker = f"cannot be handled as a {resource.kind}: "
             if resource.custom is None and marker in error.message:
                 why = error.message.partition(marker)[2]
-                raise _undecodable_patch(patched, why) from None
+                raise _undecodable_patch(whole, patched, why) from None
             raise
         self.check_problems(call, resource, decoded.problems)
         obj = decoded.obj
@@ -499,6 +500,16 @@ def _failed_patch() -> Exception:
     return error
 
 
-def _undecodable_patch(patched: Mapping[str, Any], why: str) -> Exception:
-    shown = msgspec.json.encode(patched).decode()
+def _as_patched(before: Any, after: Any) -> Any:
+    """Return what a patch made, with sorted keys wherever it went, as Go writes it."""
+    if before == after or not isinstance(after, dict):
+        return after
+    old = before if isinstance(before, dict) else {}
+    return {key: _as_patched(old.get(key), after[key]) for key in sorted(after)}
+
+
+def _undecodable_patch(
+    before: Mapping[str, Any], patched: Mapping[str, Any], why: str
+) -> Exception:
+    shown = msgspec.json.encode(_as_patched(before, patched)).decode()
     return refusal.invalid("", "", "", [refusal.invalid_value("patch", shown, why)])
