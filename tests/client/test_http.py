@@ -5,8 +5,8 @@ import gc
 import gzip
 import ssl
 import warnings
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import trustme
 
 from listwatch.client.client import Client
 from listwatch.client.config import Config
-from listwatch.client.http import CONNECT_TIMEOUT, HEADERS_TIMEOUT, HTTP, SILENCE_TIMEOUT
+from listwatch.client.connections import CONNECT_TIMEOUT, HEADERS_TIMEOUT
+from listwatch.client.http import HTTP, SILENCE_TIMEOUT, Request
 from listwatch.clock import FakeClock
 from listwatch.errors import (
     BadRequestError,
@@ -327,6 +328,61 @@ async def test_watches_never_make_a_request_wait(server: ScriptedServer) -> None
             await asyncio.sleep(0.001)
         assert (await http.request("GET", "/x")).body == b'{"ok": true}'
         finished.set()
+
+
+async def test_hooks_see_each_request_and_may_add_headers(server: ScriptedServer) -> None:
+    server.answers["/x"] = respond(b"no", code=500, type_="text/plain")
+    seen: list[object] = []
+
+    @contextmanager
+    def hook(request: Request) -> Iterator[None]:
+        request.headers.append(("traceparent", "00-1"))
+        seen.append((request.method, request.path, request.status))
+        try:
+            yield
+        finally:
+            seen.append(request.status)
+
+    async with HTTP(Config(server=server.url, token="s3cret"), hooks=[hook]) as http:
+        with pytest.raises(InternalServerError):
+            await http.request("GET", "/x", [("a", "b")])
+    assert seen == [("GET", "/x", None), 500]
+    assert server.header("traceparent") == "00-1"
+
+
+async def test_the_rate_limit_is_kept_on_the_clock(server: ScriptedServer) -> None:
+    server.answers["/x"] = {}
+    clock = FakeClock()
+    begin = clock.now()
+    async with HTTP(Config(server=server.url, qps=2, burst=3), clock=clock) as http:
+
+        async def send() -> float:
+            await http.request("GET", "/x")
+            return clock.now() - begin
+
+        async with asyncio.TaskGroup() as tasks:
+            sending = [tasks.create_task(send()) for _ in range(6)]
+            while not all(task.done() for task in sending):
+                await asyncio.sleep(0)
+                await clock.advance(0.01)
+    times = sorted(task.result() for task in sending)
+    assert times[2] < 0.4
+    assert times[3:] == pytest.approx([0.5, 1.0, 1.5], abs=0.2)
+
+
+async def test_a_unix_socket_is_spoken_to(tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(
+            b"GET /x HTTP/1.1\r\nHost: localhost"
+        )
+        writer.write(respond({"ok": 1}))
+        writer.close()
+
+    path = tmp_path / "api.sock"
+    async with await asyncio.start_unix_server(serve, path):
+        assert await get(f"unix://{path}") == b'{"ok": 1}'
+    with pytest.raises(DisconnectedError, match="no connection"):
+        await get(f"unix://{tmp_path}/none")
 
 
 # --- TLS -----------------------------------------------------------------------------------------

@@ -201,13 +201,15 @@ def test_an_oidc_provider_is_read(write: Write) -> None:
             "refresh-token": "r",
         },
     }
-    config = load_config(write(content(user={"auth-provider": provider})))
-    assert config.oidc == OIDCConfig(
+    path = write(content(user={"auth-provider": provider}))
+    assert load_config(path).oidc == OIDCConfig(
         issuer_url="https://idp",
         client_id="kubectl",
         client_secret="s",
         id_token="i",
         refresh_token="r",
+        kubeconfig=str(path),
+        user="c",
     )
 
 

@@ -127,6 +127,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value in ("", b"", None, False) or value == Impersonation():
                 continue
+            if name == "burst" and not self.qps:
+                continue
             if name in _SECRETS:
                 value = _HIDDEN
             elif isinstance(value, bytes):

@@ -4,18 +4,15 @@ aiohttp's own time-outs are off; those here run on the injected clock.
 """
 
 import email.utils
-import errno
 import ipaddress
 import json
 import logging
 import os
 import re
-import socket
-import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
-from types import SimpleNamespace, TracebackType
-from typing import Any, Final, Self
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Final, Self, TypeAlias
 from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
@@ -31,23 +28,25 @@ from listwatch.client.auth import (
     user_agent,
 )
 from listwatch.client.config import Config
+from listwatch.client.connections import (
+    HEADERS_TIMEOUT,
+    MAX_WORDS,
+    Pool,
+    translated,
+)
+from listwatch.client.proxy import proxy_for
 from listwatch.client.tls import make_ssl_context
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError, DisconnectedError, FrameError, StatusError
+from listwatch.workqueue.rate_limiters import TokenBucket
 
 _log = logging.getLogger(__name__)
 
-#: Seconds in which the status line and headers must have come: a server ends a request after 60.
-HEADERS_TIMEOUT: Final = 75.0
 #: Seconds without a byte after which a body that is not a watch's is given up.
 SILENCE_TIMEOUT: Final = 150.0
-#: Seconds in which a connection, TLS included, must stand.
-CONNECT_TIMEOUT: Final = 30.0
 #: Bytes of an answer that is read whole, and of an error's body.
 MAX_BODY_BYTES: Final = 64 * 2**20
 MAX_ERROR_BYTES: Final = 2**20
-#: Characters of a plain-text error that become its message.
-_MAX_WORDS: Final = 300
 
 _WARNING: Final = re.compile(r'299 [^ ]+ "((?:[^"\\]|\\.)*)"(?: ".*")?')
 
@@ -62,6 +61,27 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+
+class Request(msgspec.Struct):
+    """What a hook is told of a request.
+
+    Attributes:
+        method: the HTTP method.
+        path: without the query.
+        headers: names and values; a hook may add some. Credentials are added after it.
+        status: of the answer, once there is one.
+    """
+
+    method: str
+    path: str
+    headers: list[tuple[str, str]]
+    status: int | None = None
+
+
+#: Returns what is entered before a request is sent and left when its answer has ended; an error
+#: of the connection passes through it.
+RequestHook: TypeAlias = Callable[[Request], AbstractContextManager[object]]
 
 
 class Body:
@@ -85,7 +105,7 @@ class Body:
         try:
             return await self._content.readany()
         except (aiohttp.ClientError, OSError) as error:
-            raise _translated(error, self._where) from error
+            raise translated(error, self._where) from error
 
 
 class HTTP:
@@ -99,6 +119,7 @@ class HTTP:
         config: the server, and who asks.
         clock: for every time-out.
         authenticator: in place of what the configuration asks for.
+        hooks: entered for every request that is sent, for tracing and metrics.
 
     Raises:
         ConfigError: the configuration can't be used.
@@ -110,19 +131,26 @@ class HTTP:
         *,
         clock: Clock | None = None,
         authenticator: Authenticator | None = None,
+        hooks: Iterable[RequestHook] = (),
     ) -> None:
         self.config = config
         self._clock = Clock() if clock is None else clock
         self._auth = (
             make_authenticator(config, self._clock) if authenticator is None else authenticator
         )
-        self._base, self._host, self._is_tls = _base_url(config)
+        self._base, host, port, self._unix_socket = _base_url(config)
         self._headers = [
             ("User-Agent", user_agent(config)),
             *impersonation_headers(config.impersonate),
         ]
-        self._compression = not config.disable_compression and not _is_loopback(self._host)
-        self._pool: _Pool | None = None
+        self._compression = not config.disable_compression and not _is_loopback(host)
+        proxy = "" if self._unix_socket else proxy_for(config, host, port, os.environ)
+        self._proxy = proxy
+        self._hooks = tuple(hooks)
+        self._bucket = (
+            TokenBucket(config.qps, config.burst, clock=self._clock) if config.qps > 0 else None
+        )
+        self._pool: Pool | None = None
         self._closed = False
         self._warned: set[str] = set()
 
@@ -217,9 +245,17 @@ class HTTP:
         retried = False
         while True:
             credentials = await self._auth.credentials()
+            if self._bucket is not None:
+                await self._bucket.accept()
             pool = await self._pool_for(credentials.certificate)
-            async with pool.used():
-                response = await self._send(pool, method, url, headers, body, credentials, watch)
+            sent = Request(method=method, path=path, headers=list(headers))
+            async with pool.used(), AsyncExitStack() as stack:
+                for hook in self._hooks:
+                    stack.enter_context(hook(sent))
+                response = await self._send(
+                    pool, method, url, sent.headers, body, credentials, watch
+                )
+                sent.status = response.status
                 try:
                     if response.status < 300:
                         self._log_warnings(response)
@@ -236,7 +272,7 @@ class HTTP:
 
     async def _send(
         self,
-        pool: "_Pool",
+        pool: Pool,
         method: str,
         url: yarl.URL,
         headers: list[tuple[str, str]],
@@ -257,11 +293,11 @@ class HTTP:
                         headers=headers,
                         allow_redirects=False,
                         server_hostname=self.config.tls_server_name or None,
-                        proxy=self.config.proxy_url or None,
+                        proxy=self._proxy if self._proxy.startswith("http") else None,
                         trace_request_ctx=limit,
                     )
-                except (aiohttp.ClientError, OSError) as error:
-                    raise _translated(error, self._base) from error
+                except pool.errors as error:
+                    raise translated(error, self._base) from error
         except TimeoutError:
             raise TimeoutError(f"{self._base} has not answered in time") from None
 
@@ -309,136 +345,29 @@ class HTTP:
                 self._warned.add(text)
                 _log.warning("%s: %s", self._base, text)
 
-    async def _pool_for(self, certificate: Certificate | None) -> "_Pool":
+    async def _pool_for(self, certificate: Certificate | None) -> Pool:
         if self._closed:
             raise DisconnectedError("the client is closed")
         pool = self._pool
         if pool is None or pool.certificate != certificate:
-            context = make_ssl_context(self.config, certificate) if self._is_tls else None
-            self._pool, old = _Pool(certificate, context), pool
+            is_tls = self._base.startswith("https:")
+            context = make_ssl_context(self.config, certificate) if is_tls else None
+            new = Pool(certificate, context, proxy=self._proxy, unix_socket=self._unix_socket)
+            self._pool, old = new, pool
             if old is not None:
                 await old.retire()
             return self._pool
         return pool
 
 
-class _Pool:
-    """The two sessions of one client certificate."""
+def _base_url(config: Config) -> tuple[str, str, int, str]:
+    """Return the server's URL without a slash at its end, its host and port, and a socket's path.
 
-    def __init__(self, certificate: Certificate | None, context: ssl.SSLContext | None) -> None:
-        self.certificate = certificate
-        self.requests = _session(context, limit=100)
-        self.watches = _session(context, limit=0)
-        self._users = 0
-        self._is_retired = False
-
-    @asynccontextmanager
-    async def used(self) -> AsyncIterator[None]:
-        self._users += 1
-        try:
-            yield
-        finally:
-            self._users -= 1
-            if self._is_retired and not self._users:
-                await self.close()
-
-    async def retire(self) -> None:
-        """Close when the last user has gone."""
-        self._is_retired = True
-        if not self._users:
-            await self.close()
-
-    async def close(self) -> None:
-        await self.requests.close()
-        await self.watches.close()
-
-
-def _session(context: ssl.SSLContext | None, *, limit: int) -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(
-        ssl=True if context is None else context, limit=limit, socket_factory=_make_socket
-    )
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_create_start.append(_connecting)
-    trace.on_connection_create_end.append(_connected)
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-        trace_configs=[trace],
-        read_bufsize=2**18,
-        max_line_size=2**14,
-        max_field_size=2**16,
-    )
-
-
-async def _connecting(_session: object, trace: SimpleNamespace, _params: object) -> None:
-    trace.trace_request_ctx.postpone(CONNECT_TIMEOUT)
-
-
-async def _connected(_session: object, trace: SimpleNamespace, _params: object) -> None:
-    trace.trace_request_ctx.postpone(HEADERS_TIMEOUT)
-
-
-def _make_socket(info: tuple[Any, ...]) -> socket.socket:
-    """Make a socket that finds out within a minute that the peer's host is gone."""
-    made = socket.socket(info[0], info[1], info[2])
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", 20),
-        ("TCP_KEEPINTVL", 10),
-        ("TCP_KEEPCNT", 4),
-        ("TCP_USER_TIMEOUT", 60_000),
-    ):
-        option = getattr(socket, name, None)  # not on every platform
-        if option is not None:
-            made.setsockopt(socket.IPPROTO_TCP, option, value)
-    return made
-
-
-def _translated(error: aiohttp.ClientError | OSError, where: str) -> Exception:
-    match error:
-        case aiohttp.ClientConnectorCertificateError():
-            words = getattr(error.certificate_error, "verify_message", "") or "it is not valid"
-            return DisconnectedError(
-                f"{where}: the server's certificate is not trusted: {words}; check "
-                "certificate-authority and tls-server-name"
-            )
-        case aiohttp.ClientConnectorDNSError():
-            return DisconnectedError(f"{where}: the host is unknown: {_reason(error.os_error)}")
-        case aiohttp.ClientConnectorError():
-            refused = error.os_error.errno == errno.ECONNREFUSED
-            words = _reason(error.os_error)
-            return DisconnectedError(f"{where}: no connection: {words}", refused=refused)
-        case aiohttp.ClientPayloadError() if isinstance(
-            error.__cause__, aiohttp.http_exceptions.ContentEncodingError
-        ):
-            return FrameError(f"{where}: the answer can't be decompressed")
-        case aiohttp.ClientPayloadError():
-            return DisconnectedError(f"{where}: the connection broke within an answer")
-        case aiohttp.ClientResponseError():
-            return FrameError(f"{where}: the answer is no HTTP: {_first_line(error.message)}")
-        case aiohttp.ServerDisconnectedError():
-            return DisconnectedError(f"{where}: the server closed the connection")
-        case OSError() if error.strerror:
-            return DisconnectedError(f"{where}: the connection broke: {_reason(error)}")
-    return DisconnectedError(f"{where}: the connection broke ({type(error).__name__})")
-
-
-def _reason(error: OSError) -> str:
-    if (
-        error.errno is not None and error.errno in errno.errorcode
-    ):  # the event loop's own words only repeat the address
-        return os.strerror(error.errno)
-    return _first_line(error.strerror or str(error))
-
-
-def _first_line(text: str) -> str:
-    return text.strip().split("\n")[0][:_MAX_WORDS]
-
-
-def _base_url(config: Config) -> tuple[str, str, bool]:
-    """Return the server's URL without a slash at its end, its host, and whether it is TLS."""
+    `unix:///PATH` means plain HTTP over a unix socket.
+    """
     text = config.server
+    if text.startswith("unix:///"):
+        return "http://localhost", "localhost", 80, text.removeprefix("unix://")
     if "://" not in text:  # as client-go's rest.DefaultServerURL
         uses_tls = (
             config.certificate_authority
@@ -448,20 +377,21 @@ def _base_url(config: Config) -> tuple[str, str, bool]:
             or config.insecure_skip_tls_verify
         )
         text = f"{'https' if uses_tls else 'http'}://{text}"
+    where = config.source or "the configuration"
     try:
         parts = urlsplit(text)
-        host, _ = parts.hostname, parts.port
+        host, port = parts.hostname, parts.port
     except ValueError:
-        host, parts = None, None
-    if parts is None or not host or " " in text or parts.scheme not in {"http", "https"}:
+        parts, host, port = urlsplit(""), None, None
+    if not host or " " in text or parts.scheme not in {"http", "https"}:
         raise ConfigError(
-            f"{config.source or 'the configuration'}: the server {config.server!r} is no URL of "
-            "the form https://HOST:PORT"
+            f"{where}: the server {parts.netloc.rpartition('@')[2] or text!r} is no URL of the "
+            "form https://HOST:PORT"
         )
     if parts.query or parts.fragment or parts.username:
-        raise ConfigError(f"{config.source}: the server's URL must have no user, query or fragment")
+        raise ConfigError(f"{where}: the server's URL must have no user, query or fragment")
     base = f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%')}"
-    return base, host, parts.scheme == "https"
+    return base, host, port or (443 if parts.scheme == "https" else 80), ""
 
 
 def _is_loopback(host: str) -> bool:
@@ -489,8 +419,8 @@ def _redirected_to(location: str) -> str:
     except ValueError:
         return "nowhere"
     if not parts.netloc:
-        return parts.path[:_MAX_WORDS] or "nowhere"
-    return f"{parts.scheme or 'https'}://{parts.netloc.rpartition('@')[2]}"[:_MAX_WORDS]
+        return parts.path[:MAX_WORDS] or "nowhere"
+    return f"{parts.scheme or 'https'}://{parts.netloc.rpartition('@')[2]}"[:MAX_WORDS]
 
 
 def _words(body: bytes, response: aiohttp.ClientResponse) -> str:
@@ -500,7 +430,7 @@ def _words(body: bytes, response: aiohttp.ClientResponse) -> str:
     if not text or text[0] == "<" or response.content_type != "text/plain":
         return reason  # a proxy's page, not words
     line = " ".join(text.split())
-    return line if len(line) <= _MAX_WORDS else f"{line[:_MAX_WORDS]}…"
+    return line if len(line) <= MAX_WORDS else f"{line[:MAX_WORDS]}…"
 
 
 def _warning_text(header: str) -> str:

@@ -1,0 +1,86 @@
+"""Which proxy leads to an API server."""
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from listwatch.client.config import Config
+from listwatch.errors import ConfigError
+
+_SCHEMES: Final = ("http", "https", "socks5", "socks5h")
+
+
+def proxy_for(config: Config, host: str, port: int, environ: Mapping[str, str]) -> str:
+    """Return the URL of the proxy for a server, "" for none.
+
+    The configuration's proxy-url, else what HTTPS_PROXY, HTTP_PROXY and NO_PROXY (or the same in
+    lower case) say, by the rules of Go's `golang.org/x/net/http/httpproxy`.
+
+    Raises:
+        ConfigError: no URL of a proxy; the message shows no password.
+    """
+    where = config.source or "the configuration"
+    if config.proxy_url:
+        return _checked(config.proxy_url, f"{where}: proxy-url")
+    name = "HTTP_PROXY" if config.server.startswith("http:") else "HTTPS_PROXY"
+    found = _either(environ, name)
+    if not found or _is_excluded(host.lower(), port, _either(environ, "NO_PROXY")):
+        return ""
+    return _checked(found if "://" in found else f"http://{found}", name)
+
+
+def _either(environ: Mapping[str, str], name: str) -> str:
+    return environ.get(name) or environ.get(name.lower()) or ""
+
+
+def _checked(url: str, where: str) -> str:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ConfigError(f"{where} is no URL of the form {'|'.join(_SCHEMES[:3])}://HOST:PORT")
+    return url
+
+
+def _is_excluded(host: str, port: int, no_proxy: str) -> bool:
+    address = _address(host)
+    if host == "localhost" or (address is not None and address.is_loopback):
+        return True
+    for entry in no_proxy.lower().split(","):
+        name, entry_port = _split_port(entry.strip())
+        if entry_port is not None and entry_port != port:
+            continue
+        if name == "*":
+            return True
+        if address is not None:
+            try:
+                if address in ipaddress.ip_network(name, strict=False):
+                    return True
+            except ValueError:
+                continue
+        elif name:
+            domain = name.removeprefix("*")
+            if host.endswith(domain if domain.startswith(".") else f".{domain}") or host == domain:
+                return True
+    return False
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _split_port(entry: str) -> tuple[str, int | None]:
+    if entry.startswith("["):
+        name, _, rest = entry[1:].partition("]")
+        port = rest.removeprefix(":")
+    elif entry.count(":") == 1:
+        name, _, port = entry.partition(":")
+    else:
+        return entry, None
+    return name, int(port) if port.isdigit() else None
