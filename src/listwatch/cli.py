@@ -1,6 +1,5 @@
 """`listwatch`: the command line, whose subcommands are loaded when they are used."""
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
@@ -65,10 +64,6 @@ def _run(arguments: list[str] | None) -> int:
         return 1
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        # Python would complain again while it closes standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     return code if isinstance(code, int) else 0
 
 

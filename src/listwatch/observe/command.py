@@ -286,6 +286,10 @@ def observe_command(ctx: click.Context, /, **values: Any) -> None:
         )
     except (ListWatchError, TimeoutError) as error:
         raise _Failure(error) from error
+    except BrokenPipeError:
+        # Python would complain again while it closes standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        ctx.exit(141)
 
 
 def _printing(options: ObserveOptions, values: Mapping[str, Any]) -> tuple[Format, bool]:
