@@ -276,6 +276,11 @@ async def test_a_resync_in_process_at_the_first_replace_does_not_count_for_synce
     await popped.succeed()
     assert [*synced, queue.has_synced] == [False, True]
 
+    queue = DeltaFIFO(known_objects=known(make("a", 1)))
+    queue.resync()
+    queue.replace([make("a", 2)], "2")
+    assert (await queue.pop(done)).is_in_initial_list
+
     queue = DeltaFIFO(known_objects=known(make("a", 1)), compressor=lambda deltas: deltas[-1:])
     queue.resync()
     popped = await start(queue)
@@ -484,6 +489,20 @@ async def test_what_is_in_process_is_not_compressed_with_what_comes_later() -> N
     assert await drain(queue) == [("a", [(D, "2")])]
 
 
+async def test_deltas_that_wait_behind_their_key_in_process_may_be_compressed_away() -> None:
+    queue = DeltaFIFO(compressor=forget_births_with_ends)
+    queue.add(make("a", 1))
+    first = await start(queue)
+    queue.add(make("a", 2))
+    queue.add(make("b", 3))
+    second = await start(queue)
+    queue.delete(make("a", 4))
+    assert queue.list_keys() == []
+    await first.succeed()
+    await second.succeed()
+    assert await drain(queue) == []
+
+
 async def test_cancelled_deltas_are_compressed_with_newer_ones() -> None:
     queue = DeltaFIFO(compressor=forget_births_with_ends)
     queue.replace([], "1")
@@ -493,6 +512,31 @@ async def test_cancelled_deltas_are_compressed_with_newer_ones() -> None:
     await popped.cancel()
     assert queue.list_keys() == []
     assert queue.statistics().in_process == 0
+
+
+async def test_a_closed_queue_ends_when_cancelled_deltas_are_compressed_away() -> None:
+    queue = DeltaFIFO(compressor=forget_births_with_ends)
+    queue.add(make("a", 1))
+    popped = await start(queue)
+    queue.close()
+    pops = [Popped(queue) for _ in range(2)]
+    queue.delete(make("a", 2))
+    await FakeClock().settle()
+    await popped.cancel()
+    results = await asyncio.gather(*(waiting.task for waiting in pops), return_exceptions=True)
+    assert [type(result) for result in results] == [QueueClosedError] * 2
+
+
+async def test_an_initial_item_in_process_counts_although_newer_deltas_were_compressed_away() -> (
+    None
+):
+    queue = DeltaFIFO(compressor=lambda deltas: [] if deltas[-1].type is D else deltas)
+    queue.replace([make("a", 1)], "9")
+    popped = await start(queue)
+    queue.delete(make("a", 2))
+    synced = [queue.has_synced]
+    await popped.succeed()
+    assert [*synced, queue.has_synced] == [False, True]
 
 
 async def test_a_failing_compressor_costs_no_delta() -> None:
@@ -584,6 +628,19 @@ async def test_a_resync_tells_the_newest_state_in_process() -> None:
     await first.succeed()
     await second.succeed()
     assert await drain(queue) == [("a", [(S, "2")]), ("b", [(S, "3")])]
+
+
+async def test_the_newest_change_of_a_key_is_queued_or_in_process() -> None:
+    queue = DeltaFIFO()
+    queue.add(make("a", 1))
+    popped = await start(queue)
+    told = [queue.newest("a")]
+    queue.update(make("a", 2))
+    told.append(queue.newest("a"))
+    assert story(delta for delta in told if delta) == [(A, "1"), (U, "2")]
+    await popped.succeed()
+    await queue.pop(done)
+    assert queue.newest("a") is None
 
 
 async def test_a_waiting_process_function_holds_back_no_producer() -> None:

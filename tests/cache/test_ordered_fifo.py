@@ -167,6 +167,21 @@ async def test_ends_in_unknown_state_are_tombstones_without_object() -> None:
         plain(Broken()).replace([], "1")
 
 
+async def test_no_tombstone_is_wrapped_in_another_and_none_is_told_as_a_state() -> None:
+    class Lost(Everything):
+        def list_keys(self) -> list[str]:
+            return ["a"]
+
+        def get_by_key(self, key: str) -> DeletedFinalStateUnknown:
+            return DeletedFinalStateUnknown(key, make(key, 3))
+
+    queue = plain(Lost())
+    queue.resync()
+    assert len(queue) == 0
+    queue.replace([], "4")
+    assert await drain(queue) == [("a", [(D, "†3")])]
+
+
 async def test_a_resync_tells_known_objects_that_have_nothing_queued() -> None:
     queue = plain(known(make("a", 1), make("b", 1), make("c", 1), make("d", 1)))
     queue.update(make("a", 2))
@@ -372,6 +387,25 @@ async def test_a_storm_of_cancellations_keeps_the_order_and_leaves_nothing() -> 
     await asyncio.wait([popped.task for popped in pops])
     assert not queue._waiters
     assert [key for key, _ in await drain(queue)] == [f"o{n}" for n in range(50)]
+
+
+async def test_the_newest_change_of_a_key_is_queued_or_in_process() -> None:
+    queue = OrderedFIFO()
+    queue.add(make("a", 1))
+    popped = await start(queue)
+    told = [queue.newest("a")]
+    queue.update(make("a", 2))
+    queue.bookmark("3")
+    told.append(queue.newest("a"))
+    queue.replace([make("b", 3), make("a", 4)], "5")
+    told.append(queue.newest("a"))
+    queue.replace([make("b", 3)], "6")
+    told.append(queue.newest("a"))
+    queue.add(make("c", 7))
+    assert story(delta for delta in told if delta) == [(A, "1"), (U, "2"), (R, "4"), (D, "†?")]
+    await popped.succeed()
+    await pop_all(queue)
+    assert queue.newest("a") is None
 
 
 # --- Batches -------------------------------------------------------------------------------------

@@ -325,7 +325,7 @@ class Store:
         it, since the swap would undo them. A cancellation leaves everything as it was.
 
         Args:
-            objs: the whole new content.
+            objs: the whole new content; must not change meanwhile.
             resource_version: of the list.
             on_error: takes the error of an object that an index function refuses. Its key then
                 keeps the old object if there is one. Without it such an error is raised.
