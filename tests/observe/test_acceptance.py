@@ -1,0 +1,135 @@
+"""The acceptance list of the original command (origin's `test/cmd/observe.sh`), case by case."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+import yaml
+
+from listwatch.client.client import Client
+from listwatch.client.kubeconfig import load_config
+from processes import api_server, listwatch, running
+
+SERVICE = """
+kind: Service
+apiVersion: v1
+metadata: {name: kubernetes, namespace: default}
+spec: {clusterIP: 10.3.0.1, ports: [{port: 443}]}
+"""
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with api_server(tmp_path_factory.mktemp("server")) as path:
+        _create_service(path)
+        yield path
+
+
+def _create_service(path: Path) -> None:
+    async def create() -> None:
+        async with Client.from_config(load_config(path)) as client:
+            await client.create(yaml.safe_load(SERVICE))
+
+    asyncio.run(create())
+
+
+def _sh(script: str) -> list[str]:
+    return ["--", "/bin/sh", "-c", script]
+
+
+ALL = ["services", "--all-namespaces"]
+BAD = "bad{ .missingkey }key"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["services", "--once"], "Sync ended"),
+        (["daemonsets", "--once"], "Nothing to sync, exiting immediately"),
+        ([*ALL, "--once"], "default kubernetes"),
+        ([*ALL, "--once", "--print-metrics-on-exit"], 'observe_counts{type="Sync"}'),
+        (["services", "--exit-after=1s"], "Shutting down after 1s ..."),
+        ([*ALL, "--exit-after=1s", "--print-metrics-on-exit"], 'observe_counts{type="Sync"}'),
+        (
+            [*ALL, "--once", "--names", "echo", "--names", "default/notfound",
+             "--delete", "echo", "--delete", "remove"],
+            "remove default notfound",
+        ),
+        ([*ALL, "--once", "-a", "{ .spec.clusterIP }"], "10.3.0.1"),
+        ([*ALL, "--once", "-a", "{{ .spec.clusterIP }}", "--output=gotemplate"], "10.3.0.1"),
+        ([*ALL, "--once", "-a", BAD], "badkey"),
+        ([*ALL, "--once", "-a", "{{ .unknown }}", "--output=gotemplate"], '"<no value>"'),
+        (
+            [*ALL, "--once", "-a", 'bad{{ or (.unknown) "" }}key', "--output=gotemplate"],
+            "badkey",
+        ),
+        (
+            [*ALL, "--once", "--type-env-var=EVENT", *_sh("echo $EVENT $MYENV")],
+            "Sync should_be_passed",
+        ),
+        ([*ALL, "--once", "-o", "jsonpath={.spec.clusterIP}"], "10.3.0.1"),
+    ],
+)  # fmt: skip
+def test_it_succeeds_and_prints(kubeconfig: Path, arguments: list[str], text: str) -> None:
+    done = listwatch("observe", *arguments, KUBECONFIG=str(kubeconfig), MYENV="should_be_passed")
+    assert done.returncode == 0, done.stderr
+    assert text in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "you must specify at least one argument containing the resource to observe"),
+        (["services", "--once", "--names", "echo"], "--delete and --names must both be specified"),
+        (
+            [*ALL, "--exit-after=1m", "--maximum-errors=1", *_sh("exit 1")],
+            "reached maximum error limit of 1, exiting",
+        ),
+        (
+            [*ALL, "--exit-after=1m", "--retry-on-exit-code=2", "--retry-delay=10ms",
+             "--maximum-errors=1", *_sh("exit 2")],
+            "retrying command: exit status 2",
+        ),
+        ([*ALL, "--once", "-a", BAD, "--strict-templates"], "missingkey is not found"),
+        (
+            [*ALL, "--once", "--template", BAD, "--allow-missing-template-keys=false"],
+            "missingkey is not found",
+        ),
+    ],
+)  # fmt: skip
+def test_it_fails_and_says_why(kubeconfig: Path, arguments: list[str], text: str) -> None:
+    done = listwatch("observe", *arguments, KUBECONFIG=str(kubeconfig))
+    assert done.returncode in {1, 2}
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _get(address: str, path: str) -> str:
+    connection = HTTPConnection(address, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+def test_metrics_and_health_are_served_where_it_says(kubeconfig: Path) -> None:
+    with running("observe", *ALL, KUBECONFIG=str(kubeconfig)) as observe:
+        observe.until(lambda: bool(observe.err) and "Sync ended" in "".join(observe.out))
+        address = observe.err[0].rpartition("//")[2]
+        assert 'observe_counts{type="Sync"} 1.0' in _get(address, "/metrics")
+        for path in ("/healthz", "/readyz", "/healthz/ready"):
+            assert _get(address, path) == "ok"
+        assert observe.stop() == 0
+
+
+def test_a_taken_address_is_named_with_the_remedy(kubeconfig: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = listwatch("observe", *ALL, "--listen-addr", address, KUBECONFIG=str(kubeconfig))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: unable to listen on '{address}'")
+    assert "choose another --listen-addr" in done.stderr
