@@ -21,7 +21,7 @@ class LeaseServer:
         meta = {**lease["metadata"], "resourceVersion": str(self.version)}
         name = meta["name"]
         self.leases[name] = {**lease, "metadata": meta}
-        self.writes.append((name, lease["spec"]["holderIdentity"]))
+        self.writes.append((name, lease["spec"].get("holderIdentity", "")))
         return Object.from_dict(self.leases[name])
 
     def get(self, name: str) -> Object:

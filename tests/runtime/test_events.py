@@ -21,7 +21,6 @@ from listwatch.runtime.event_correlation import (
     Count,
     Create,
     Drop,
-    Lru,
     ObjectReference,
     Occurrence,
     SeriesCorrelator,
@@ -29,6 +28,7 @@ from listwatch.runtime.event_correlation import (
     Written,
 )
 from listwatch.runtime.events import QUEUE_LIMIT, EventRecorder, reference
+from listwatch.runtime.token_buckets import Lru
 
 POD = Object.from_dict(
     {

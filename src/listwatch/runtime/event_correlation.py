@@ -6,14 +6,11 @@ reference, the key of a series does not hold the object's resourceVersion, which
 at every change of the object.
 """
 
-from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Generic, TypeVar
 
 import msgspec
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
+from listwatch.runtime.token_buckets import Lru, TokenBuckets
 
 #: Events in a burst, and the seconds that one more takes, of one source, object and type.
 SPAM_BURST = 25
@@ -25,8 +22,6 @@ COMBINED = "(combined from similar events): "
 #: Seconds after which a series' count is written again, and of quiet after which it is over.
 REFRESH_SECONDS = 1800.0
 FINISH_SECONDS = 360.0
-#: Keys remembered of each kind.
-LIMIT = 4096
 
 
 class ObjectReference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -108,55 +103,16 @@ class Drop(msgspec.Struct, frozen=True):
     spam: bool
 
 
-class Lru(Generic[K, V]):
-    """A mapping that forgets what was not asked for longest."""
-
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._limit = limit
-        self._items: OrderedDict[K, V] = OrderedDict()
-
-    def get(self, key: K) -> V | None:
-        """Return the value, which becomes the newest, or None."""
-        value = self._items.get(key)
-        if value is not None:
-            self._items.move_to_end(key)
-        return value
-
-    def put(self, key: K, value: V) -> None:
-        """Keep the value as the newest."""
-        self._items[key] = value
-        self._items.move_to_end(key)
-        if len(self._items) > self._limit:
-            self._items.popitem(last=False)
-
-    def pop(self, key: K) -> None:
-        """Forget the key, if it is there."""
-        self._items.pop(key, None)
-
-    def items(self) -> list[tuple[K, V]]:
-        """Return all, the oldest first."""
-        return list(self._items.items())
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-
 class SpamFilter:
     """A token bucket for each source, object and type."""
 
-    def __init__(self, burst: int = SPAM_BURST, interval: float = SPAM_INTERVAL) -> None:
-        self._burst = burst
-        self._interval = interval
-        self._buckets: Lru[Hashable, tuple[float, float]] = Lru()
+    def __init__(self) -> None:
+        self._buckets: TokenBuckets[Hashable] = TokenBuckets(SPAM_BURST, SPAM_INTERVAL)
 
     def accepts(self, occurrence: Occurrence) -> bool:
         """Take a token, if there is one."""
         key = (occurrence.regarding.identity, occurrence.type)
-        tokens, since = self._buckets.get(key) or (float(self._burst), occurrence.at)
-        tokens = min(self._burst, tokens + max(0.0, occurrence.at - since) / self._interval)
-        accepted = tokens >= 1
-        self._buckets.put(key, (tokens - accepted, max(since, occurrence.at)))
-        return accepted
+        return self._buckets.take(key, occurrence.at) == 0
 
 
 class _Similar(msgspec.Struct):

@@ -21,6 +21,7 @@ from listwatch.errors import (
     TooManyRequestsError,
 )
 from listwatch.objects import Object
+from listwatch.runtime.api_time import api_time, micro_time
 from listwatch.runtime.event_correlation import (
     CoreCorrelator,
     Correlator,
@@ -31,7 +32,6 @@ from listwatch.runtime.event_correlation import (
     SeriesCorrelator,
     Written,
 )
-from listwatch.runtime.lease import micro_time
 
 if TYPE_CHECKING:
     from listwatch.client.client import Client
@@ -254,6 +254,7 @@ class EventRecorder:
                         await self._wake.wait()
         finally:
             self._loop = None
+            self._idle.set()
 
     async def __aenter__(self) -> Self:
         self._runner = asyncio.get_running_loop().create_task(self.run(), name="event recorder")
@@ -351,7 +352,7 @@ class EventRecorder:
         count = written.count
         patch: dict[str, Any]
         if self._api == "v1":
-            patch = {"count": count, "lastTimestamp": _time(written.last_time)}
+            patch = {"count": count, "lastTimestamp": api_time(written.last_time)}
             if what.occurrence is not None:
                 patch["message"] = what.occurrence.message
         else:
@@ -390,8 +391,8 @@ class EventRecorder:
                 "message": occurrence.message,
                 "source": {"component": self._component, "host": self._instance},
                 "reportingComponent": self._component,
-                "firstTimestamp": _time(first),
-                "lastTimestamp": _time(occurrence.time),
+                "firstTimestamp": api_time(first),
+                "lastTimestamp": api_time(occurrence.time),
                 "count": 1,
             }
         return event | {
@@ -402,10 +403,6 @@ class EventRecorder:
             "reportingController": self._component,
             "eventTime": micro_time(occurrence.time),
         }
-
-
-def _time(seconds: float) -> str:
-    return micro_time(seconds)[:19] + "Z"
 
 
 def _is_final(error: Exception) -> bool:

@@ -23,12 +23,12 @@ import msgspec
 from listwatch.clock import Clock
 from listwatch.errors import ConflictError, ListWatchError, NotFoundError
 from listwatch.objects import Object
+from listwatch.runtime.api_time import micro_time
 from listwatch.runtime.beside import BesideTask
 from listwatch.runtime.lease import (
     LeaseClient,
     LeaseRecord,
     check_lease_name,
-    micro_time,
     new_lease,
 )
 

@@ -1,7 +1,6 @@
 """A `coordination.k8s.io/v1` Lease as a record of who holds it."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -121,8 +120,8 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
         spec = dict(lease.get("spec") or {})
         for ours, theirs in _FIELDS.items():
             value = getattr(self, ours)
-            # An empty time is no time; an empty holder and 0 are values.
-            if value == "" and ours != "holder":
+            # Absent, not empty: a server may refuse an empty holder, and an empty time is no time.
+            if value == "":
                 spec.pop(theirs, None)
             else:
                 spec[theirs] = value
@@ -148,11 +147,6 @@ def new_lease(
     return record.into(
         {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
     )
-
-
-def micro_time(seconds: float) -> str:
-    """Return seconds since 1970 as the API's MicroTime."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def check_lease_name(name: str) -> None:

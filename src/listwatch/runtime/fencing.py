@@ -1,0 +1,65 @@
+"""A client that writes only while this process leads."""
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from listwatch.clock import Clock
+from listwatch.runtime.leader_election import LeadershipGuard, LeadershipLostError
+
+if TYPE_CHECKING:
+    from listwatch.client.client import Client
+    from listwatch.client.http import HTTP, Answer
+
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def fenced(
+    client: "Client", guard: Callable[[], LeadershipGuard | None], clock: Clock | None = None
+) -> "Client":
+    """Return a client that shares everything with this one, and asks the guard before each write.
+
+    A write raises `LeadershipLostError` when there is no leadership, before anything is sent, and
+    gets no more time than the leadership is sure to last: what is not answered by then ends with
+    that error too, and may have been carried out.
+
+    Args:
+        client: does the work.
+        guard: gives the present guard; None when this process does not lead.
+        clock: of the limit in time.
+    """
+    twin = copy.copy(client)
+    # HTTP has no interface of its own; a client uses two of its methods.
+    twin.http = _FencedHTTP(client.http, guard, clock or Clock())  # type: ignore[assignment]  # as above
+    return twin
+
+
+class _FencedHTTP:
+    def __init__(
+        self, http: "HTTP", guard: Callable[[], LeadershipGuard | None], clock: Clock
+    ) -> None:
+        self._http = http
+        self._guard = guard
+        self._clock = clock
+        self.stream = http.stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._http, name)
+
+    async def request(self, method: str, path: str, *args: Any, **options: Any) -> "Answer":
+        if method in _READS:
+            return await self._http.request(method, path, *args, **options)
+        guard = self._guard()
+        if guard is None:
+            raise LeadershipLostError(f"{method} {path} refused: this process does not lead")
+        guard.check()
+        try:
+            async with self._clock.timeout(guard.remaining()) as limit:
+                return await self._http.request(method, path, *args, **options)
+        except TimeoutError:
+            if not limit.expired:
+                raise
+            raise LeadershipLostError(
+                f"{method} {path} was not answered while this process led; "
+                "it may have been carried out"
+            ) from None

@@ -1,0 +1,121 @@
+"""The endpoints by which a platform looks after a process: /healthz, /readyz and /metrics."""
+
+import logging
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+from aiohttp import web
+
+from listwatch.errors import ConfigError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+_logger = logging.getLogger(__name__)
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One part's state for a readiness probe.
+
+    Attributes:
+        name: the part.
+        ok: it works.
+        problem: why not, and since when; empty if it works.
+    """
+
+    name: str
+    ok: bool
+    problem: str = ""
+
+
+class HealthServer:
+    """Serves the three endpoints, in the event loop that it reports on: `async with server`.
+
+    /healthz answers as long as the event loop runs. /readyz is 200 if all checks are well, else
+    503, and says for each check how it is. Nothing here needs a password, and nothing secret is
+    told; it listens on loopback unless told otherwise.
+
+    Args:
+        checks: asked at each probe.
+        registry: the metrics.
+        host: the address to listen on; in a pod "0.0.0.0", as the probes come from outside.
+        port: 0 for a free one.
+
+    Raises:
+        ConfigError: at the start, the address can't be listened on.
+    """
+
+    def __init__(
+        self,
+        checks: Callable[[], Iterable[Check]],
+        registry: "CollectorRegistry",
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        self._checks = checks
+        self._registry = registry
+        self._host = host
+        self._asked_port = port
+        self.port = port
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens, such as http://127.0.0.1:8080."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/livez", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, self._asked_port).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise ConfigError(
+                f"cannot serve health and metrics on {self._host}:{self._asked_port}: "
+                f"{error.strerror or error}; choose another port, or 0 for a free one"
+            ) from None
+        self._runner = runner
+        self.port = runner.addresses[0][1]
+        _logger.info("health and metrics on %s", self.url)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        del request
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        del request
+        checks = list(self._checks())
+        lines = [
+            f"[+] {check.name}" if check.ok else f"[-] {check.name}: {check.problem}"
+            for check in checks
+        ]
+        ready = all(check.ok for check in checks)
+        lines.append("ready" if ready else "not ready")
+        return web.Response(status=200 if ready else 503, text="\n".join(lines) + "\n")
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - when it is asked for
+
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})

@@ -1,0 +1,549 @@
+"""Runs the parts of a controller program in the right order, and stops them in the reverse."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
+
+import msgspec
+
+from listwatch.cache.failures import OnError
+from listwatch.client.client import Client
+from listwatch.client.config import Config
+from listwatch.client.discovery import UnknownResourceError
+from listwatch.clock import Clock, Timeout
+from listwatch.errors import DisconnectedError, ListWatchError, StatusError
+from listwatch.runtime.caches import Cache, Caches
+from listwatch.runtime.events import ClientEvents, EventRecorder
+from listwatch.runtime.fencing import fenced
+from listwatch.runtime.health import Check, HealthServer
+from listwatch.runtime.leader_election import (
+    ElectionEvent,
+    LeaderElector,
+    LeadershipGuard,
+)
+from listwatch.runtime.lease import ClientLeases, LeaseClient
+from listwatch.runtime.metrics import Parts, make_registry
+from listwatch.runtime.reconciler import NotStartedError, Reconciler
+from listwatch.workqueue.rate_limiters import RateLimiter
+
+_logger = logging.getLogger(__name__)
+
+Task: TypeAlias = Callable[[], Awaitable[object]]
+T = TypeVar("T", bound=Task)
+P = TypeVar("P")
+
+
+class ManagerError(ListWatchError):
+    """A part of the program has failed, and everything was stopped; the cause is chained."""
+
+
+class _Task(msgspec.Struct, frozen=True):
+    name: str
+    run: Task
+    leader_only: bool
+
+
+class _Part(NamedTuple):
+    task: "asyncio.Task[None]"
+
+
+class Manager:
+    """What a controller program is made of: reconcilers, their caches, a client, and the rest.
+
+    Starts, in this order: the endpoints for health and metrics, the event recorder, the caches,
+    tasks that every replica runs; then, once this process leads if there is an election, the
+    leader's tasks and the reconcilers, each when its caches have synced. It stops in the reverse
+    order; reconciles that run get `grace` seconds to end. A part that fails stops all, and the
+    failure comes out as a `ManagerError`.
+
+    Three ways to run it: `app.run()` for a script, which also handles SIGTERM and SIGINT;
+    `async with app:` around a program's own work, also in a notebook; `await app.serve()`. It runs
+    once.
+
+    Args:
+        name: for events and the user-agent of errors; such as "widget-controller".
+        config: of the client; by default what kubectl would use.
+        client: in place of `config`; stays open.
+        leader_election: the lease's name, or an elector of one's own; None for no election.
+        namespace: of the lease; by default the client's.
+        health_host: where health and metrics are served.
+        health_port: 0 for a free one, None for none.
+        event_api: see `EventRecorder`.
+        grace: seconds for running reconciles at the end.
+        start_timeout: seconds in which the server must be there and know all resources.
+        on_error: is told of every failure of the caches; logs them if not given.
+        clock: time.
+    """
+
+    def __init__(
+        self,
+        name: str = "listwatch",
+        *,
+        config: Config | None = None,
+        client: Client | None = None,
+        leader_election: str | LeaderElector | None = None,
+        namespace: str = "",
+        health_host: str = "127.0.0.1",
+        health_port: int | None = 0,
+        event_api: Literal["events.k8s.io/v1", "v1"] = "events.k8s.io/v1",
+        grace: float = 30.0,
+        start_timeout: float = 120.0,
+        on_error: OnError | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if config is not None and client is not None:
+            raise ValueError("a Manager takes config= or client=, not both")
+        self.name = name
+        self._config = config
+        self._given_client = client
+        self._election = leader_election
+        self._namespace = namespace
+        self._health_host = health_host
+        self._health_port = health_port
+        self._event_api: Literal["events.k8s.io/v1", "v1"] = event_api
+        self._grace = grace
+        self._start_timeout = start_timeout
+        self._clock = clock or Clock()
+        self._caches = Caches(self._clock, on_error)
+        self._reconcilers: list[Reconciler] = []
+        self._tasks: list[_Task] = []
+        self._checks: list[Callable[[], Check]] = []
+        self._stop = asyncio.Event()
+        self._synced = asyncio.Event()
+        self._failure: tuple[str, BaseException] | None = None
+        self._has_run = False
+        self._owns_process = False
+        self._leads = False
+        self._plain: Client | None = None
+        self._fenced: Client | None = None
+        self._recorder: EventRecorder | None = None
+        self._server: HealthServer | None = None
+        self._elector: LeaderElector | None = None
+        self.guard: LeadershipGuard | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._scope: Timeout | None = None
+
+    # --- What it is made of ---
+
+    def reconciler(
+        self,
+        name: str,
+        *,
+        concurrency: int = 1,
+        timeout: float | None = None,
+        threaded: bool = False,
+        leader_only: bool = True,
+        rate_limiter: RateLimiter[str] | None = None,
+        hot_key_burst: int = 30,
+        hot_key_interval: float = 1.0,
+    ) -> Reconciler:
+        """Return a new reconciler, to be given its sources and its function; see `Reconciler`."""
+        self._check_not_started()
+        if any(other.name == name for other in self._reconcilers):
+            raise ValueError(f"there is a reconciler {name} already: names label metrics")
+        made = Reconciler(
+            name,
+            self._caches,
+            concurrency=concurrency,
+            timeout=timeout,
+            threaded=threaded,
+            leader_only=leader_only,
+            rate_limiter=rate_limiter,
+            hot_key_burst=hot_key_burst,
+            hot_key_interval=hot_key_interval,
+            sync_timeout=self._start_timeout,
+            clock=self._clock,
+        )
+        self._reconcilers.append(made)
+        return made
+
+    def task(self, run: T, *, name: str = "", leader_only: bool = True) -> T:
+        """Run a coroutine function beside the reconcilers; also a decorator.
+
+        It may end at any time; what it raises stops the manager.
+
+        Args:
+            run: called without arguments, cancelled at the end.
+            name: for messages; by default the function's.
+            leader_only: run it only while this process leads, where there is an election.
+        """
+        self._check_not_started()
+        name = name or getattr(run, "__name__", "task")
+        self._tasks.append(_Task(name, run, leader_only))
+        return run
+
+    def ready_check(self, check: Callable[[], Check]) -> None:
+        """Ask this too for /readyz."""
+        self._checks.append(check)
+
+    # --- While it runs ---
+
+    @property
+    def client(self) -> Client:
+        """The client; with an election it refuses writes while this process does not lead."""
+        return _there(self._fenced, "client")
+
+    @property
+    def unfenced_client(self) -> Client:
+        """The client that writes whoever leads, for what every replica does."""
+        return _there(self._plain, "client")
+
+    @property
+    def recorder(self) -> EventRecorder:
+        """Reports events."""
+        return _there(self._recorder, "event recorder")
+
+    @property
+    def health_url(self) -> str:
+        """Where health and metrics are served."""
+        return _there(self._server, "health endpoint").url
+
+    @property
+    def caches(self) -> Sequence[Cache]:
+        """All caches."""
+        return list(self._caches)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether the reconcilers run here; without an election, whether the manager does."""
+        return self._leads and (self.guard is None or self.guard.is_leader)
+
+    def checks(self) -> Iterable[Check]:
+        """Return how each cache and each part with a check of its own is."""
+        for cache in self._caches:
+            health = cache.health()
+            problem = f"{health.problem} (for {health.since:.0f} s)" if health.problem else ""
+            yield Check(f"cache {health.name}", health.ready, problem)
+        for check in self._checks:
+            yield check()
+        if self._failure is not None:
+            yield Check(self._failure[0], False, str(self._failure[1]))
+
+    def stop(self) -> None:
+        """Stop in order; returns at once. From the manager's own event loop."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Run until SIGTERM, SIGINT or a failure: the last line of a script.
+
+        The first signal stops in order, a second one at once. Where there is an election, a
+        program that can't stop its work before the lease ends is killed.
+
+        Raises:
+            ManagerError: a part failed.
+            RuntimeError: an event loop runs already, as in a notebook.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise RuntimeError(
+                "an event loop runs already: use `async with app:` or `await app.serve()`"
+            )
+        self._owns_process = True
+        with asyncio.Runner() as runner:
+            runner.run(self._serve_with_signals())
+
+    async def serve(self) -> None:
+        """Run until `stop`, a cancellation or a failure.
+
+        A cancellation stops in order too, but gives running reconciles no grace.
+
+        Raises:
+            ManagerError: a part failed.
+        """
+        self._check_not_started()
+        if not self._reconcilers and not self._tasks:
+            raise ValueError("a Manager with no reconciler and no task has nothing to do")
+        self._has_run = True
+        try:
+            async with AsyncExitStack() as stack:
+                await self._start(stack)
+                if not self._stop.is_set():
+                    await self._contend()
+        except ListWatchError as error:
+            self._fail("the manager", error)
+        finally:
+            self._leads = False
+        if self._failure is not None:
+            name, cause = self._failure
+            raise ManagerError(f"{name} failed: {str(cause) or type(cause).__name__}") from cause
+
+    async def __aenter__(self) -> Self:
+        """Start, and return when all caches have synced."""
+        scope = self._clock.timeout(None)
+        serving = asyncio.get_running_loop().create_task(self.serve(), name=self.name)
+        self._serving = serving
+        synced = asyncio.get_running_loop().create_task(self._synced.wait())
+        try:
+            await asyncio.wait({serving, synced}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            serving.cancel()
+            await asyncio.wait({serving})
+            raise
+        finally:
+            synced.cancel()
+        if serving.done():
+            serving.result()
+            raise ManagerError("the manager was stopped before its caches synced")
+        await scope.__aenter__()
+        self._scope = scope
+        # A failure ends the body.
+        serving.add_done_callback(lambda _: scope.postpone(0))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        serving, scope = self._serving, self._scope
+        assert serving is not None and scope is not None  # noqa: S101, PT018 - for the type checker
+        self.stop()
+        try:
+            await asyncio.wait({serving})
+        except asyncio.CancelledError:
+            serving.cancel()
+            raise
+        finally:
+            with contextlib.suppress(TimeoutError):  # the manager's own error says more
+                await scope.__aexit__(kind, error, traceback)
+        serving.result()
+
+    # --- Starting ---
+
+    def _check_not_started(self) -> None:
+        if self._has_run:
+            raise RuntimeError("a Manager runs once, and is put together before")
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        client = self._given_client
+        if client is None:
+            client = await stack.enter_async_context(
+                Client.from_config(self._config, clock=self._clock)
+            )
+        self._plain = self._fenced = client
+        self._elector = self._make_elector(client)
+        if self._elector is not None:
+            self._fenced = fenced(client, lambda: self.guard, self._clock)
+        if self._health_port is not None:
+            self._server = await stack.enter_async_context(
+                HealthServer(
+                    self.checks,
+                    make_registry(self._parts()),
+                    host=self._health_host,
+                    port=self._health_port,
+                )
+            )
+        self._recorder = await stack.enter_async_context(
+            EventRecorder(ClientEvents(client), self.name, api=self._event_api, clock=self._clock)
+        )
+        await self._prepare(client)
+        self._caches.open(client)
+        await stack.enter_async_context(self._part("the caches", self._caches.run))
+        await stack.enter_async_context(self._part("the caches", self._wait_for_caches))
+        for task in self._tasks:
+            if not task.leader_only:
+                await stack.enter_async_context(self._part(task.name, task.run))
+        await stack.enter_async_context(
+            self._reconciling([r for r in self._reconcilers if not r.leader_only])
+        )
+
+    def _parts(self) -> Parts:
+        return Parts(
+            reconcilers=lambda: [reconciler.statistics() for reconciler in self._reconcilers],
+            caches=lambda: self._caches,
+            election=lambda: None if self._elector is None else self._elector.statistics(),
+            events=lambda: None if self._recorder is None else self._recorder.statistics(),
+        )
+
+    def _make_elector(self, client: Client) -> LeaderElector | None:
+        if not isinstance(self._election, str):
+            return self._election
+        namespace = self._namespace or client.config.namespace or "default"
+
+        @contextlib.asynccontextmanager
+        async def open_client() -> AsyncIterator[LeaseClient]:
+            # A client belongs to one event loop, and the election has its own.
+            async with Client.from_config(client.config) as own:
+                yield ClientLeases(own, namespace)
+
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._election, "namespace": namespace},
+        }
+
+        def report(event: ElectionEvent) -> None:
+            if event.type != "NewLeader" and self._recorder is not None:
+                self._recorder.event(lease, "Normal", "LeaderElection", event.message)
+
+        return LeaderElector(
+            open_client,
+            namespace=namespace,
+            name=self._election,
+            on_event=report,
+            on_overrun=_kill_process if self._owns_process else None,
+        )
+
+    async def _prepare(self, client: Client) -> None:
+        """Look the resources up; a server that comes up late, or a definition, is waited for."""
+        give_up_at = self._clock.now() + self._start_timeout
+        for reconciler in self._reconcilers:
+            delay = 1.0
+            while not self._stop.is_set():
+                try:
+                    await reconciler.prepare(client.discovery)
+                    break
+                except (
+                    DisconnectedError,
+                    TimeoutError,
+                    StatusError,
+                    UnknownResourceError,
+                ) as error:
+                    if self._clock.now() + delay > give_up_at or _is_refusal(error):
+                        raise
+                    _logger.warning(
+                        "reconciler %s can't start: %s; next try in %g s",
+                        reconciler.name,
+                        error,
+                        delay,
+                    )
+                await self._clock.sleep(delay)
+                delay = min(10.0, delay * 2)
+
+    async def _wait_for_caches(self) -> None:
+        for cache in self._caches:
+            await cache.wait_for_sync(self._start_timeout)
+        self._synced.set()
+
+    # --- Running and stopping ---
+
+    @contextlib.asynccontextmanager
+    async def _part(self, name: str, run: Task) -> AsyncIterator["_Part"]:
+        """Run something beside the body, and end it with the body."""
+        task = asyncio.get_running_loop().create_task(self._watched(name, run), name=name)
+        try:
+            yield _Part(task)
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _watched(self, name: str, run: Task) -> None:
+        try:
+            await run()
+        except Exception as error:  # noqa: BLE001 - kept, stops everything, and is raised at the end
+            self._fail(name, error)
+
+    def _fail(self, name: str, error: BaseException) -> None:
+        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        if self._failure is None:
+            self._failure = (name, error)
+            _logger.error("%s failed, so everything stops: %s", name, error)
+        else:
+            _logger.error("%s failed too: %s", name, error)
+        self._stop.set()
+
+    async def _contend(self) -> None:
+        if self._elector is None:
+            await self._lead(None)
+            return
+        elector = self._elector
+
+        async def run() -> None:
+            await elector.run(self._lead)
+
+        async with self._part("leadership", run) as part:
+            leading = part.task
+            stopping = asyncio.get_running_loop().create_task(self._stop.wait())
+            try:
+                await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if self._leads:
+                    await asyncio.wait({leading})  # it sees the stop itself, and gives up the lease
+            finally:
+                stopping.cancel()
+
+    async def _lead(self, guard: LeadershipGuard | None) -> None:
+        self.guard = guard
+        self._leads = True
+        try:
+            async with AsyncExitStack() as stack:
+                for task in self._tasks:
+                    if task.leader_only:
+                        await stack.enter_async_context(self._part(task.name, task.run))
+                await stack.enter_async_context(
+                    self._reconciling([r for r in self._reconcilers if r.leader_only])
+                )
+                await self._stop.wait()
+        finally:
+            self._leads = False
+
+    @contextlib.asynccontextmanager
+    async def _reconciling(self, reconcilers: Sequence[Reconciler]) -> AsyncIterator[None]:
+        """Run reconcilers beside the body; at its orderly end they get the grace."""
+        async with AsyncExitStack() as stack:
+            tasks = []
+            for reconciler in reconcilers:
+                name = f"reconciler {reconciler.name}"
+                part = await stack.enter_async_context(self._part(name, reconciler.run))
+                tasks.append(part.task)
+            yield
+            for reconciler in reconcilers:
+                reconciler.stop()
+            if not tasks:
+                return
+            try:
+                async with self._clock.timeout(self._grace):
+                    await asyncio.wait(tasks)
+            except TimeoutError:
+                late = {r.name: sorted(r.in_process) for r in reconcilers if r.in_process}
+                _logger.warning("cancelled after %g s of grace: %s", self._grace, late)
+
+    async def _serve_with_signals(self) -> None:
+        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+
+        def on_signal(number: signal.Signals) -> None:
+            if self._stop.is_set():
+                _logger.warning("%s again: stopping at once", number.name)
+                if task is not None:
+                    task.cancel()
+                return
+            _logger.info("%s: stopping", number.name)
+            self.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal, number)
+        try:
+            await self.serve()
+        except asyncio.CancelledError:
+            if not self._stop.is_set():
+                raise
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
+def _there(part: P | None, name: str) -> P:
+    if part is None:
+        raise NotStartedError(f"the {name} is there once the manager runs")
+    return part
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether waiting can't help."""
+    return isinstance(error, StatusError) and error.code in {401, 403}
+
+
+def _kill_process() -> None:
+    # Another process may lead by now, and this one can't be made to stop otherwise.
+    os._exit(70)

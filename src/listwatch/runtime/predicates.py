@@ -1,0 +1,81 @@
+"""Which changes of an object are worth a reconcile: functions of a `Change`.
+
+They see the old and the new state of an update, and decide before a key is queued. As in
+controller-runtime, those that compare say yes to every addition and deletion.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from listwatch.cache.handlers import Added, Change, Deleted, Updated, last_state
+from listwatch.objects import Object
+
+#: Says whether a change counts. Must be quick, and must not raise.
+Predicate: TypeAlias = Callable[[Change], bool]
+
+
+def differs(part: Callable[[Object], object]) -> Predicate:
+    """Return a predicate for updates in which a part of the object differs.
+
+    Args:
+        part: takes the part out of an object, for example `lambda obj: obj.fields.replicas` for an
+            informer with `fields=`; what it returns is compared by `==`.
+    """
+
+    def predicate(change: Change) -> bool:
+        return not isinstance(change, Updated) or part(change.old) != part(change.new)
+
+    return predicate
+
+
+def _annotations(obj: Object) -> Mapping[str, Any]:
+    return obj["metadata"].get("annotations") or {}
+
+
+#: Updates of the spec: those that change metadata.generation. A resource whose server keeps no
+#: generation has none of them; deleting an object that has finalizers counts.
+generation_changed: Predicate = differs(
+    lambda obj: (obj.meta.generation, obj.meta.deletion_timestamp)
+)
+
+#: Updates that change a label.
+labels_changed: Predicate = differs(lambda obj: dict(obj.labels))
+
+#: Updates that change an annotation.
+annotations_changed: Predicate = differs(lambda obj: dict(_annotations(obj)))
+
+#: Updates that change anything; a resync changes nothing.
+resource_version_changed: Predicate = differs(lambda obj: obj.resource_version)
+
+#: Updates that change the fields that an informer with `fields=` decodes.
+fields_changed: Predicate = differs(lambda obj: obj.fields)
+
+
+def has(condition: Callable[[Object], bool]) -> Predicate:
+    """Return a predicate for objects that fulfil a condition.
+
+    An update counts when either state does, so that ceasing to fulfil it is noticed too.
+    """
+
+    def predicate(change: Change) -> bool:
+        if isinstance(change, Updated):
+            return condition(change.new) or condition(change.old)
+        obj = change.obj if isinstance(change, Added) else last_state(change.obj)
+        return obj is None or condition(obj)
+
+    return predicate
+
+
+def any_of(*predicates: Predicate) -> Predicate:
+    """Return a predicate for changes for which one of these says yes."""
+    return lambda change: any(predicate(change) for predicate in predicates)
+
+
+def all_of(*predicates: Predicate) -> Predicate:
+    """Return a predicate for changes for which all of these say yes."""
+    return lambda change: all(predicate(change) for predicate in predicates)
+
+
+def not_deleted(change: Change) -> bool:
+    """Say no to deletions, for controllers that have nothing to do after one."""
+    return not isinstance(change, Deleted)

@@ -1,0 +1,585 @@
+"""The loop that brings the world to what an object asks for: what users of this package write."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, TypeVar
+
+import msgspec
+
+from listwatch.cache.store import Indexer
+from listwatch.clock import Clock
+from listwatch.errors import ListWatchError, QueueClosedError
+from listwatch.objects import Object
+from listwatch.runtime.caches import Cache, Caches, Selection
+from listwatch.runtime.predicates import Predicate
+from listwatch.runtime.sources import KeySource, MapFunc, owner_keys
+from listwatch.runtime.token_buckets import TokenBuckets
+from listwatch.workqueue.metrics import Histogram, HistogramStatistics, WorkQueueStatistics
+from listwatch.workqueue.priority_queue import LOW_PRIORITY, PriorityQueue
+from listwatch.workqueue.rate_limiters import RateLimiter
+
+if TYPE_CHECKING:
+    from listwatch.client.discovery import Resource
+
+_logger = logging.getLogger(__name__)
+
+#: A plain function that holds the event loop for so many seconds is named in the log.
+HELD_SECONDS = 0.1
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a reconcile that went well asks for.
+
+    Attributes:
+        requeue_after: reconcile the key again after so many seconds; None only when it changes.
+    """
+
+    requeue_after: float | None = None
+
+
+#: The key is done until something changes.
+DONE = Result()
+
+
+def requeue_after(seconds: float) -> Result:
+    """Ask for another reconcile of the key after so many seconds."""
+    return Result(seconds)
+
+
+class TerminalError(ListWatchError):
+    """Raised by a reconcile that no retry can help: the key waits for the next change."""
+
+
+class NotStartedError(ListWatchError):
+    """Something is asked of a reconciler that its manager has not started."""
+
+
+ReconcileFunction: TypeAlias = (
+    Callable[[str], Awaitable[Result | None]] | Callable[[str], Result | None]
+)
+F = TypeVar("F", bound=ReconcileFunction)
+
+
+class FindsResources(Protocol):
+    """Knows the resources of a server; a `Client`'s discovery is one."""
+
+    async def find(self, word: str) -> "Resource":
+        """Return the resource of this name."""
+        ...
+
+
+class ReconcilerStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a reconciler at one moment; counters begin with it.
+
+    Attributes:
+        name: of the reconciler.
+        successes: reconciles that ended well and asked for nothing.
+        requeues: those that asked to come again after a time.
+        errors: those that raised, terminal errors included.
+        terminal_errors: those that are not retried.
+        timeouts: those that were cancelled because they took too long.
+        throttled: times that a hot key was put off.
+        active: reconciles that run now.
+        concurrency: how many may.
+        duration: how long they took.
+        queue: the work queue.
+        last_error: the last error in words; empty before one.
+    """
+
+    name: str
+    successes: int
+    requeues: int
+    errors: int
+    terminal_errors: int
+    timeouts: int
+    throttled: int
+    active: int
+    concurrency: int
+    duration: HistogramStatistics
+    queue: WorkQueueStatistics
+    last_error: str
+
+
+class Reconciler:
+    """Calls a function with the key of every object that may need work.
+
+    The function is told a key, "namespace/name" or "name", and nothing else: it reads the present
+    state from `get` and `cache`, and writes what is missing by the manager's client. It is called
+    again when it raised (each time later), when it asked for that, and when anything changes that
+    its sources tell of; never twice at the same time for one key. So it must do what is left to
+    do, whatever was done before.
+
+    Make it with `Manager.reconciler`, name its sources, and use it as a decorator:
+
+        widgets = app.reconciler("widgets").for_("widgets.example.com").owns("deployments")
+
+        @widgets
+        async def reconcile(key: str) -> None:
+            ...
+
+    The function may be `async def`; `def`, which must not block; or `def` with `threaded=True`,
+    which runs in a thread, and which a time-out can report but not end.
+
+    Args:
+        name: for logs and metrics; unique in the process.
+        caches: where its caches are.
+        concurrency: how many keys are reconciled at the same time.
+        timeout: seconds after which a reconcile is cancelled and counts as failed; None for no
+            limit.
+        threaded: run a plain function in a thread.
+        leader_only: run only while this process leads, where there is an election.
+        rate_limiter: how long a key that failed waits; by default 5 ms · 2ⁿ, 1000 s at most.
+        hot_key_burst: a key may be reconciled so often without a pause, and then
+        hot_key_interval: once in so many seconds; 0 is no limit.
+        sync_timeout: seconds that its caches may take for their first lists.
+        clock: time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        caches: Caches,
+        *,
+        concurrency: int = 1,
+        timeout: float | None = None,
+        threaded: bool = False,
+        leader_only: bool = True,
+        rate_limiter: RateLimiter[str] | None = None,
+        hot_key_burst: int = 30,
+        hot_key_interval: float = 1.0,
+        sync_timeout: float = 120.0,
+        clock: Clock | None = None,
+    ) -> None:
+        if not name:
+            raise ValueError("a reconciler needs a name, for its logs and metrics")
+        if concurrency < 1:
+            raise ValueError(f"reconciler {name}: concurrency must be 1 or more, not {concurrency}")
+        self.name = name
+        self.concurrency = concurrency
+        self.leader_only = leader_only
+        self._timeout = timeout
+        self._threaded = threaded
+        self._sync_timeout = sync_timeout
+        self._clock = clock or Clock()
+        self._caches = caches
+        self._function: ReconcileFunction | None = None
+        self.queue: PriorityQueue[str] = PriorityQueue(
+            name=name, clock=self._clock, rate_limiter=rate_limiter
+        )
+        self._hot: TokenBuckets[str] = TokenBuckets(hot_key_burst, hot_key_interval)
+        self._primary: Cache | None = None
+        self._used: dict[Selection, Cache] = {}
+        self._owned: list[tuple[Cache, Sequence[Predicate], bool]] = []
+        self._timers: list[tuple[float, Callable[[], Iterable[str]]]] = []
+        self._streams: list[Callable[[], AsyncIterable[str]]] = []
+        self._accepts: Callable[[str], bool] | None = None
+        self._executor: ThreadPoolExecutor | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+        self._running: set[str] = set()
+        self._successes = self._requeues = self._errors = self._terminal_errors = 0
+        self._timeouts = self._throttled = 0
+        self._duration = Histogram()
+        self._last_error = ""
+
+    # --- What it is made of ---
+
+    def __call__(self, function: F) -> F:
+        """Take the function, as a decorator; returns it as it was."""
+        if self._function is not None:
+            raise ValueError(f"reconciler {self.name} has a function already")
+        if self._threaded and inspect.iscoroutinefunction(function):
+            raise ValueError(f"reconciler {self.name}: threaded=True is for plain functions")
+        self._function = function
+        return function
+
+    def for_(
+        self,
+        resource: str,
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        predicates: Sequence[Predicate] = (),
+        fields: type[msgspec.Struct] | None = None,
+    ) -> Self:
+        """Reconcile the objects of this resource: their keys are what the function is called with.
+
+        Args:
+            resource: such as "widgets.example.com".
+            namespace: None for all.
+            label_selector: only these.
+            field_selector: only these.
+            predicates: only these changes.
+            fields: decode these fields with each object, for predicates and `obj.fields`.
+        """
+        if self._primary is not None:
+            raise ValueError(f"reconciler {self.name} is for {self._primary.selection} already")
+        selection = Selection(resource, namespace, label_selector, field_selector)
+        self._primary = self._watch(selection, None, predicates, fields)
+        return self
+
+    def owns(
+        self,
+        resource: str,
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        predicates: Sequence[Predicate] = (),
+        fields: type[msgspec.Struct] | None = None,
+        controllers_only: bool = True,
+    ) -> Self:
+        """Reconcile an object when something changes that it owns, by the owner references.
+
+        Args:
+            resource: what is owned, such as "deployments".
+            namespace: None for all.
+            label_selector: only these.
+            field_selector: only these.
+            predicates: only these changes.
+            fields: decode these fields with each owned object.
+            controllers_only: only where the owner is marked as the controller.
+        """
+        selection = Selection(resource, namespace, label_selector, field_selector)
+        cache = self._use(selection, fields)
+        self._owned.append((cache, predicates, controllers_only))
+        return self
+
+    def watches(
+        self,
+        resource: str,
+        map_func: MapFunc,
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        predicates: Sequence[Predicate] = (),
+        fields: type[msgspec.Struct] | None = None,
+    ) -> Self:
+        """Reconcile the keys that a function gives for each object that changes.
+
+        Args:
+            resource: what to watch.
+            map_func: gives the keys; called with the old and the new state of an update.
+            namespace: None for all.
+            label_selector: only these.
+            field_selector: only these.
+            predicates: only these changes.
+            fields: decode these fields with each object.
+        """
+        selection = Selection(resource, namespace, label_selector, field_selector)
+        self._watch(selection, map_func, predicates, fields)
+        return self
+
+    def reads(
+        self, resource: str, *, namespace: str | None = None, label_selector: str = ""
+    ) -> Self:
+        """Keep a cache of a resource for the function to read, whose changes wake nothing."""
+        self._use(Selection(resource, namespace, label_selector), None)
+        return self
+
+    def every(self, seconds: float, keys: Callable[[], Iterable[str]] | None = None) -> Self:
+        """Reconcile these keys every so many seconds, with low priority.
+
+        Args:
+            seconds: the time between.
+            keys: gives the keys; by default those of all objects that it is for.
+        """
+        if not seconds > 0:
+            raise ValueError(f"reconciler {self.name}: every {seconds} seconds is too often")
+        self._timers.append((seconds, self._all_keys if keys is None else keys))
+        return self
+
+    def events(self, stream: Callable[[], AsyncIterable[str]]) -> Self:
+        """Reconcile the keys that come out of a stream, such as a message queue.
+
+        Args:
+            stream: makes the stream; called again, after a wait, when it has ended or failed.
+        """
+        self._streams.append(stream)
+        return self
+
+    def shard(self, accepts: Callable[[str], bool]) -> None:
+        """Reconcile only the keys for which this says yes; asked before each reconcile."""
+        self._accepts = accepts
+
+    # --- While it runs ---
+
+    def enqueue(self, key: str, priority: int = 0) -> None:
+        """Reconcile the key soon; any thread may ask.
+
+        Raises:
+            NotStartedError: from another thread, before the start.
+        """
+        try:
+            inside = asyncio.get_running_loop() is self._loop or self._loop is None
+        except RuntimeError:
+            inside = False
+        if inside:
+            self.queue.add(key, priority=priority)
+        elif self._loop is None:
+            raise NotStartedError(f"reconciler {self.name} has not started")
+        else:
+            self._loop.call_soon_threadsafe(lambda: self.queue.add(key, priority=priority))
+
+    def get(self, key: str) -> Object | None:
+        """Return the cached object of this key, or None when there is none (any more)."""
+        if self._primary is None:
+            raise ValueError(f"reconciler {self.name} is for no resource: call for_")
+        return self._primary.indexer.get_by_key(key)
+
+    def cache(self, resource: str = "") -> Indexer:
+        """Return the cached objects of a resource that it is for, owns, watches or reads.
+
+        Args:
+            resource: as it was named there; empty for the one that it is for.
+
+        Raises:
+            ValueError: it has no such cache, or several.
+        """
+        if not resource and self._primary is not None:
+            return self._primary.indexer
+        found = [cache for where, cache in self._used.items() if where.resource == resource]
+        if len(found) != 1:
+            known = ", ".join(map(str, self._used))
+            raise ValueError(
+                f"reconciler {self.name} has caches of {known}; which is {resource!r}?"
+            )
+        return found[0].indexer
+
+    @property
+    def caches(self) -> Sequence[Cache]:
+        """The caches that must have synced before it starts."""
+        return list(self._used.values())
+
+    @property
+    def in_process(self) -> frozenset[str]:
+        """The keys whose function runs now."""
+        return frozenset(self._running)
+
+    async def prepare(self, discovery: FindsResources) -> None:
+        """Find out what it needs to know of the server, before the caches start.
+
+        Raises:
+            ValueError: it has no function, or owns something and is for nothing.
+            UnknownResourceError: the server has no such resource.
+        """
+        if self._function is None:
+            raise ValueError(f"reconciler {self.name} has no function: decorate one with it")
+        self._loop = asyncio.get_running_loop()
+        if not self._owned:
+            return
+        if self._primary is None:
+            raise ValueError(f"reconciler {self.name} owns something but is for nothing: call for_")
+        owner = await discovery.find(self._primary.selection.resource)
+        for cache, predicates, controllers_only in self._owned:
+            map_func = owner_keys(
+                owner.group,
+                owner.kind,
+                namespaced=owner.namespaced,
+                controllers_only=controllers_only,
+            )
+            cache.add_handler(KeySource(self._put, map_func, predicates))
+
+    async def run(self) -> None:
+        """Wait for the caches, then reconcile until `stop` or a cancellation.
+
+        Raises:
+            NotSyncedError: a cache has no first list after `sync_timeout`.
+        """
+        for cache in self._used.values():
+            await cache.wait_for_sync(self._sync_timeout)
+        try:
+            async with asyncio.TaskGroup() as group:
+                workers = [
+                    group.create_task(self._work(), name=f"{self.name} {number}")
+                    for number in range(self.concurrency)
+                ]
+                feeders = [
+                    *(group.create_task(self._tick(*timer)) for timer in self._timers),
+                    *(group.create_task(self._follow(stream)) for stream in self._streams),
+                ]
+                await asyncio.wait(workers)
+                for feeder in feeders:
+                    feeder.cancel()
+        finally:
+            self.queue.shut_down()
+            if self._executor is not None:
+                self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def stop(self) -> None:
+        """Begin no new reconcile; `run` returns when those that run have ended."""
+        self._stopping = True
+        self.queue.shut_down()
+
+    def statistics(self) -> ReconcilerStatistics:
+        """Return the state of this moment; any thread may ask."""
+        return ReconcilerStatistics(
+            name=self.name,
+            successes=self._successes,
+            requeues=self._requeues,
+            errors=self._errors,
+            terminal_errors=self._terminal_errors,
+            timeouts=self._timeouts,
+            throttled=self._throttled,
+            active=len(self._running),
+            concurrency=self.concurrency,
+            duration=self._duration.statistics(),
+            queue=self.queue.statistics(),
+            last_error=self._last_error,
+        )
+
+    # --- Sources ---
+
+    def _use(self, selection: Selection, fields: type[msgspec.Struct] | None) -> Cache:
+        cache = self._used[selection] = self._caches.of(selection)
+        cache.want_fields(fields)
+        return cache
+
+    def _watch(
+        self,
+        selection: Selection,
+        map_func: MapFunc | None,
+        predicates: Sequence[Predicate],
+        fields: type[msgspec.Struct] | None,
+    ) -> Cache:
+        cache = self._use(selection, fields)
+        cache.add_handler(KeySource(self._put, map_func, predicates))
+        return cache
+
+    def _put(self, key: str, priority: int) -> None:
+        self.queue.add(key, priority=priority)
+
+    def _all_keys(self) -> Iterable[str]:
+        return self.cache().list_keys()
+
+    async def _tick(self, seconds: float, keys: Callable[[], Iterable[str]]) -> None:
+        while True:
+            await self._clock.sleep(seconds)
+            try:
+                for key in keys():
+                    self._put(key, LOW_PRIORITY)
+            except Exception as error:  # noqa: BLE001 - reported; the next time may do
+                self._report(f"the keys of a timer: {error}", error)
+
+    async def _follow(self, stream: Callable[[], AsyncIterable[str]]) -> None:
+        failures = 0
+        while True:
+            try:
+                async for key in stream():
+                    failures = 0
+                    self._put(key, 0)
+            except Exception as error:  # noqa: BLE001 - reported, and tried again below
+                self._report(f"a stream of events failed: {error}", error)
+            failures += 1
+            await self._clock.sleep(min(30.0, 0.5 * 2 ** min(failures, 10)))
+
+    # --- Work ---
+
+    async def _work(self) -> None:
+        queue = self.queue
+        while True:
+            try:
+                key = await queue.get()
+            except QueueClosedError:
+                return
+            if self._stopping:
+                queue.done(key)
+                return
+            if self._accepts is not None and not self._accepts(key):
+                queue.forget(key)
+                queue.done(key)
+                continue
+            if (wait := self._hot.take(key, self._clock.now())) > 0:
+                self._throttled += 1
+                queue.add_with(key, priority=queue.priority_of(key), after=wait)
+                queue.done(key)
+                continue
+            try:
+                await self._reconcile(key)
+            except asyncio.CancelledError:
+                queue.put_back(key)  # which also is done with it
+                raise
+            queue.done(key)
+
+    async def _reconcile(self, key: str) -> None:
+        queue = self.queue
+        started = self._clock.now()
+        self._running.add(key)
+        try:
+            async with self._clock.timeout(self._timeout) as limit:
+                result = await self._call(key)
+        except TerminalError as error:
+            self._terminal_errors += 1
+            self._failed(key, error)
+            queue.forget(key)
+        except Exception as error:  # noqa: BLE001 - whatever a reconcile raises, the key comes again
+            if isinstance(error, TimeoutError) and limit.expired:
+                self._timeouts += 1
+            self._failed(key, error)
+            queue.requeue(key, failed=True)
+        else:
+            queue.forget(key)
+            if result is not None and result.requeue_after is not None:
+                self._requeues += 1
+                priority = queue.priority_of(key)
+                queue.add_with(key, priority=priority, after=max(0.0, result.requeue_after))
+            else:
+                self._successes += 1
+        finally:
+            self._running.discard(key)
+            self._duration.observe(self._clock.now() - started)
+
+    async def _call(self, key: str) -> Result | None:
+        function = self._function
+        assert function is not None  # noqa: S101 - prepare has seen it
+        if self._threaded:
+            return await self._call_in_thread(function, key)
+        began = self._clock.now()
+        outcome = function(key)
+        held = self._clock.now() - began
+        if held > HELD_SECONDS:
+            _logger.warning(
+                "reconciler %s held the event loop for %.0f ms with %s; use async def or threaded",
+                self.name,
+                held * 1000,
+                key,
+            )
+        if inspect.isawaitable(outcome):
+            return _checked(self.name, await outcome)
+        return _checked(self.name, outcome)
+
+    async def _call_in_thread(self, function: ReconcileFunction, key: str) -> Result | None:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(self.concurrency, thread_name_prefix=self.name)
+        loop = asyncio.get_running_loop()
+        thread = loop.run_in_executor(self._executor, function, key)
+        try:
+            outcome = await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            # No thread can be ended from outside, and the key must not be worked on twice.
+            await asyncio.wait({thread})
+            raise
+        return _checked(self.name, outcome)
+
+    def _failed(self, key: str, error: Exception) -> None:
+        self._errors += 1
+        self._report(f"{key}: {type(error).__name__}: {error}", error)
+
+    def _report(self, words: str, error: Exception) -> None:
+        self._last_error = words
+        # Refusals and time-outs are the day's work; only what looks like a mistake has a trace.
+        expected = isinstance(error, ListWatchError | TimeoutError)
+        _logger.error("reconciler %s: %s", self.name, words, exc_info=None if expected else error)
+
+
+def _checked(name: str, outcome: object) -> Result | None:
+    if outcome is None or isinstance(outcome, Result):
+        return outcome
+    raise TypeError(
+        f"reconciler {name} returned a {type(outcome).__name__}: return None or requeue_after(...)"
+    )

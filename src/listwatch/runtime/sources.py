@@ -1,0 +1,97 @@
+"""Where a reconciler's keys come from."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from listwatch.cache.deltas import Item
+from listwatch.cache.handlers import Added, Change, Deleted, Updated, last_state
+from listwatch.objects import Object, ObjectKey, OwnerReference
+from listwatch.runtime.predicates import Predicate
+from listwatch.workqueue.priority_queue import LOW_PRIORITY
+
+#: Takes a key and its priority.
+Enqueue: TypeAlias = Callable[[str, int], object]
+#: Gives the keys to reconcile because of an object.
+MapFunc: TypeAlias = Callable[[Object], Iterable[str]]
+
+
+class KeySource:
+    """Turns changes of a resource into keys in a queue.
+
+    The objects of the first list, and updates that change nothing, come with low priority: what
+    really happens goes before them. Both states of an update give keys, so that an object which
+    moves from one owner to another wakes both.
+
+    Args:
+        enqueue: takes the keys.
+        map_func: gives the keys of an object; None for its own.
+        predicates: all must agree to a change.
+    """
+
+    def __init__(
+        self, enqueue: Enqueue, map_func: MapFunc | None, predicates: Sequence[Predicate]
+    ) -> None:
+        self._enqueue = enqueue
+        self._map = map_func
+        self._predicates = predicates
+
+    def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: FBT001 - the protocol's signature
+        """Queue the keys of a new object."""
+        if self._passes(Added(obj, is_in_initial_list)):
+            self._put([obj], LOW_PRIORITY if is_in_initial_list else 0)
+
+    def on_update(self, old: Object, new: Object) -> None:
+        """Queue the keys of both states."""
+        if self._passes(Updated(old, new, is_resync=old is new)):
+            same = old.resource_version == new.resource_version
+            self._put([new] if old is new else [old, new], LOW_PRIORITY if same else 0)
+
+    def on_delete(self, obj: Item) -> None:
+        """Queue the keys of an object's last state."""
+        if not self._passes(Deleted(obj)):
+            return
+        if self._map is None:
+            self._enqueue(obj.key, 0)
+        elif (last := last_state(obj)) is not None:
+            self._put([last], 0)
+
+    def _passes(self, change: Change) -> bool:
+        return all(predicate(change) for predicate in self._predicates)
+
+    def _put(self, states: Iterable[Object], priority: int) -> None:
+        if self._map is None:
+            keys = {obj.key for obj in states}
+        else:
+            keys = {key for obj in states for key in self._map(obj)}
+        for key in keys:
+            self._enqueue(key, priority)
+
+
+def owner_keys(
+    group: str, kind: str, *, namespaced: bool, controllers_only: bool = True
+) -> MapFunc:
+    """Return a function that gives the keys of an object's owners of one kind.
+
+    Args:
+        group: the owners' API group; the version does not matter.
+        kind: the owners' kind.
+        namespaced: they are in namespaces, and so in that of what they own.
+        controllers_only: only the owner that is marked as the controller.
+    """
+
+    def matches(owner: OwnerReference) -> bool:
+        owners_group, slash, _ = owner.api_version.rpartition("/")
+        return (
+            owner.kind == kind
+            and (owners_group if slash else "") == group
+            and (owner.controller is True or not controllers_only)
+        )
+
+    def map_func(obj: Object) -> Iterable[str]:
+        return [
+            str(ObjectKey(obj.namespace if namespaced else "", owner.name))
+            for owner in obj.meta.owner_references
+            if matches(owner)
+        ]
+
+    return map_func

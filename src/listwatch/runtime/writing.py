@@ -1,0 +1,331 @@
+"""Writes that a reconcile is made of, each of which may be repeated without harm.
+
+All take the manager's client and let through what it raises: a `ConflictError` says that the
+object was read from a cache which is behind, and the retry of the reconcile is its remedy.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+
+from listwatch.errors import AlreadyExistsError, ConflictError, ListWatchError, NotFoundError
+from listwatch.objects import Object
+from listwatch.selector import qualified_name_problems
+
+if TYPE_CHECKING:
+    from listwatch.client.client import Client
+
+_TRIES = 5
+
+
+class OwnershipError(ListWatchError):
+    """An object can't be owned: another controller has it, or the namespaces don't allow it."""
+
+
+class Outcome(StrEnum):
+    """What a write did."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    UNCHANGED = "unchanged"
+
+
+class Written(NamedTuple):
+    """An object as the server has it, and what was done."""
+
+    obj: Object
+    outcome: Outcome
+
+
+# --- Owners --------------------------------------------------------------------------------------
+
+
+def owner_reference(owner: Object, *, controller: bool = True) -> dict[str, Any]:
+    """Return a reference to an owner, for `metadata.ownerReferences`.
+
+    Args:
+        owner: as it was read; its uid is what counts.
+        controller: it is the one controller of what it owns, and blocks its own deletion in the
+            foreground until that is gone.
+    """
+    if not owner.uid:
+        raise OwnershipError(f"{owner.kind} {owner.key} has no uid, so it can't own anything yet")
+    reference: dict[str, Any] = {
+        "apiVersion": owner.api_version,
+        "kind": owner.kind,
+        "name": owner.name,
+        "uid": owner.uid,
+    }
+    if controller:
+        reference |= {"controller": True, "blockOwnerDeletion": True}
+    return reference
+
+
+def set_owner(obj: dict[str, Any], owner: Object, *, controller: bool = True) -> None:
+    """Add or renew a reference to an owner in an object that is to be written.
+
+    Raises:
+        OwnershipError: another controller has the object; or the owner is in a namespace and the
+            object is not in the same one, where a garbage collector would delete it.
+    """
+    metadata = obj.setdefault("metadata", {})
+    namespace = metadata.get("namespace") or ""
+    name = f"{obj.get('kind')} {metadata.get('name')}"
+    if owner.namespace and namespace != owner.namespace:
+        raise OwnershipError(
+            f"{owner.kind} {owner.key} can't own {name} in "
+            f"{f'namespace {namespace}' if namespace else 'no namespace'}: "
+            "an owner in a namespace owns in that namespace only"
+        )
+    references = [
+        other for other in metadata.get("ownerReferences") or [] if other.get("uid") != owner.uid
+    ]
+    rival = next((other for other in references if other.get("controller")), None)
+    if controller and rival is not None:
+        raise OwnershipError(
+            f"{name} is controlled by {rival.get('kind')} {rival.get('name')} already"
+        )
+    metadata["ownerReferences"] = [*references, owner_reference(owner, controller=controller)]
+
+
+def is_owned_by(obj: Object, owner: Object) -> bool:
+    """Whether the object refers to this owner, by its uid."""
+    return any(reference.uid == owner.uid for reference in obj.meta.owner_references)
+
+
+# --- Whole objects -------------------------------------------------------------------------------
+
+
+async def apply(
+    client: "Client",
+    obj: Mapping[str, Any],
+    *,
+    field_manager: str,
+    force: bool = True,
+    subresource: str = "",
+) -> Object:
+    """Apply an object server-side: set exactly the fields that it names, and create it if needed.
+
+    Args:
+        client: writes.
+        obj: with apiVersion, kind and name, and the fields to own. Fields that this manager
+            applied before and does not name now are removed.
+        field_manager: who owns the fields; one name for each controller.
+        force: take over fields that others own, as controllers should.
+        subresource: such as "status".
+    """
+    from listwatch.client.client import PatchType  # noqa: PLC0415 - the client loads aiohttp
+
+    metadata = obj.get("metadata") or {}
+    resource = await client.discovery.for_kind(obj["apiVersion"], obj["kind"])
+    return await client.patch(
+        resource,
+        metadata.get("name") or "",
+        {**obj, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}},
+        metadata.get("namespace") if resource.namespaced else None,
+        type=PatchType.APPLY,
+        subresource=subresource,
+        field_manager=field_manager,
+        force=force,
+    )
+
+
+async def create_or_update(
+    client: "Client", obj: Mapping[str, Any], mutate: Callable[[dict[str, Any]], object]
+) -> Written:
+    """Read an object, change it, and write it if that changed anything; create it if needed.
+
+    Args:
+        client: reads and writes.
+        obj: apiVersion, kind, namespace and name; what else it holds is for the creation.
+        mutate: changes the decoded object in place to what it shall be. It is called again after
+            a conflict, and must do the same each time.
+
+    Raises:
+        ConflictError: others changed the object at each of several tries.
+    """
+    metadata = obj["metadata"]
+    resource = await client.discovery.for_kind(obj["apiVersion"], obj["kind"])
+    namespace = metadata.get("namespace") if resource.namespaced else None
+    for attempt in range(1, _TRIES + 1):
+        try:
+            found = await client.get(resource, metadata["name"], namespace)
+        except NotFoundError:
+            wanted = _copy(obj)
+            mutate(wanted)
+            try:
+                return Written(await client.create(wanted, resource=resource), Outcome.CREATED)
+            except AlreadyExistsError:
+                if attempt == _TRIES:
+                    raise
+                continue
+        wanted = found.to_dict()
+        mutate(wanted)
+        if wanted == found.to_dict():
+            return Written(found, Outcome.UNCHANGED)
+        try:
+            return Written(await client.update(wanted, resource=resource), Outcome.UPDATED)
+        except ConflictError:
+            if attempt == _TRIES:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _copy(obj: Mapping[str, Any]) -> dict[str, Any]:
+    copied: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(obj))
+    return copied
+
+
+# --- Status --------------------------------------------------------------------------------------
+
+
+def merge_patch(old: object, new: object) -> object:
+    """Return the JSON merge patch (RFC 7386) that makes the new value of the old one.
+
+    An empty mapping changes nothing. A list is replaced as a whole.
+    """
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    patch: dict[str, object] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        if key not in old:
+            patch[key] = value
+        elif isinstance(old[key], Mapping) and isinstance(value, Mapping):
+            if (inner := merge_patch(old[key], value)) != {}:
+                patch[key] = inner
+        elif old[key] != value:
+            patch[key] = value
+    return patch
+
+
+async def update_status(client: "Client", obj: Object, status: Mapping[str, Any]) -> Object | None:
+    """Make an object's status what is given; nothing is sent when it is so already.
+
+    The patch names only what differs, and carries the object's uid and version, so that a status
+    computed from an old state is refused and not written.
+
+    Args:
+        client: writes.
+        obj: as it was read.
+        status: the whole status that it shall have.
+
+    Returns:
+        The object as written, or None when nothing was to be done.
+
+    Raises:
+        ConflictError: the object has changed since it was read.
+    """
+    before = obj.to_dict().get("status") or {}
+    patch = merge_patch(before, status)
+    if patch == {}:
+        return None
+    resource = await client.discovery.for_kind(obj.api_version, obj.kind)
+    return await client.patch(
+        resource,
+        obj.name,
+        {"metadata": _unchanged(obj), "status": patch},
+        obj.namespace or None,
+        subresource="status",
+    )
+
+
+def set_condition(
+    conditions: list[dict[str, Any]],
+    type: str,  # noqa: A002 - the field's name
+    status: Literal["True", "False", "Unknown"],
+    reason: str,
+    message: str = "",
+    *,
+    now: str,
+    observed_generation: int | None = None,
+) -> bool:
+    """Set the condition of a type in a status' list, as `meta.SetStatusCondition` does.
+
+    The time of the transition changes with the status only, so that setting the same condition
+    again changes nothing.
+
+    Args:
+        conditions: changed in place.
+        type: such as "Ready".
+        status: "True", "False" or "Unknown".
+        reason: one word in CamelCase.
+        message: for people.
+        now: the present time, as `api_time` writes it.
+        observed_generation: the generation of the object that it is about.
+
+    Returns:
+        Whether anything changed.
+    """
+    new: dict[str, Any] = {"type": type, "status": status, "reason": reason, "message": message}
+    if observed_generation is not None:
+        new["observedGeneration"] = observed_generation
+    for index, old in enumerate(conditions):
+        if old.get("type") == type:
+            kept = old.get("lastTransitionTime") if old.get("status") == status else None
+            wanted = {**old, **new, "lastTransitionTime": kept or now}
+            conditions[index] = wanted
+            return wanted != old
+    conditions.append({**new, "lastTransitionTime": now})
+    return True
+
+
+# --- Finalizers ----------------------------------------------------------------------------------
+
+
+async def finalize(
+    client: "Client", obj: Object, finalizer: str, clean_up: Callable[[], Awaitable[object]]
+) -> bool:
+    """Keep a finalizer on an object while it lives, and clean up when it is deleted.
+
+    Call it first in a reconcile:
+
+        if await finalize(app.client, widget, "example.com/widgets", lambda: drop(widget)):
+            return
+
+    Args:
+        client: writes.
+        obj: as it was read.
+        finalizer: a name with a domain, this controller's own.
+        clean_up: called when the object is deleted, until it ends without an error; then the
+            finalizer is taken away. It may run more than once.
+
+    Returns:
+        True when the object is being deleted and nothing is left to do; False when it lives and
+        has the finalizer.
+
+    Raises:
+        ConflictError: the object has changed since it was read.
+        ValueError: no such finalizer can be.
+    """
+    if "/" not in finalizer or (problems := qualified_name_problems(finalizer)):
+        why = "" if "/" not in finalizer else f": {problems[0]}"
+        raise ValueError(f"{finalizer!r} is no finalizer like 'example.com/widgets'{why}")
+    if obj.meta.deletion_timestamp is None:
+        if finalizer not in obj.meta.finalizers:
+            await _set_finalizers(client, obj, [*obj.meta.finalizers, finalizer])
+        return False
+    if finalizer in obj.meta.finalizers:
+        await clean_up()
+        others = [name for name in obj.meta.finalizers if name != finalizer]
+        try:
+            await _set_finalizers(client, obj, others)
+        except NotFoundError:
+            return True
+    return True
+
+
+async def _set_finalizers(client: "Client", obj: Object, finalizers: list[str]) -> None:
+    # The version makes the whole list safe to write: whoever changed it meanwhile wins.
+    resource = await client.discovery.for_kind(obj.api_version, obj.kind)
+    await client.patch(
+        resource,
+        obj.name,
+        {"metadata": {**_unchanged(obj), "finalizers": finalizers}},
+        obj.namespace or None,
+    )
+
+
+def _unchanged(obj: Object) -> dict[str, str]:
+    return {"uid": obj.uid, "resourceVersion": obj.resource_version}

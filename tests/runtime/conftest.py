@@ -1,0 +1,19 @@
+from collections.abc import AsyncIterator
+
+import pytest
+
+from listwatch.apiserver.server import APIServer
+from listwatch.client.client import Client
+from listwatch.client.config import Config
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[APIServer]:
+    async with APIServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server: APIServer) -> AsyncIterator[Client]:
+    async with Client(Config(server=server.url)) as client:
+        yield client
