@@ -1,13 +1,25 @@
 """Each verb sends what the API asks for and returns what the server says."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from listwatch.client.client import Client, PartialObjectError, PatchType
+from listwatch.client.client import MAX_TRIES, Client, PartialObjectError, PatchType
+from listwatch.client.config import Config
 from listwatch.client.discovery import Resource, UnknownResourceError
-from listwatch.errors import ConflictError, FrameError, NotFoundError
+from listwatch.clock import FakeClock
+from listwatch.errors import (
+    ConflictError,
+    ExpiredError,
+    FrameError,
+    NotFoundError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+)
 from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder
 from listwatch.testing.scripted_server import ScriptedServer, respond
 
@@ -225,3 +237,190 @@ async def test_list_begins_anew_when_its_state_has_expired(
     whole = await client.list(CM, "shop", label_selector="a=b", page_size=2)
     assert [obj.name for obj in whole.items] == ["b", "c"]
     assert whole.resource_version == "9"
+
+
+# --- What is tried again -------------------------------------------------------------------------
+
+
+def put_off(code: int, seconds: float) -> bytes:
+    return respond(b"later", code=code, type_="text/plain", more=f"Retry-After: {seconds:g}\r\n")
+
+
+async def settled(clock: FakeClock, call: Awaitable[Any]) -> tuple[Any, float]:
+    """Return what the call returned, or raised, and the seconds that it took on the clock."""
+    begin = clock.now()
+    task = asyncio.ensure_future(call)
+    while not task.done():
+        await asyncio.sleep(0)
+        await clock.advance(0.01)
+    return task.exception() or task.result(), clock.now() - begin
+
+
+class Putting:
+    """Answers with what is put first, then with the object."""
+
+    def __init__(self, *first: bytes) -> None:
+        self.first = list(first)
+
+    def __call__(self, _request: bytes) -> object:
+        return self.first.pop(0) if self.first else config_map()
+
+
+@pytest.fixture
+async def patient(server: ScriptedServer) -> AsyncIterator[tuple[Client, FakeClock]]:
+    clock = FakeClock()
+    async with Client.from_config(Config(server=server.url, namespace="shop"), clock=clock) as made:
+        yield made, clock
+
+
+PATH = "/api/v1/namespaces/shop/configmaps/c"
+
+
+@pytest.mark.parametrize("code", [429, 503])
+async def test_a_read_that_is_put_off_is_sent_again_in_time(
+    server: ScriptedServer, patient: tuple[Client, FakeClock], code: int
+) -> None:
+    client, clock = patient
+    server.answers[PATH] = Putting(put_off(code, 2), put_off(code, 3))
+    obj, seconds = await settled(clock, client.get(CM, "c"))
+    assert obj.name == "c"
+    assert seconds == pytest.approx(5, abs=0.5)
+    assert len(server.requests) == 3
+
+
+async def test_a_write_is_sent_again_only_when_it_was_not_carried_out(
+    server: ScriptedServer, patient: tuple[Client, FakeClock]
+) -> None:
+    client, clock = patient
+    server.answers[PATH] = Putting(put_off(429, 1))
+    obj, _ = await settled(clock, client.update(config_map(), resource=CM))
+    assert obj.name == "c"
+    server.answers[PATH] = Putting(put_off(503, 1))
+    error, seconds = await settled(clock, client.update(config_map(), resource=CM))
+    assert type(error) is ServiceUnavailableError
+    assert seconds < 0.5
+    assert len(server.requests) == 3
+
+
+async def test_what_is_put_off_for_ever_or_for_long_is_refused(
+    server: ScriptedServer, patient: tuple[Client, FakeClock]
+) -> None:
+    client, clock = patient
+    server.answers[PATH] = put_off(429, 1)
+    error, seconds = await settled(clock, client.get(CM, "c"))
+    assert type(error) is TooManyRequestsError
+    assert seconds == pytest.approx(MAX_TRIES - 1, abs=0.5)
+    assert len(server.requests) == MAX_TRIES
+    server.answers[PATH] = put_off(429, 61)
+    error, seconds = await settled(clock, client.get(CM, "c"))
+    assert type(error) is TooManyRequestsError
+    assert len(server.requests) == MAX_TRIES + 1
+
+
+class Versioned:
+    """An object that refuses an outdated version, and that others change as often as told."""
+
+    def __init__(self, value: dict[str, Any], others: int = 0) -> None:
+        self.value = value
+        self.others = others
+
+    def __call__(self, request: bytes) -> object:
+        if request.startswith(b"GET"):
+            answer = json.loads(json.dumps(self.value))
+            if self.others:
+                self.others -= 1
+                self.value["metadata"]["finalizers"] = [
+                    *self.value["metadata"].get("finalizers", ()),
+                    f"others/{self.others}",
+                ]
+                self._bump()
+            return answer
+        sent = json.loads(request.split(b"\r\n\r\n", 1)[1])
+        if sent["metadata"]["resourceVersion"] != self.value["metadata"]["resourceVersion"]:
+            return respond({"kind": "Status", "reason": "Conflict", "code": 409}, code=409)
+        if request.startswith(b"PATCH"):
+            self.value["metadata"]["finalizers"] = sent["metadata"]["finalizers"] or []
+        else:
+            self.value = sent
+        self._bump()
+        return self.value
+
+    def _bump(self) -> None:
+        meta = self.value["metadata"]
+        meta["resourceVersion"] = str(int(meta["resourceVersion"]) + 1)
+
+
+async def test_update_with_retry_changes_the_newest_state(
+    server: ScriptedServer, patient: tuple[Client, FakeClock]
+) -> None:
+    client, clock = patient
+    stored = Versioned(config_map(data={}), others=3)
+    server.answers[PATH] = stored
+
+    def mutate(value: dict[str, Any]) -> None:
+        value["data"]["seen"] = ",".join(value["metadata"].get("finalizers", []))
+
+    obj, seconds = await settled(clock, client.update_with_retry(CM, "c", mutate))
+    assert obj["data"]["seen"] == "others/2,others/1,others/0"
+    assert 0.3 < seconds < 1
+    sent = len(server.requests)
+    again, _ = await settled(clock, client.update_with_retry(CM, "c", mutate))
+    assert again.resource_version == obj.resource_version
+    assert server.targets[sent:] == [f"GET {PATH}"]  # nothing to change, nothing sent
+
+
+async def test_update_with_retry_gives_up_some_time(
+    server: ScriptedServer, patient: tuple[Client, FakeClock]
+) -> None:
+    client, clock = patient
+    server.answers[PATH] = Versioned(config_map(), others=100)
+    error, seconds = await settled(
+        clock, client.update_with_retry(CM, "c", lambda value: {**value, "data": {"k": "v"}})
+    )
+    assert type(error) is ConflictError
+    assert len([t for t in server.targets if t.startswith("PUT")]) == MAX_TRIES
+    assert seconds == pytest.approx(2.4, abs=0.5)
+
+
+async def test_finalizers_of_others_stay_and_ones_own_is_there_once(
+    server: ScriptedServer, patient: tuple[Client, FakeClock]
+) -> None:
+    client, clock = patient
+    stored = Versioned(config_map(), others=2)
+    server.answers[PATH] = stored
+    for _ in range(2):
+        obj, _ = await settled(clock, client.add_finalizer(CM, "c", "me/x"))
+        assert obj.meta.finalizers == ("others/1", "others/0", "me/x")
+    stored.others = 1
+    for _ in range(2):
+        obj, _ = await settled(clock, client.remove_finalizer(CM, "c", "me/x"))
+        assert obj.meta.finalizers == ("others/1", "others/0", "others/0")
+    patches = [r for r in server.requests if r.startswith(b"PATCH")]
+    assert all(b'"resourceVersion":' in request for request in patches)
+    del server.answers[PATH]
+    assert await client.remove_finalizer(CM, "c", "me/x") is None
+
+
+async def test_delete_collection(server: ScriptedServer, client: Client) -> None:
+    await client.delete_collection(
+        CM, label_selector="a=b", field_selector="metadata.name!=x", grace_period_seconds=0
+    )
+    assert server.targets[-1] == (
+        "DELETE /api/v1/namespaces/shop/configmaps"
+        "?labelSelector=a%3Db&fieldSelector=metadata.name%21%3Dx"
+    )
+    assert server.body()["gracePeriodSeconds"] == 0
+
+
+async def test_pages_are_read_when_they_are_asked_for(
+    server: ScriptedServer, client: Client
+) -> None:
+    path = "/api/v1/configmaps"
+    server.answers[f"{path}?limit=1"] = page(["a"], "t")
+    gone = {"kind": "Status", "reason": "Expired", "code": 410}
+    server.answers[f"{path}?limit=1&continue=t"] = respond(gone, code=410)
+    async with aclosing(client.pages(CM, page_size=1)) as pages:
+        assert [obj.name for obj in (await anext(pages)).items] == ["a"]
+        assert len(server.requests) == 1
+        with pytest.raises(ExpiredError):
+            await anext(pages)

@@ -362,7 +362,7 @@ async def test_one_connection_serves_many_requests() -> None:
         with pytest.raises(NotFoundError, match="nope"):
             await client.http.request("GET", "/second")
         with pytest.raises(TooManyRequestsError):
-            await client.get(CONFIG_MAPS, "c", "shop")
+            await client.http.request("GET", "/third")
         assert (await client.get(CONFIG_MAPS, "c", "shop")).kind == "ConfigMap"
     assert first.body == body_of(answers[0])
     assert server.connections == 1

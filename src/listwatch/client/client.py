@@ -1,9 +1,11 @@
 """A client of an API server: any resource, typed by discovery, objects as `Object`."""
 
-from collections.abc import Mapping
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from enum import StrEnum
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -11,12 +13,26 @@ from listwatch.cache.list_watch import ListOptions, ObjectList
 from listwatch.client.auth import Authenticator
 from listwatch.client.config import Config
 from listwatch.client.discovery import Discovery, Resource
-from listwatch.client.http import HTTP, JSON, Query
+from listwatch.client.http import HTTP, JSON, Answer, Query, RequestHook
 from listwatch.client.kubeconfig import load_config
 from listwatch.client.list_watch import ResourceListWatch
 from listwatch.clock import Clock
-from listwatch.errors import ExpiredError, FrameError, ListWatchError
+from listwatch.errors import (
+    ConflictError,
+    ExpiredError,
+    FrameError,
+    ListWatchError,
+    NotFoundError,
+    StatusError,
+)
 from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder
+
+T = TypeVar("T")
+
+#: How often a request is sent that the server puts off, or a change that meets conflicts.
+MAX_TRIES: Final = 6
+#: Seconds that a server may ask to wait; what it puts off for longer is its refusal.
+MAX_RETRY_AFTER: Final = 60.0
 
 #: An object to send: one that was read, or its decoded form.
 Sendable: TypeAlias = Object | Mapping[str, Any]
@@ -46,6 +62,10 @@ class Client:
     Where no namespace is given, `list` and `list_watch` mean all of them, and whatever is about
     one object means the object's own, else the configuration's.
 
+    Where the server asks to come back later (Retry-After), reads and whatever was not carried out
+    (429) are sent again after that time, at most `MAX_TRIES` times; `list_watch` leaves that to
+    the reflector.
+
     Belongs to one event loop; any number of its tasks may use it at once. Every method may raise
     `StatusError` (the server's refusal, as its kind), `DisconnectedError` (no connection, or it
     broke: a write may have been carried out), `TimeoutError`, `FrameError` (an answer that is
@@ -56,6 +76,7 @@ class Client:
         config: the server, and who asks.
         clock: for every time-out.
         authenticator: in place of what the configuration asks for.
+        hooks: entered for every request that is sent, for tracing and metrics.
     """
 
     def __init__(
@@ -64,9 +85,10 @@ class Client:
         *,
         clock: Clock | None = None,
         authenticator: Authenticator | None = None,
+        hooks: Iterable[RequestHook] = (),
     ) -> None:
         self._clock = Clock() if clock is None else clock
-        self.http = HTTP(config, clock=self._clock, authenticator=authenticator)
+        self.http = HTTP(config, clock=self._clock, authenticator=authenticator, hooks=hooks)
         self.discovery = Discovery(self.http)
 
     @classmethod
@@ -151,24 +173,66 @@ class Client:
             resource_version: "" for the newest; "0" for any, from the server's cache.
             page_size: objects in a request; 0 for all in one.
         """
+        pages = self.pages(
+            resource,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            resource_version=resource_version,
+            page_size=page_size,
+        )
+        whole = ObjectList(items=[], undecodable=[])
+        try:
+            async for page in pages:
+                whole.items += page.items
+                whole.undecodable += page.undecodable
+                whole.resource_version = page.resource_version
+        except ExpiredError:
+            if not whole.items:
+                raise
+            source = self.list_watch(
+                resource, namespace, label_selector=label_selector, field_selector=field_selector
+            )
+            options = ListOptions(decode=_decode)
+            return await self._patiently(partial(source.list, options), is_safe=True)
+        return whole
+
+    async def pages(
+        self,
+        resource: str | Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        resource_version: str = "",
+        page_size: int = 500,
+    ) -> AsyncGenerator[ObjectList, None]:
+        """Yield the pages of one consistent state, each read when it is asked for.
+
+        Args:
+            resource: as in `list`.
+            namespace: as in `list`.
+            label_selector: as in `list`.
+            field_selector: as in `list`.
+            resource_version: as in `list`.
+            page_size: as in `list`.
+
+        Raises:
+            ExpiredError: the state has expired between two pages, which takes some minutes; only
+                beginning anew gives a consistent one.
+        """
         source = self.list_watch(
             resource, namespace, label_selector=label_selector, field_selector=field_selector
         )
         options = ListOptions(limit=page_size, resource_version=resource_version, decode=_decode)
-        whole = await source.list(options)
-        token = whole.continue_token
-        while token:
-            try:
-                page = await source.list(
-                    ListOptions(limit=page_size, continue_token=token, decode=_decode)
-                )
-            except ExpiredError:
-                return await source.list(ListOptions(decode=_decode))
-            whole.items += page.items
-            whole.undecodable += page.undecodable
-            token = page.continue_token
-        whole.continue_token, whole.remaining = "", None
-        return whole
+        while True:
+            page = await self._patiently(partial(source.list, options), is_safe=True)
+            yield page
+            if not page.continue_token:
+                return
+            options = ListOptions(
+                limit=page_size, continue_token=page.continue_token, decode=_decode
+            )
 
     async def get(
         self,
@@ -338,12 +402,182 @@ class Client:
         )
         found = await self._resource(resource)
         path = found.path(self._namespace(found, None, namespace), name)
-        answer = await self.http.request("DELETE", path, _write_query(dry_run=dry_run), body=body)
+        answer = await self._request("DELETE", path, _write_query(dry_run=dry_run), body=body)
         try:
             obj = _decode(answer.body, found.kind, found.api_version)
         except ObjectDecodeError:
             return None
         return None if obj.kind == "Status" else obj
+
+    async def delete_collection(
+        self,
+        resource: str | Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        propagation_policy: str = "",
+        grace_period_seconds: int | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        """Delete all objects of a namespace that the selectors match, or all of them.
+
+        Not in one step: a failure leaves some deleted.
+
+        Args:
+            resource: of the objects.
+            namespace: the configuration's if None; there is no deletion across namespaces.
+            label_selector: as kubectl's `-l`.
+            field_selector: as kubectl's `--field-selector`.
+            propagation_policy: as in `delete`.
+            grace_period_seconds: as in `delete`.
+            dry_run: let the server check it only.
+        """
+        found = await self._resource(resource)
+        query = _write_query(dry_run=dry_run)
+        if label_selector:
+            query.append(("labelSelector", label_selector))
+        if field_selector:
+            query.append(("fieldSelector", field_selector))
+        body = _encode(_delete_options(propagation_policy, grace_period_seconds, "", ""))
+        path = found.path(self._namespace(found, None, namespace))
+        await self._request("DELETE", path, query, body=body)
+
+    async def update_with_retry(
+        self,
+        resource: str | Resource,
+        name: str,
+        mutate: Callable[[dict[str, Any]], dict[str, Any] | None],
+        namespace: str | None = None,
+        *,
+        subresource: str = "",
+        field_manager: str = "",
+    ) -> Object:
+        """Change an object whoever else changes it: read, mutate, update, again on a conflict.
+
+        Args:
+            resource: of the object.
+            name: of the object.
+            mutate: gets a fresh dict of the newest state, changes it or returns another one. It
+                may be called several times. Nothing is sent when it leaves things as they are.
+            namespace: of the object.
+            subresource: "status" to change the status alone.
+            field_manager: as in `create`.
+
+        Raises:
+            ConflictError: others were faster `MAX_TRIES` times.
+        """
+        found = await self._resource(resource)
+
+        async def change() -> Object:
+            before = await self.get(found, name, namespace)
+            value = before.to_dict()
+            changed = mutate(value)
+            value = value if changed is None else changed
+            if value == before.to_dict():
+                return before
+            return await self.update(
+                value, resource=found, subresource=subresource, field_manager=field_manager
+            )
+
+        return await self._despite_conflicts(change)
+
+    async def add_finalizer(
+        self, resource: str | Resource, name: str, finalizer: str, namespace: str | None = None
+    ) -> Object:
+        """Add a finalizer, unless it is there, and return the object.
+
+        Other finalizers, also those that are added meanwhile, stay as they are.
+
+        Raises:
+            InvalidError: the object is being deleted, when no finalizer can come any more.
+            ConflictError: others were faster `MAX_TRIES` times.
+        """
+
+        def add(value: tuple[str, ...]) -> tuple[str, ...]:
+            return value if finalizer in value else (*value, finalizer)
+
+        return await self._change_finalizers(resource, name, namespace, add)
+
+    async def remove_finalizer(
+        self, resource: str | Resource, name: str, finalizer: str, namespace: str | None = None
+    ) -> Object | None:
+        """Remove a finalizer if it is there; return the object, None if there is none any more.
+
+        Other finalizers, also those that are added meanwhile, stay as they are.
+
+        Raises:
+            ConflictError: others were faster `MAX_TRIES` times.
+        """
+
+        def remove(value: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(other for other in value if other != finalizer)
+
+        try:
+            return await self._change_finalizers(resource, name, namespace, remove)
+        except NotFoundError:
+            return None
+
+    async def _change_finalizers(
+        self,
+        resource: str | Resource,
+        name: str,
+        namespace: str | None,
+        mutate: Callable[[tuple[str, ...]], tuple[str, ...]],
+    ) -> Object:
+        found = await self._resource(resource)
+
+        async def change() -> Object:
+            obj = await self.get(found, name, namespace)
+            after = mutate(obj.meta.finalizers)
+            if after == obj.meta.finalizers:
+                return obj
+            # The version makes a conflict of whatever came between; the uid, of another life.
+            meta = {
+                "uid": obj.uid,
+                "resourceVersion": obj.resource_version,
+                "finalizers": after or None,
+            }
+            return await self.patch(found, name, {"metadata": meta}, obj.namespace or None)
+
+        return await self._despite_conflicts(change)
+
+    async def _despite_conflicts(self, change: Callable[[], Awaitable[Object]]) -> Object:
+        for tries in range(MAX_TRIES - 1):
+            try:
+                return await change()
+            except ConflictError:
+                # As client-go's retry.DefaultBackoff, but never longer than a second.
+                pause = min(0.01 * 5**tries, 1.0)
+            await self._clock.sleep(pause * random.uniform(1, 1.1))  # noqa: S311 - no cryptography
+        return await change()
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]], *, is_safe: bool) -> T:
+        """Call again what the server asks to send later, if it was not carried out or only read."""
+        for _ in range(MAX_TRIES - 1):
+            try:
+                return await call()
+            except StatusError as error:
+                wait = error.retry_after
+                may_repeat = error.code == 429 or (is_safe and error.code >= 500)
+                if wait is None or wait > MAX_RETRY_AFTER or not may_repeat:
+                    raise
+            await self._clock.sleep(max(wait, 0.1))
+        return await call()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: Query = (),
+        *,
+        body: bytes | None = None,
+        content_type: str = JSON,
+    ) -> Answer:
+        request = partial(
+            self.http.request, method, path, query, body=body, content_type=content_type
+        )
+        return await self._patiently(request, is_safe=method == "GET")
 
     async def _resource(self, resource: str | Resource) -> Resource:
         if isinstance(resource, Resource):
@@ -402,7 +636,7 @@ class Client:
         body: bytes | None = None,
         content_type: str = JSON,
     ) -> Object:
-        answer = await self.http.request(method, path, query, body=body, content_type=content_type)
+        answer = await self._request(method, path, query, body=body, content_type=content_type)
         try:
             return _decode(answer.body, resource.kind, resource.api_version)
         except ObjectDecodeError as error:

@@ -1,0 +1,140 @@
+"""The client and the embedded API server speak with each other as with the real ones."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from listwatch.apiserver.server import APIServer
+from listwatch.cache.list_watch import WatchOptions
+from listwatch.client.client import Client, PatchType
+from listwatch.client.kubeconfig import load_config
+from listwatch.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+)
+
+
+@pytest.fixture
+async def real(tmp_path: Path) -> AsyncIterator[Client]:
+    async with APIServer() as server:
+        kubeconfig = tmp_path / "config"
+        kubeconfig.write_text(server.kubeconfig())
+        async with Client.from_config(load_config(kubeconfig)) as client:
+            yield client
+
+
+def config_map(name: str, **data: str) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "default", "labels": {"app": "x"}}
+    return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": meta, "data": data}
+
+
+async def test_the_life_of_an_object(real: Client) -> None:
+    made = await real.create(config_map("a", k="1"))
+    with pytest.raises(AlreadyExistsError):
+        await real.create(config_map("a"))
+    changed = made.to_dict() | {"data": {"k": "2"}}
+    updated = await real.update(changed)
+    assert updated.uid == made.uid
+    with pytest.raises(ConflictError):
+        await real.update(changed)
+    patched = await real.patch("cm", "a", {"data": {"m": "3"}})
+    assert patched["data"] == {"k": "2", "m": "3"}
+    operations = [{"op": "remove", "path": "/data/k"}]
+    patched = await real.patch("cm", "a", operations, type=PatchType.JSON)
+    assert patched["data"] == {"m": "3"}
+    applied = await real.patch(
+        "cm", "a", config_map("a", k="4"), type=PatchType.APPLY, field_manager="me", force=True
+    )
+    assert applied["data"] == {"k": "4", "m": "3"}
+    assert (await real.get("configmap", "a")).resource_version == applied.resource_version
+    with pytest.raises(ConflictError):
+        await real.delete("cm", "a", uid="another")
+    await real.delete("cm", "a", uid=made.uid)
+    with pytest.raises(NotFoundError):
+        await real.get("cm", "a")
+
+
+async def test_an_object_that_breaks_a_rule_is_told_with_its_causes(real: Client) -> None:
+    with pytest.raises(InvalidError) as caught:
+        await real.create(config_map("Not_A_Name"))
+    assert caught.value.causes[0]["field"] == "metadata.name"
+
+
+async def test_a_list_in_pages_and_the_watch_that_follows_it(real: Client) -> None:
+    for number in range(7):
+        await real.create(config_map(f"c{number}"))
+    whole = await real.list("cm", "default", label_selector="app=x", page_size=3)
+    assert [obj.name for obj in whole.items] == [f"c{number}" for number in range(7)]
+    source = real.list_watch("cm", "default", label_selector="app=x")
+    seen: list[tuple[str, str]] = []
+
+    async def watch() -> None:
+        options = WatchOptions(resource_version=whole.resource_version)
+        async with source.watch(options) as stream:
+            async for batch in stream:
+                seen.extend((e.type, e.object.name) for e in batch if e.object)
+                if len(seen) == 3:
+                    return
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(watch())
+        await real.create(config_map("new"))
+        await real.patch("cm", "c1", {"metadata": {"labels": {"app": "other"}}})
+        await real.delete("cm", "c2")
+    assert seen == [("ADDED", "new"), ("DELETED", "c1"), ("DELETED", "c2")]
+
+
+async def test_a_watch_list_begins_with_the_present_state(real: Client) -> None:
+    await real.create(config_map("a"))
+    source = real.list_watch("cm", "default")
+    options = WatchOptions(send_initial_events=True, resource_version_match="NotOlderThan")
+    names: list[str] = []
+    async with source.watch(options) as stream:
+        async for batch in stream:
+            names += [event.object.name for event in batch if event.object]
+            if any(event.initial_events_end for event in batch):
+                break
+    assert "a" in names
+
+
+async def test_custom_resources_are_found_once_they_are_there(real: Client) -> None:
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"plural": "widgets", "kind": "Widget", "shortNames": ["wi"]},
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {
+                        "openAPIV3Schema": {
+                            "type": "object",
+                            "x-kubernetes-preserve-unknown-fields": True,
+                        }
+                    },
+                }
+            ],
+        },
+    }
+    await real.get("ns", "default")
+    await real.create(definition)
+    widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await real.create({**widget, "spec": {"size": 1}})
+            except NotFoundError:  # served a moment after it was made
+                continue
+            break
+    whole = await real.list("wi")
+    assert [(obj.kind, obj.key) for obj in whole.items] == [("Widget", "default/w")]
