@@ -1,0 +1,100 @@
+"""Two real processes contend on the embedded API server, under faults."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from listwatch.apiserver.server import APIServer
+from listwatch.client.client import Client
+
+PROGRAM = Path(__file__).with_name("leader_program.py")
+
+
+class Candidate:
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name = name
+        self.process = process
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+
+@contextlib.asynccontextmanager
+async def candidate(server: APIServer, name: str) -> AsyncIterator[Candidate]:
+    process = await asyncio.create_subprocess_exec(sys.executable, PROGRAM, server.url, name)
+    try:
+        yield Candidate(name, process)
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+        await process.wait()
+
+
+async def acts(client: Client) -> list[tuple[int, str]]:
+    """Return fencing token and identity of every act, in the server's order."""
+    found = (await client.list("configmaps", "default")).items
+    ordered = sorted(found, key=lambda obj: int(obj.resource_version))
+    data = [obj["data"] for obj in ordered if "data" in obj and "token" in obj["data"]]
+    return [(int(each["token"]), each["identity"]) for each in data]
+
+
+async def until(condition: Callable[[list[tuple[int, str]]], object], client: Client) -> None:
+    async with asyncio.timeout(20):
+        while not condition(await acts(client)):  # noqa: ASYNC110 - other processes set no event
+            await asyncio.sleep(0.05)
+
+
+def acting(name: str, since: int) -> Callable[[list[tuple[int, str]]], object]:
+    return lambda found: any(who == name for _, who in found[since:])
+
+
+@pytest.mark.timeout(120)
+async def test_two_processes_never_act_for_one_lease_at_once(
+    server: APIServer, client: Client
+) -> None:
+    """Paused for longer than the lease, killed, cut off from the server, and stopped in order.
+
+    Each act carries the lease's count of leaders: in the server's order it never goes back, so
+    nobody acted after somebody else had begun to.
+    """
+    async with candidate(server, "a") as first:
+        await until(acting("a", 0), client)
+        async with candidate(server, "b") as second:
+            # Paused for longer than the lease lasts.
+            first.send(signal.SIGSTOP)
+            await until(acting("b", 0), client)
+            first.send(signal.SIGCONT)
+            seen = len(await acts(client))
+            await until(lambda found: len(found) > seen + 20, client)
+
+            # The server is away for longer than the lease lasts.
+            await server.restart(downtime=2.5)
+            seen = len(await acts(client))
+            await until(lambda found: len(found) > seen + 20, client)
+
+            # Killed without a word.
+            leader = (await acts(client))[-1][1]
+            gone, other = (first, second) if leader == "a" else (second, first)
+            gone.send(signal.SIGKILL)
+            seen = len(await acts(client))
+            await until(acting(other.name, seen), client)
+
+            # Stopped in order: the lease is free at once.
+            other.send(signal.SIGTERM)
+            assert await other.process.wait() == 0
+    lease = await client.get("leases", "lock", "default")
+    assert "holderIdentity" not in lease["spec"]
+    tokens = [token for token, _ in await acts(client)]
+    assert tokens == sorted(tokens)
+    by_token: dict[int, set[str]] = {}
+    for token, who in await acts(client):
+        by_token.setdefault(token, set()).add(who)
+    assert all(len(names) == 1 for names in by_token.values())
+    assert len(by_token) >= 3
