@@ -14,6 +14,10 @@ _COMMANDS = {
         "listwatch.apiserver.command:apiserver_command",
         "Run an API server on this machine, for tests and trials.",
     ),
+    "config": (
+        "listwatch.client.command:config_command",
+        "Print the configuration in force, and check the connection.",
+    ),
     "observe": (
         "listwatch.observe.command:observe_command",
         "Run a command for every change of a resource.",

@@ -1,0 +1,93 @@
+"""The command `listwatch config`: what would be spoken to, as whom, and whether it answers."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import yaml
+
+from listwatch.client.client import Client
+from listwatch.client.config import Config
+from listwatch.client.http import JSON
+from listwatch.client.kubeconfig import load_config
+from listwatch.errors import FrameError, ListWatchError, NotFoundError
+
+_REVIEW = b'{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}'
+
+
+async def check(config: Config) -> dict[str, str]:
+    """Ask the server for its version and for who we are to it.
+
+    Raises:
+        As `Client`.
+    """
+    async with Client.from_config(config) as client:
+        version = _mapping((await client.http.request("GET", "/version")).body)
+        checked = {"server version": str(version.get("gitVersion", "unknown"))}
+        path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+        try:
+            answer = await client.http.request("POST", path, body=_REVIEW, content_type=JSON)
+        except NotFoundError:
+            return checked  # servers before 1.28 can't tell
+        user = _mapping(answer.body).get("status", {}).get("userInfo", {})
+        checked["user"] = str(user.get("username", "unknown"))
+        if groups := user.get("groups"):
+            checked["groups"] = ", ".join(map(str, groups))
+        return checked
+
+
+def _mapping(body: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.DecodeError:
+        raise FrameError("the server answers, but not as an API server does") from None
+
+
+def show(config: Config) -> str:
+    """Return a configuration as YAML, secrets hidden."""
+    shown = msgspec.to_builtins(config.shown(), enc_hook=str, str_keys=True)
+    for name in ("exec", "oidc"):
+        if name in shown:
+            shown[name] = repr(getattr(config, name))  # which shows no secret
+    return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=1000)
+
+
+@click.command("config")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Use FILE in place of KUBECONFIG and ~/.kube/config.",
+)
+@click.option("--context", metavar="NAME", help="Use this context.")
+@click.option("--cluster", metavar="NAME", help="Use this cluster.")
+@click.option("--user", metavar="NAME", help="Use this user.")
+@click.option("-n", "--namespace", metavar="NAME", help="Use this namespace.")
+@click.option("--check/--no-check", "checks", default=True, help="Ask the server, too.")
+def config_command(
+    *,
+    kubeconfig: Path | None,
+    context: str | None,
+    cluster: str | None,
+    user: str | None,
+    namespace: str | None,
+    checks: bool,
+) -> None:
+    """Print the configuration in force, secrets hidden, and check the connection.
+
+    The exit code is 1 when there is no usable configuration, or the server does not answer.
+    """
+    config = load_config(
+        kubeconfig, context=context, cluster=cluster, user=user, namespace=namespace
+    )
+    click.echo(show(config), nl=False)
+    if not checks:
+        return
+    try:
+        checked = asyncio.run(check(config))
+    except TimeoutError as error:
+        raise ListWatchError(str(error)) from None
+    for name, value in checked.items():
+        click.echo(f"{name}: {value}")

@@ -1,0 +1,122 @@
+"""`listwatch config` prints what is in force without secrets, and whether the server answers."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from listwatch.cli import main
+from listwatch.testing.scripted_server import ScriptedServer, respond
+
+SECRET = "sw0rdfish"
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path, server: ScriptedServer) -> Path:
+    path = tmp_path / "config"
+    value: dict[str, Any] = {
+        "current-context": "demo",
+        "contexts": [
+            {"name": "demo", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}
+        ],
+        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+        "users": [{"name": "u", "user": {"token": SECRET, "as": "jane", "as-groups": ["devs"]}}],
+    }
+    path.write_text(yaml.safe_dump(value))
+    return path
+
+
+async def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        await asyncio.to_thread(main, ["config", *arguments])
+    code = ended.value.code
+    return code if isinstance(code, int) else 0
+
+
+async def test_it_prints_the_configuration_and_asks_the_server(
+    server: ScriptedServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.answers["/version"] = {"gitVersion": "v1.36.2"}
+    server.answers["/apis/authentication.k8s.io/v1/selfsubjectreviews"] = {
+        "status": {"userInfo": {"username": "jane", "groups": ["devs", "system:authenticated"]}}
+    }
+    assert await run("--kubeconfig", str(kubeconfig)) == 0
+    output = capsys.readouterr().out
+    shown = yaml.safe_load(output)
+    assert shown["server"] == server.url
+    assert shown["namespace"] == "shop"
+    assert shown["token"] == "<hidden>"
+    assert shown["impersonate"]["user"] == "jane"
+    assert shown["server version"] == "v1.36.2"
+    assert (shown["user"], shown["groups"]) == ("jane", "devs, system:authenticated")
+    assert SECRET not in output
+
+
+async def test_an_old_server_can_not_tell_the_user(
+    server: ScriptedServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.answers["/version"] = {"gitVersion": "v1.20.0"}
+    assert await run("--kubeconfig", str(kubeconfig), "-n", "other") == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert (shown["namespace"], shown["server version"]) == ("other", "v1.20.0")
+    assert "user" not in shown
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (respond(b"who are you?", code=401, type_="text/plain"), "error: who are you?"),
+        (respond(b"<html>", type_="text/html"), "error: the server answers, but not as"),
+    ],
+)
+async def test_a_server_that_refuses_is_one_line_and_an_exit_code(
+    server: ScriptedServer,
+    kubeconfig: Path,
+    capsys: pytest.CaptureFixture[str],
+    answer: bytes,
+    words: str,
+) -> None:
+    server.answers["/version"] = answer
+    assert await run("--kubeconfig", str(kubeconfig)) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith(words)
+    assert captured.err.count("\n") == 1
+    assert SECRET not in captured.out + captured.err
+
+
+async def test_no_check_asks_nothing(server: ScriptedServer, kubeconfig: Path) -> None:
+    assert await run("--kubeconfig", str(kubeconfig), "--no-check") == 0
+    assert server.requests == []
+
+
+async def test_a_broken_configuration_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run("--kubeconfig", str(tmp_path / "missing")) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'missing'} does not exist\n"
+
+
+def with_plugin(kubeconfig: Path) -> str:
+    value = yaml.safe_load(kubeconfig.read_text())
+    value["users"][0]["user"] = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "interactiveMode": "Never",
+            "command": "login",
+            "args": [SECRET],
+            "env": [{"name": "K", "value": SECRET}],
+        }
+    }
+    kubeconfig.write_text(yaml.safe_dump(value))
+    return str(kubeconfig)
+
+
+async def test_a_plugins_secrets_are_not_shown(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run("--kubeconfig", with_plugin(kubeconfig), "--no-check") == 0
+    output = capsys.readouterr().out
+    assert "login" in output
+    assert SECRET not in output
