@@ -12,6 +12,8 @@ from listwatch.cache.deltas import Item
 from listwatch.cache.handlers import last_state
 from listwatch.cache.informer import Informer
 from listwatch.cache.list_watch import ERROR, MODIFIED, WatchEvent
+from listwatch.cache.shared_informer import SharedInformer
+from listwatch.cache.store import Indexer
 from listwatch.clock import FakeClock
 from listwatch.errors import (
     DisconnectedError,
@@ -221,27 +223,69 @@ async def live(fifo: Literal["ordered", "delta"], seed: int, actions: list[str])
     async with informer:
         for action in actions:
             await world.act(action)
-        source.heal()
-        source.poison.clear()
-        source.watch_list = "yes"
-        # What was dropped or poisoned shows in the next list only, so one is called for; what no
-        # client can see, a restore whose versions have overtaken ours, is ended in the same way.
-        for _ in range(200):
-            if "last" in source.objects:
-                source.modify_drop_watch(named("last", x=rng.random()))
-            else:
-                source.add_drop_watch(named("last"))
-        source.reset_watch()
-        await clock.advance(1500)
+        await come_to_rest(world)
         assert informer.has_synced
+        check(informer.indexer, source, [handler])
+
+
+async def come_to_rest(world: World) -> None:
+    """End all faults, and call for a list, in which what was dropped or poisoned shows.
+
+    What no client can see, a restore whose versions have overtaken ours, ends in the same way.
+    """
+    source = world.source
+    source.heal()
+    source.poison.clear()
+    source.watch_list = "yes"
+    for _ in range(200):
+        if "last" in source.objects:
+            source.modify_drop_watch(named("last", x=world.rng.random()))
+        else:
+            source.add_drop_watch(named("last"))
+    source.reset_watch()
+    await world.clock.advance(1500)
+
+
+def check(indexer: Indexer, source: FakeControllerSource, handlers: list[StoryTeller]) -> None:
+    present = list(source.objects.values())
+    assert identities(indexer.list()) == identities(present)
+    for namespace in ("", "ns"):
+        assert identities(indexer.by_index("namespace", namespace)) == identities(
+            [obj for obj in present if obj.namespace == namespace]
+        )
+    for handler in handlers:
         assert not handler.wrong, handler.wrong[0]
-        present = list(source.objects.values())
-        assert identities(informer.indexer.list()) == identities(present)
         assert identities(list(handler.last.values())) == identities(present)
-        for namespace in ("", "ns"):
-            assert identities(informer.indexer.by_index("namespace", namespace)) == identities(
-                [obj for obj in present if obj.namespace == namespace]
-            )
+
+
+async def live_shared(seed: int, actions: list[str]) -> None:
+    rng = random.Random(seed)
+    clock = FakeClock()
+    source = FakeControllerSource(clock=clock)
+    world = World(source, clock, rng)
+    for _ in range(rng.randrange(6)):
+        world.write()
+    informer = SharedInformer(source, clock=clock, page_size=2, on_error=lambda _: None, rng=rng)
+    handlers: list[StoryTeller] = []
+
+    def join() -> None:
+        handlers.append(StoryTeller(clock, rng))
+        informer.add_handler(
+            handlers[-1],
+            resync_period=rng.choice([0, 7.0]),
+            max_pending=rng.choice([None, 1, 3]),
+        )
+
+    join()
+    async with informer:
+        for action in actions:
+            if action == "join":
+                join()
+            else:
+                await world.act(action)
+        await come_to_rest(world)
+        assert all(one.has_synced for one in informer.statistics().listeners)
+        check(informer.indexer, source, handlers)
 
 
 @pytest.mark.parametrize("fifo", ["ordered", "delta"])
@@ -251,3 +295,15 @@ def test_at_rest_the_cache_equals_the_source_and_every_story_is_consistent(
     fifo: Literal["ordered", "delta"], seed: int, actions: list[str]
 ) -> None:
     asyncio.run(live(fifo, seed, actions))
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    actions=st.lists(st.sampled_from([*ACTIONS, "join", "join", "join"]), max_size=40),
+)
+@settings(max_examples=100, deadline=None)
+def test_every_handler_of_a_shared_informer_hears_a_consistent_story(
+    seed: int, actions: list[str]
+) -> None:
+    """Also one that joined late, is slow, fails, or has a bound on what waits for it."""
+    asyncio.run(live_shared(seed, actions))

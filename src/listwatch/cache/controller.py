@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from listwatch.cache.backoff import Backoff
+from listwatch.cache.callers import YIELD_SECONDS
 from listwatch.cache.deltas import (
     BatchProcess,
     Deltas,
@@ -16,16 +17,12 @@ from listwatch.cache.deltas import (
     RequeueError,
 )
 from listwatch.cache.failures import Failure, LogFailures, OnError
-from listwatch.cache.handlers import YIELD_SECONDS
 from listwatch.cache.list_watch import Decode, ListerWatcher
+from listwatch.cache.processor import StoppedError
 from listwatch.cache.reflector import Reflector, ReflectorStatistics
 from listwatch.clock import Clock
-from listwatch.errors import ListWatchError, QueueClosedError
+from listwatch.errors import QueueClosedError
 from listwatch.objects import Object, decode_object
-
-
-class StoppedError(ListWatchError):
-    """What was waited for can't come any more, since the informer or controller has ended."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +37,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         full_resync_period: seconds between resyncs; None for none.
         should_resync: asked before each.
         retry_on_error: put deltas back whose processing by `process` raised, with a growing delay.
+        on_synced: is called once, when everything that was there at the beginning was processed.
         name: for logs and metrics.
         decode: makes the objects of bytes.
         clock: time.
@@ -58,6 +56,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     full_resync_period: float | None = None
     should_resync: Callable[[], bool] | None = None
     retry_on_error: bool = False
+    on_synced: Callable[[], None] | None = None
     name: str = ""
     decode: Decode = decode_object
     clock: Clock = msgspec.field(default_factory=Clock)
@@ -189,6 +188,8 @@ class Controller:
                 self._failed(error, None)
             if not self._synced.is_set() and queue.has_synced:
                 self._synced.set()
+                if self._config.on_synced is not None:
+                    self._config.on_synced()
             # A pop that finds something waits for nothing.
             if clock.now() - yielded >= YIELD_SECONDS:
                 await clock.sleep(0)

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from listwatch.cache.callers import YIELD_SECONDS
 from listwatch.cache.deltas import Delta, Deltas, DeltaType, Item
 from listwatch.cache.failures import Failure, OnError
-from listwatch.cache.handlers import YIELD_SECONDS, Added, Change, Deleted, Updated, last_state
+from listwatch.cache.handlers import Added, Change, Deleted, Updated, last_state
 from listwatch.cache.store import IndexFunctionError, Replacement, Store
 from listwatch.clock import Clock
 from listwatch.objects import DeletedFinalStateUnknown, Object

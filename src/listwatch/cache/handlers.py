@@ -1,18 +1,12 @@
 """Who is told of changes, and how it is told."""
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from listwatch.cache.deltas import Item
-from listwatch.cache.failures import Failure, OnError
-from listwatch.clock import Clock
 from listwatch.objects import DeletedFinalStateUnknown, Object
-
-#: How long a loop over many objects may hold the event loop, in seconds.
-YIELD_SECONDS = 0.005
 
 
 class Added(msgspec.Struct, frozen=True, gc=False):
@@ -152,74 +146,6 @@ class FilteringEventHandler:
             return None
         self._told.discard(obj.key)
         return self._handler.on_delete(obj)
-
-
-class HandlerStatistics(msgspec.Struct, frozen=True, gc=False):
-    """What a handler was told.
-
-    Attributes:
-        delivered: changes told, those on which it failed included.
-        failed: changes on which it raised.
-        longest_seconds: how long its longest run took.
-    """
-
-    delivered: int
-    failed: int
-    longest_seconds: float
-
-
-class HandlerCaller:
-    """Tells one handler of changes, one after the other, and survives what it raises.
-
-    For one task at a time.
-
-    Args:
-        handler: the handler.
-        on_error: is told what the handler raised.
-        clock: time.
-        name: of the informer, for `on_error`.
-    """
-
-    def __init__(
-        self, handler: ResourceEventHandler, *, on_error: OnError, clock: Clock, name: str = ""
-    ) -> None:
-        self._handler = handler
-        self._on_error = on_error
-        self._clock = clock
-        self._name = name
-        self._delivered = self._failed = 0
-        self._longest = 0.0
-
-    def statistics(self) -> HandlerStatistics:
-        """Return what was told until now."""
-        return HandlerStatistics(self._delivered, self._failed, self._longest)
-
-    async def tell(self, changes: Iterable[Change]) -> None:
-        """Tell of all the changes, in order, letting other tasks run every 5 ms."""
-        now = self._clock.now
-        yielded = began = now()
-        for change in changes:
-            try:
-                if (waiting := self._call(change)) is not None and inspect.isawaitable(waiting):
-                    await waiting
-            except Exception as error:  # noqa: BLE001 - reported; the others must hear the rest
-                self._failed += 1
-                doing = f"handler of {type(change).__name__.lower()}"
-                self._on_error(Failure(error=error, doing=doing, name=self._name, key=change.key))
-            self._delivered += 1
-            ended = now()
-            self._longest = max(self._longest, ended - began)
-            if ended - yielded >= YIELD_SECONDS:
-                await self._clock.sleep(0)
-                yielded = ended = now()
-            began = ended
-
-    def _call(self, change: Change) -> Awaitable[None] | None:
-        if isinstance(change, Updated):
-            return self._handler.on_update(change.old, change.new)
-        if isinstance(change, Added):
-            return self._handler.on_add(change.obj, change.is_in_initial_list)
-        return self._handler.on_delete(change.obj)
 
 
 def last_state(item: Item) -> Object | None:

@@ -9,12 +9,13 @@ from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
 import msgspec
 
 from listwatch.cache.backoff import Backoff
+from listwatch.cache.callers import Caller, HandlerStatistics
 from listwatch.cache.controller import Config, Controller, ControllerStatistics
 from listwatch.cache.delta_fifo import DeltaFIFO
 from listwatch.cache.delta_processing import DeltaProcessor
 from listwatch.cache.deltas import Delta, Deltas, DeltaType, Queue, Transformer
 from listwatch.cache.failures import Failure, LogFailures, OnError
-from listwatch.cache.handlers import HandlerCaller, HandlerStatistics, ResourceEventHandler
+from listwatch.cache.handlers import ResourceEventHandler
 from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.ordered_fifo import OrderedFIFO
 from listwatch.cache.reflector import Reflector
@@ -98,7 +99,7 @@ class Informer:
         clock = clock if clock is not None else Clock()
         on_error = on_error if on_error is not None else LogFailures(clock)
         self.indexer = Indexer(indexers=indexers, clock=clock)
-        self._caller = HandlerCaller(handler, on_error=on_error, clock=clock, name=name)
+        self._caller = Caller(handler, on_error=on_error, clock=clock, name=name)
         self._ordered = fifo == "ordered"
         self._processor = DeltaProcessor(
             self.indexer, on_error=on_error, clock=clock, name=name, ordered=self._ordered

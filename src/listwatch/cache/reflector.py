@@ -40,10 +40,16 @@ from listwatch.cache.reflector_machine import (
     fault_of,
     is_older,
 )
+from listwatch.cache.transform import TransformError
 from listwatch.cache.watchdog import Watchdog
 from listwatch.clock import Clock
 from listwatch.errors import ExpiredError, ListWatchError, StatusError
-from listwatch.objects import Object, ObjectDecodeError, decode_object
+from listwatch.objects import (
+    DeletedFinalStateUnknown,
+    Object,
+    ObjectDecodeError,
+    decode_object,
+)
 
 #: Bounds of a watch's timeoutSeconds; it is uniform between them, so that the watches of many
 #: clients don't end together (client-go `tools/cache/reflector.go`).
@@ -113,8 +119,12 @@ class _Watch:
         self.synthetic = version in NO_POSITION
 
 
-class _SetBackError(ListWatchError):
-    """The server is older than what it told before."""
+class WatchEndedError(ListWatchError):
+    """A watch ended in order, but too soon."""
+
+
+class SetBackError(WatchEndedError):
+    """The server is older than what it told before: it was restored from a backup."""
 
 
 def _raise_if_end(event: WatchEvent) -> None:
@@ -409,12 +419,12 @@ class Reflector:
                 error = TimeoutError("the server did not end the initial events")
             elif fault is Fault.STALE:
                 error = None  # reported when the event was lost
-        elif isinstance(error, _SetBackError):
+        elif isinstance(error, SetBackError):
             fault = Fault.SET_BACK
         elif error is None and initial:
-            error = ListWatchError("the server ended the watch before its initial events")
+            error = WatchEndedError("the server ended the watch before its initial events")
         elif error is None and lasted < HEALTHY_SECONDS:
-            error = ListWatchError(f"the server ended the watch after {lasted:.1f} s")
+            error = WatchEndedError(f"the server ended the watch after {lasted:.1f} s")
         if error is not None:
             self._pending = ("watch with initial events" if initial else "watch", error)
         return Ended(
@@ -494,7 +504,7 @@ class Reflector:
                 if is_older(version, self._version):
                     # Deletions may carry the version of the last state.
                     if kind != DELETED and not watch.synthetic:
-                        raise _SetBackError(_set_back_text(version, self._version))
+                        raise SetBackError(_set_back_text(version, self._version))
                     version = ""
                 if kind != ADDED:
                     watch.synthetic = False
@@ -509,15 +519,31 @@ class Reflector:
                 self._bookmark(watch, event)
             else:
                 _raise_if_end(event)
-                self._lost(watch, _event_error(event), None)
+                self._give_broken(watch, event)
                 if event.resource_version and not is_older(event.resource_version, self._version):
                     self._version = event.resource_version
+
+    def _give_broken(self, watch: _Watch, event: WatchEvent) -> None:
+        error = _event_error(event)
+        key = error.key if isinstance(error, ObjectDecodeError) else None
+        if event.type == DELETED and key is not None:
+            # What it was can't be told, but that it is gone can.
+            self._report_undecodable(error, delay=None)
+            try:
+                self._store.delete(DeletedFinalStateUnknown(key))
+            except Exception as refused:  # noqa: BLE001 - as for events
+                self._lost(watch, refused, key)
+        elif isinstance(error, TransformError):
+            # A list would bring the same again; the key stays as it was.
+            self._report_undecodable(error, delay=None)
+        else:
+            self._lost(watch, error, key)
 
     def _bookmark(self, watch: _Watch, event: WatchEvent) -> None:
         self._bookmarks += 1
         version = event.resource_version
         if is_older(version, self._version):
-            raise _SetBackError(_set_back_text(version, self._version))
+            raise SetBackError(_set_back_text(version, self._version))
         watch.synthetic = False
         watch.watchdog.allow(_SILENCE_SECONDS)
         if version:

@@ -1,0 +1,248 @@
+"""How a handler is called: in the event loop or on a thread, and what comes of it."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+
+from listwatch.cache.failures import Failure, OnError
+from listwatch.cache.handlers import Added, Change, ResourceEventHandler, Updated
+from listwatch.clock import Clock
+from listwatch.errors import ListWatchError
+
+#: How long a loop over many objects may hold the event loop, in seconds.
+YIELD_SECONDS = 0.005
+#: A handler that holds the event loop for longer is named, in seconds.
+SLOW_SECONDS = 0.1
+
+
+class SlowHandlerError(ListWatchError):
+    """A handler held the event loop, and with it everything else, for too long."""
+
+
+class HandlerStatistics(msgspec.Struct, frozen=True, gc=False):
+    """What a handler was told.
+
+    Attributes:
+        delivered: changes told, those on which it failed included.
+        failed: changes on which it raised.
+        longest_seconds: how long its longest run took, its waiting included.
+        running_seconds: how long it has been at the present change; 0 while it rests.
+    """
+
+    delivered: int
+    failed: int
+    longest_seconds: float
+    running_seconds: float
+
+
+class Caller:
+    """Tells one handler of changes, one after the other, and survives what it raises.
+
+    For one task at a time.
+
+    Args:
+        handler: the handler.
+        on_error: is told what the handler raised, and when it held the event loop for too long.
+        clock: time.
+        name: of the informer or the handler, for `on_error`.
+    """
+
+    def __init__(
+        self, handler: ResourceEventHandler, *, on_error: OnError, clock: Clock, name: str = ""
+    ) -> None:
+        self._handler = handler
+        self._on_error = on_error
+        self._clock = clock
+        self._name = name
+        self._delivered = self._failed = 0
+        self._longest = 0.0
+        self._began: float | None = None
+
+    def statistics(self) -> HandlerStatistics:
+        """Return what was told until now."""
+        running = 0.0 if self._began is None else self._clock.now() - self._began
+        return HandlerStatistics(self._delivered, self._failed, self._longest, running)
+
+    async def tell(
+        self, changes: Iterable[Change], wanted: Callable[[], bool] | None = None
+    ) -> None:
+        """Tell of all the changes, in order, letting other tasks run every 5 ms.
+
+        Args:
+            changes: what to tell.
+            wanted: asked before each; once it says no, nothing more is told.
+        """
+        now = self._clock.now
+        yielded = began = now()
+        try:
+            for change in changes:
+                if wanted is not None and not wanted():
+                    return
+                self._began = began
+                waiting: object = None
+                try:
+                    waiting = self._call(change)
+                    if inspect.iscoroutine(waiting):
+                        await _Watched(waiting, now, partial(self._slow, change))
+                    elif waiting is not None and inspect.isawaitable(waiting):
+                        await waiting
+                except Exception as error:  # noqa: BLE001 - reported; the others must hear the rest
+                    self._fail(change, error)
+                self._delivered += 1
+                ended = now()
+                self._longest = max(self._longest, ended - began)
+                if waiting is None and ended - began > SLOW_SECONDS:
+                    self._slow(change, ended - began)
+                if ended - yielded >= YIELD_SECONDS:
+                    self._began = None
+                    await self._clock.sleep(0)
+                    yielded = ended = now()
+                began = ended
+        finally:
+            self._began = None
+
+    def _call(self, change: Change) -> Awaitable[None] | None:
+        if isinstance(change, Updated):
+            return self._handler.on_update(change.old, change.new)
+        if isinstance(change, Added):
+            return self._handler.on_add(change.obj, change.is_in_initial_list)
+        return self._handler.on_delete(change.obj)
+
+    def _fail(self, change: Change, error: Exception) -> None:
+        self._failed += 1
+        doing = f"handler of {type(change).__name__.lower()}"
+        self._on_error(Failure(error=error, doing=doing, name=self._name, key=change.key))
+
+    def _slow(self, change: Change, seconds: float) -> None:
+        """Report a piece of work that held the event loop."""
+        error = SlowHandlerError(f"held the event loop for {seconds:.2f} s")
+        doing = f"handler of {type(change).__name__.lower()}"
+        self._on_error(Failure(error=error, doing=doing, name=self._name, key=change.key))
+
+
+class _Watched:
+    """A coroutine's awaitable that times each step in which the coroutine does not wait."""
+
+    __slots__ = ("_coroutine", "_now", "_report")
+
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, None],
+        now: Callable[[], float],
+        report: Callable[[float], None],
+    ) -> None:
+        self._coroutine = coroutine
+        self._now = now
+        self._report = report
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        coroutine, now = self._coroutine, self._now
+        error: BaseException | None = None
+        while True:
+            began = now()
+            try:
+                waited_for = coroutine.send(None) if error is None else coroutine.throw(error)
+            except StopIteration:
+                return
+            finally:
+                if (took := now() - began) > SLOW_SECONDS:
+                    self._report(took)
+            error = None
+            try:
+                yield waited_for
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as raised:  # noqa: BLE001 - the coroutine's to handle
+                error = raised
+
+
+class ThreadedCaller(Caller):
+    """Tells a handler on a thread of its own, which may block there.
+
+    Batches go to the thread and come back whole, so that a change costs no switch of threads. A
+    cancellation doesn't wait: the thread ends after the change that it is at. It is a daemon, so
+    that a handler that hangs holds up no exit.
+
+    Args:
+        handler: the handler; its methods must not be coroutine functions.
+        on_error: as for `Caller`; called in the event loop.
+        clock: time.
+        name: as for `Caller`.
+    """
+
+    def __init__(
+        self, handler: ResourceEventHandler, *, on_error: OnError, clock: Clock, name: str = ""
+    ) -> None:
+        super().__init__(handler, on_error=on_error, clock=clock, name=name)
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def tell(
+        self, changes: Iterable[Change], wanted: Callable[[], bool] | None = None
+    ) -> None:
+        """Tell of all the changes on the thread, and return when that is done."""
+        if self._thread is None:
+            name = f"handler {self._name}"
+            self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[list[tuple[Change, Exception]]] = loop.create_future()
+        cancelled = threading.Event()
+
+        def work() -> None:
+            failed = self._tell_here(
+                changes, lambda: not cancelled.is_set() and (wanted is None or wanted())
+            )
+            # A loop that is closed has nobody left who waits.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_finish, done, failed)
+
+        self._work.put(work)
+        try:
+            for change, error in await done:
+                self._fail(change, error)
+        finally:
+            cancelled.set()
+
+    def close(self) -> None:
+        """Let the thread end after the change that it is at."""
+        self._work.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    def _tell_here(
+        self, changes: Iterable[Change], wanted: Callable[[], bool]
+    ) -> list[tuple[Change, Exception]]:
+        failed: list[tuple[Change, Exception]] = []
+        now = self._clock.now
+        for change in changes:
+            if not wanted():
+                break
+            self._began = began = now()
+            try:
+                if inspect.iscoroutine(waiting := self._call(change)):
+                    waiting.close()
+                    raise TypeError("a threaded handler's methods can't be coroutine functions")  # noqa: TRY301 - handled as what a handler raises
+            except Exception as error:  # noqa: BLE001 - reported in the loop
+                failed.append((change, error))
+            self._delivered += 1
+            self._longest = max(self._longest, now() - began)
+        self._began = None
+        return failed
+
+
+def _finish(
+    done: asyncio.Future[list[tuple[Change, Exception]]], failed: list[tuple[Change, Exception]]
+) -> None:
+    if not done.done():
+        done.set_result(failed)

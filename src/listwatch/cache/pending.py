@@ -1,0 +1,157 @@
+"""What waits to be told to one handler, with or without a bound."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from listwatch.cache.handlers import Added, Change, Deleted, Updated
+
+
+class Marker:
+    """Stands behind changes, to tell when they were told."""
+
+
+#: What waits.
+Entry = Change | Marker
+
+
+class Pending:
+    """Changes that wait for one handler, in their order.
+
+    With a bound, changes of one key merge once more than that wait, so that what waits is never
+    more than the larger of the bound and twice the number of distinct keys. The merged changes
+    go on telling a consistent story: an addition and its deletion vanish together, a deletion and
+    the addition of another object under its key both stay. Merged keys stand where their first
+    change stood.
+
+    For one event loop.
+
+    Args:
+        bound: how many changes may wait unmerged; None for any number.
+    """
+
+    def __init__(self, bound: int | None = None) -> None:
+        if bound is not None and bound < 1:
+            raise ValueError(f"a bound of {bound} pending changes: it must be 1 or more")
+        self._bound = bound
+        self._queue: deque[Entry] = deque()
+        # While this is in use, the queue is empty.
+        self._by_key: dict[str | Marker, list[Change]] = {}
+        self._merged_length = 0
+        self._resyncs = 0
+        self._markers = 0
+        #: How many changes have been merged into others.
+        self.merged = 0
+
+    def __len__(self) -> int:
+        return (len(self._queue) or self._merged_length) - self._markers
+
+    @property
+    def has_resyncs(self) -> bool:
+        """Whether changes of an earlier resync still wait."""
+        return self._resyncs > 0
+
+    def put(self, entries: Sequence[Change]) -> None:
+        """Let changes wait, behind those that do."""
+        if self._bound is None:
+            before = len(self._queue)
+            self._queue.extend(entries)
+            if before < len(self._queue):
+                self._count_resyncs(before)
+            return
+        for entry in entries:
+            if not self._by_key and len(self._queue) >= self._bound:
+                self._merge_all()
+            if self._by_key:
+                self._merge(entry)
+            else:
+                self._queue.append(entry)
+                self._resyncs += isinstance(entry, Updated) and entry.is_resync
+
+    def put_marker(self, marker: Marker) -> None:
+        """Let a marker wait, behind the changes that do."""
+        self._markers += 1
+        if self._by_key:
+            self._by_key[marker] = []
+            self._merged_length += 1
+        else:
+            self._queue.append(marker)
+
+    def _count_resyncs(self, since: int) -> None:
+        # A resync comes as a whole, so that its first change tells.
+        first = self._queue[since]
+        if isinstance(first, Updated) and first.is_resync:
+            self._resyncs += len(self._queue) - since
+
+    def _merge_all(self) -> None:
+        queue, self._queue = self._queue, deque()
+        for entry in queue:
+            if isinstance(entry, Marker):
+                self._by_key[entry] = []
+                self._merged_length += 1
+            else:
+                self._merge(entry)
+
+    def _merge(self, entry: Change) -> None:
+        waiting = self._by_key.setdefault(entry.key, [])
+        before = len(waiting)
+        if waiting:
+            waiting += merged(waiting.pop(), entry)
+        else:
+            waiting.append(entry)
+        self._merged_length += len(waiting) - before
+        self.merged += before + 1 - len(waiting)
+        if not waiting:
+            del self._by_key[entry.key]
+
+    def take(self, limit: int) -> Sequence[Change] | Marker:
+        """Return the first changes, at most about so many, or a marker where one is next.
+
+        Of a key that has merged, all is taken at once.
+        """
+        if self._by_key:
+            return self._take_merged(limit)
+        queue = self._queue
+        if queue and isinstance(marker := queue[0], Marker):
+            queue.popleft()
+            self._markers -= 1
+            return marker
+        taken: list[Change] = []
+        while queue and len(taken) < limit and not isinstance(change := queue[0], Marker):
+            taken.append(change)
+            queue.popleft()
+        if self._resyncs:
+            self._resyncs -= sum(isinstance(e, Updated) and e.is_resync for e in taken)
+        return taken
+
+    def _take_merged(self, limit: int) -> Sequence[Change] | Marker:
+        self._resyncs = 0
+        taken: list[Change] = []
+        while self._by_key and len(taken) < limit:
+            key = next(iter(self._by_key))
+            if isinstance(key, Marker):
+                if taken:
+                    break
+                del self._by_key[key]
+                self._merged_length -= 1
+                self._markers -= 1
+                return key
+            taken += self._by_key.pop(key)
+        self._merged_length -= len(taken)
+        return taken
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._queue.clear()
+        self._by_key.clear()
+        self._merged_length = self._resyncs = self._markers = 0
+
+
+def merged(first: Change, then: Change) -> Sequence[Change]:
+    """Return what two changes of one key in a row come to, for a handler that was told neither."""
+    if isinstance(first, Deleted) or isinstance(then, Added):
+        return (first, then)  # of two objects, or of two lives of one
+    if isinstance(then, Deleted):
+        return () if isinstance(first, Added) else (then,)
+    if isinstance(first, Added):
+        return (Added(then.new, first.is_in_initial_list),)
+    return (Updated(first.old, then.new, first.is_resync and then.is_resync),)

@@ -1,0 +1,309 @@
+"""Tells any number of handlers, each at its own pace."""
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Sequence
+
+import msgspec
+
+from listwatch.cache.callers import Caller, HandlerStatistics, ThreadedCaller
+from listwatch.cache.failures import OnError
+from listwatch.cache.handlers import Added, Change, ResourceEventHandler, Updated
+from listwatch.cache.pending import Marker, Pending
+from listwatch.cache.store import Store
+from listwatch.clock import Clock
+from listwatch.errors import ListWatchError
+
+#: How many changes a handler is given at a time.
+_BATCH = 256
+#: Resyncs of a handler that follow each other more closely would tell of nothing but themselves.
+_SHORTEST_RESYNC = 1.0
+_RESTING = HandlerStatistics(0, 0, 0.0, 0.0)
+
+
+class StoppedError(ListWatchError):
+    """What was asked or waited for can't come any more: what would bring it has ended."""
+
+
+class ListenerStatistics(msgspec.Struct, frozen=True, gc=False):
+    """One handler and what it was told.
+
+    Attributes:
+        name: the handler's.
+        pending: changes that wait for it.
+        merged: changes that were merged into others, since too many waited.
+        has_synced: it was told everything that was there at the beginning.
+        handler: what it was told.
+    """
+
+    name: str
+    pending: int
+    merged: int
+    has_synced: bool
+    handler: HandlerStatistics
+
+
+class Listener:
+    """One of those who are told; what `SharedInformer.add_handler` returns.
+
+    For the informer's event loop.
+    """
+
+    def __init__(self, processor: "Processor", name: str, bound: int | None) -> None:
+        self.name = name
+        self._processor = processor
+        self._pending = Pending(bound)
+        self._news = asyncio.Event()
+        self._synced = asyncio.Event()
+        self._removed = False
+        self._caller: Caller | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether it was told everything that was there at the beginning.
+
+        True when the calls for it have returned, whether or not they raised.
+        """
+        return self._synced.is_set() and not self._removed
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether it is told nothing more."""
+        return self._removed
+
+    async def wait_for_sync(self) -> None:
+        """Wait until it was told everything that was there at the beginning.
+
+        Raises:
+            StoppedError: it was removed, or the informer has ended, before that.
+        """
+        await self._synced.wait()
+        if self._removed:
+            raise StoppedError(f"{self.name} was removed, or ended, before its sync")
+
+    def statistics(self) -> ListenerStatistics:
+        """Return what was told until now."""
+        return ListenerStatistics(
+            name=self.name,
+            pending=len(self._pending),
+            merged=self._pending.merged,
+            has_synced=self.has_synced,
+            handler=_RESTING if self._caller is None else self._caller.statistics(),
+        )
+
+    def remove(self) -> None:
+        """Tell it nothing more; what waits is forgotten. Does nothing the second time.
+
+        A call of the handler that is waiting is cancelled, unless the handler itself removes.
+        """
+        self._processor.discard(self)
+        self.close()
+        own = asyncio.current_task()
+        for task in self._tasks:
+            if task is not own:
+                task.cancel()
+
+    # --- For the processor ---
+
+    def own(self, task: asyncio.Task[None]) -> None:
+        """Have a task cancelled when the listener is removed."""
+        self._tasks.append(task)
+
+    def put(self, changes: Sequence[Change]) -> None:
+        """Let changes wait."""
+        if not self._removed:
+            self._pending.put(changes)
+            self._news.set()
+
+    def put_marker(self) -> None:
+        """Say that what was there at the beginning waits already, or has been told."""
+        if not self._removed:
+            self._pending.put_marker(Marker())
+            self._news.set()
+
+    def put_resync(self, store: Store) -> None:
+        """Let all objects wait to be told again, unless those of an earlier resync wait."""
+        if not self._pending.has_resyncs:
+            self.put([Updated(obj, obj, is_resync=True) for obj in store.list()])
+
+    def close(self) -> None:
+        """Let nothing wait any more and wake whoever does."""
+        self._removed = True
+        self._pending.clear()
+        self._news.set()
+        self._synced.set()
+
+    async def take(self) -> Sequence[Change]:
+        """Wait for changes and return some, or none once it was removed."""
+        while not self._removed:
+            taken = self._pending.take(_BATCH)
+            if isinstance(taken, Marker):
+                # Whoever takes again has told what was taken before.
+                self._synced.set()
+            elif taken:
+                return taken
+            else:
+                self._news.clear()
+                await self._news.wait()
+        return ()
+
+    async def serve(self, caller: Caller) -> None:
+        """Tell a handler until removed."""
+        self._caller = caller
+        try:
+            while changes := await self.take():
+                await caller.tell(changes, self._is_wanted)
+        finally:
+            if isinstance(caller, ThreadedCaller):
+                caller.close()
+
+    def _is_wanted(self) -> bool:
+        return not self._removed
+
+
+class Processor:
+    """Tells listeners of changes: gives each its own queue and task.
+
+    A listener that joins later is told the whole store first, then what comes, without a gap or
+    a repetition. For one event loop.
+
+    Args:
+        store: what late listeners are told of.
+        on_error: is told what handlers raise.
+        clock: time.
+        name: of the informer.
+    """
+
+    def __init__(self, store: Store, *, on_error: OnError, clock: Clock, name: str) -> None:
+        self._store = store
+        self._on_error = on_error
+        self._clock = clock
+        self._name = name
+        self._listeners: list[Listener] = []
+        self._joining: list[Listener] = []
+        self._resyncing: list[Listener] = []
+        self._starting: list[tuple[Listener, Coroutine[object, object, None]]] = []
+        self._tasks: asyncio.TaskGroup | None = None
+        # Between a write to the store and its changes' distribution nobody can join.
+        self._applying = False
+        self._synced = False
+        self._ended = False
+
+    @property
+    def listeners(self) -> Sequence[Listener]:
+        """Those who are told, in a list of the caller's own."""
+        return [*self._listeners, *self._joining]
+
+    # --- Joining and leaving ---
+
+    def add(
+        self,
+        handler: ResourceEventHandler | None,
+        *,
+        name: str = "",
+        resync_period: float | None = None,
+        threaded: bool = False,
+        max_pending: int | None = None,
+    ) -> Listener:
+        """Add a listener; without a handler its owner takes the changes.
+
+        Raises:
+            StoppedError: nobody is told any more.
+            ValueError: a resync period of less than a second, or a bound of less than one.
+        """
+        if self._ended:
+            raise StoppedError(f"{self._name or 'the informer'} has ended: it tells nobody more")
+        if resync_period is not None and 0 < resync_period < _SHORTEST_RESYNC:
+            raise ValueError(f"a resync period of {resync_period:g} s: it must be 1 s or more")
+        name = name or type(handler).__name__
+        listener = Listener(self, name, max_pending)
+        if handler is not None:
+            kind = ThreadedCaller if threaded else Caller
+            full_name = f"{self._name}: {name}" if self._name else name
+            caller = kind(handler, on_error=self._on_error, clock=self._clock, name=full_name)
+            self._start(listener, listener.serve(caller))
+        if resync_period:
+            self._start(listener, self._resync_forever(listener, resync_period))
+        if self._applying:
+            self._joining.append(listener)
+        else:
+            self._join(listener)
+        return listener
+
+    def _join(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+        listener.put([Added(obj, True) for obj in self._store.list()])
+        if self._synced:
+            listener.put_marker()
+
+    def discard(self, listener: Listener) -> None:
+        """Forget a listener; does nothing if it is not known."""
+        for known in (self._listeners, self._joining):
+            if listener in known:
+                known.remove(listener)
+
+    def _start(self, listener: Listener, work: Coroutine[object, object, None]) -> None:
+        if self._tasks is None:
+            self._starting.append((listener, work))
+        elif not listener.is_removed:
+            listener.own(self._tasks.create_task(work))
+        else:
+            work.close()
+
+    # --- Telling ---
+
+    async def apply(self, applying: Awaitable[Sequence[Change]]) -> None:
+        """Wait for changes to be applied to the store, and tell of them."""
+        self._applying = True
+        try:
+            changes = await applying
+            if changes:
+                for listener in self._listeners:
+                    listener.put(changes)
+        finally:
+            self._applying = False
+            joining, self._joining = self._joining, []
+            for listener in joining:
+                self._join(listener)
+            resyncing, self._resyncing = self._resyncing, []
+            for listener in resyncing:
+                listener.put_resync(self._store)
+
+    def mark_synced(self) -> None:
+        """Say that all that was there at the beginning has been given to `apply`."""
+        self._synced = True
+        for listener in self._listeners:
+            listener.put_marker()
+
+    async def _resync_forever(self, listener: Listener, period: float) -> None:
+        while not listener.is_removed:
+            await self._clock.sleep(period)
+            if self._applying:  # what is stored and what was told differ at this moment
+                self._resyncing.append(listener)
+            else:
+                listener.put_resync(self._store)
+
+    # --- Running ---
+
+    async def run(self) -> None:
+        """Tell until cancelled. What waits to be told then is forgotten."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                starting, self._starting = self._starting, []
+                for listener, work in starting:
+                    self._start(listener, work)
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Tell nobody any more; whoever waits for changes gets none."""
+        self._ended = True
+        self._tasks = None
+        for _, work in self._starting:
+            work.close()
+        self._starting.clear()
+        for listener in self.listeners:
+            listener.close()
+        self._listeners.clear()
+        self._joining.clear()

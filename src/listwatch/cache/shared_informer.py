@@ -1,0 +1,389 @@
+"""One watch and one cache of a resource, for any number of handlers, listers and threads."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from listwatch.cache.backoff import Backoff
+from listwatch.cache.controller import Config, Controller, ControllerStatistics
+from listwatch.cache.delta_processing import DeltaProcessor
+from listwatch.cache.deltas import Deltas
+from listwatch.cache.failures import Failure, LogFailures, OnError
+from listwatch.cache.handlers import Change, ResourceEventHandler
+from listwatch.cache.informer import make_queue, newest_of
+from listwatch.cache.list_watch import Decode, ListerWatcher
+from listwatch.cache.lister import NAMESPACE_INDEX, OWNER_INDEX, Lister, namespace_of, owners_of
+from listwatch.cache.processor import Listener, ListenerStatistics, Processor, StoppedError
+from listwatch.cache.reflector import WatchEndedError
+from listwatch.cache.reflector_machine import Phase, is_older
+from listwatch.cache.store import Indexer, IndexFunc, StoreStatistics
+from listwatch.cache.transform import Transform, TransformingDecoder
+from listwatch.clock import Clock
+from listwatch.errors import (
+    DisconnectedError,
+    ForbiddenError,
+    FrameError,
+    ListWatchError,
+    MethodNotSupportedError,
+    NotFoundError,
+    StatusError,
+    UnauthorizedError,
+)
+from listwatch.objects import Codec, ObjectDecoder
+
+
+class NotSyncedError(ListWatchError):
+    """A cache did not get the present state, for a reason that waiting does not mend."""
+
+
+def is_lasting(error: BaseException) -> bool:
+    """Tell whether no waiting mends an error: a permission, name or configuration is wrong."""
+    if isinstance(error, StatusError):
+        return isinstance(
+            error, UnauthorizedError | ForbiddenError | NotFoundError | MethodNotSupportedError
+        )
+    passing = DisconnectedError | FrameError | WatchEndedError
+    return isinstance(error, ListWatchError) and not isinstance(error, passing)
+
+
+class SharedInformerStatistics(msgspec.Struct, frozen=True):
+    """What a shared informer has done and how it is.
+
+    Attributes:
+        controller: reflector and queue.
+        store: the cache.
+        listeners: the handlers.
+        is_stopped: it has ended.
+    """
+
+    controller: ControllerStatistics
+    store: StoreStatistics
+    listeners: tuple[ListenerStatistics, ...]
+    is_stopped: bool
+
+
+class SharedInformer:
+    """Keeps an indexer equal to a resource on a server, and tells any number of handlers.
+
+    What it promises:
+
+    - The cache has a change before any handler hears of it. A relist is one swap of the store.
+    - Each handler has its own queue: one that is slow, fails or hangs delays no other, and not
+      the cache.
+    - For each key, a handler is told a consistent story (see `handlers.Change`), also across
+      relists, and also if it was added late: then it is told the whole cache first, as additions
+      that are marked initial.
+    - After a relist an unchanged object is told to nobody.
+    - There is no order between handlers; within one, changes come in the server's order.
+
+    Start it by `async with informer:`, or by `run` in a task of one's own; it runs once, and when
+    it has ended its cache stays as it was. Methods belong to one event loop, but for those of
+    `indexer` and `lister` that read: these may be called from any thread.
+
+    Args:
+        list_watch: the resource.
+        indexers: index functions by name; an index by namespace and one by owner's uid are there.
+        resync_period: for handlers that name none: seconds between two times that a handler is
+            told of every object again; None for never.
+        fields: a Struct of the fields to keep decoded with each object (see `ObjectDecoder`).
+        decode: makes the objects of bytes, in place of `fields`, `keep_managed_fields` and
+            `codec`.
+        transform: changes objects before they are stored, for example to save memory. One that
+            it fails on stays as it was, or out, and is reported.
+        keep_managed_fields: keep `metadata.managedFields`.
+        codec: packs the stored bytes (see `compression`).
+        name: for logs and metrics.
+        clock: time.
+        page_size: of lists.
+        watch_list: get the present state by a stream where the server can.
+        startup_deadline: seconds after which `wait_for_sync` gives up on a lasting refusal: 401,
+            403, or a resource that the server does not have.
+        on_error: is told of every failure of list, watch, decoding and handlers; logs them if
+            not given.
+        backoff: the waits after failures.
+        rng: chance.
+
+    Raises:
+        ValueError: `decode` together with what it replaces.
+    """
+
+    def __init__(
+        self,
+        list_watch: ListerWatcher,
+        *,
+        indexers: Mapping[str, IndexFunc] | None = None,
+        resync_period: float | None = None,
+        fields: type[msgspec.Struct] | None = None,
+        decode: Decode | None = None,
+        transform: Transform | None = None,
+        keep_managed_fields: bool = False,
+        codec: Codec | None = None,
+        name: str = "",
+        clock: Clock | None = None,
+        page_size: int = 500,
+        watch_list: bool = True,
+        startup_deadline: float = 30.0,
+        on_error: OnError | None = None,
+        backoff: Backoff | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        if decode is None:
+            decode = ObjectDecoder(
+                fields=fields, keep_managed_fields=keep_managed_fields, codec=codec
+            )
+        elif fields is not None or keep_managed_fields or codec is not None:
+            raise ValueError("decode= takes the place of fields=, keep_managed_fields= and codec=")
+        if transform is not None:
+            decode = TransformingDecoder(decode, transform)
+        self.name = name
+        self._clock = clock = clock if clock is not None else Clock()
+        self._tell_error = on_error if on_error is not None else LogFailures(clock)
+        self._last_failure: Failure | None = None
+        self._resync_period = resync_period
+        self._startup_deadline = startup_deadline
+        all_indexers = {
+            NAMESPACE_INDEX: namespace_of,
+            OWNER_INDEX: owners_of,
+            **(indexers or {}),
+        }
+        self.indexer = Indexer(indexers=all_indexers, clock=clock)
+        #: Reads the cache, from any thread.
+        self.lister = Lister(self.indexer, name=name)
+        self._deltas = DeltaProcessor(self.indexer, on_error=self._on_error, clock=clock, name=name)
+        self._processor = Processor(self.indexer, on_error=self._on_error, clock=clock, name=name)
+        queue = make_queue(
+            "ordered",
+            self.indexer,
+            transformer=None,
+            clock=clock,
+            on_error=self._on_error,
+            name=name,
+        )
+        self._controller = Controller(
+            Config(
+                queue=queue,
+                lister_watcher=list_watch,
+                process_batch=self._process,
+                on_synced=self._processor.mark_synced,
+                name=name,
+                decode=decode,
+                clock=clock,
+                page_size=page_size,
+                watch_list=watch_list,
+                known=newest_of(queue, self.indexer),
+                on_error=self._on_error,
+                backoff=backoff,
+                rng=rng,
+            )
+        )
+        self._version_waiters: list[tuple[str, asyncio.Future[None]]] = []
+        self._started_at: float | None = None
+        self._stopped = False
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    # --- Handlers -------------------------------------------------------------------------------
+
+    def add_handler(
+        self,
+        handler: ResourceEventHandler,
+        *,
+        name: str = "",
+        resync_period: float | None = None,
+        threaded: bool = False,
+        max_pending: int | None = None,
+    ) -> Listener:
+        """Add a handler, before or after the start.
+
+        Args:
+            handler: its methods may be plain functions, which must not block, or coroutine
+                functions.
+            name: for logs and statistics; its class's if not given.
+            resync_period: seconds; 0 for never; the informer's if not given.
+            threaded: call it on a thread of its own, where it may block; plain functions only.
+            max_pending: how many changes may wait before those of one key are merged.
+
+        Raises:
+            StoppedError: the informer has ended.
+            ValueError: a resync period under a second, or a bound under one.
+        """
+        return self._processor.add(
+            handler,
+            name=name,
+            resync_period=self._resync_period if resync_period is None else resync_period,
+            threaded=threaded,
+            max_pending=max_pending,
+        )
+
+    def remove_handler(self, listener: Listener) -> None:
+        """Tell a handler nothing more, as `Listener.remove` does."""
+        listener.remove()
+
+    async def changes(self, *, max_pending: int | None = None) -> AsyncGenerator[Change, None]:
+        """Iterate over the whole cache as additions, and then over every change, until the end.
+
+        Close it (`contextlib.aclosing`) when leaving early, or what comes later is kept until
+        the garbage collector finds it.
+
+        Args:
+            max_pending: as for `add_handler`.
+        """
+        listener = self._processor.add(None, name="changes", max_pending=max_pending)
+        try:
+            while batch := await listener.take():
+                for change in batch:
+                    yield change
+        finally:
+            listener.remove()
+
+    # --- State ----------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Phase:
+        """What the reflector is doing."""
+        return self._controller.reflector.state
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it has ended; its cache stays as it was."""
+        return self._stopped
+
+    @property
+    def last_failure(self) -> Failure | None:
+        """What went wrong last."""
+        return self._last_failure
+
+    @property
+    def last_frame_age(self) -> float | None:
+        """Seconds since the server was heard of; None before that."""
+        return self._controller.reflector.statistics().last_frame_age
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether the cache has had the present state; handlers may not have heard of it yet."""
+        return self._controller.has_synced
+
+    @property
+    def resource_version(self) -> str:
+        """Everything up to this version is in the cache; unset before the sync."""
+        return self.indexer.last_store_sync_resource_version
+
+    def statistics(self) -> SharedInformerStatistics:
+        """Return what has been done until now."""
+        return SharedInformerStatistics(
+            controller=self._controller.statistics(),
+            store=self.indexer.statistics(),
+            listeners=tuple(one.statistics() for one in self._processor.listeners),
+            is_stopped=self._stopped,
+        )
+
+    async def wait_for_sync(self) -> None:
+        """Wait until the cache has the present state. For a handler's, wait for the `Listener`'s.
+
+        Raises:
+            NotSyncedError: the startup deadline is over, and what keeps the cache from syncing
+                is a refusal that lasts: 401, 403, no such resource. The informer goes on trying.
+            StoppedError: the informer has ended before its sync.
+        """
+        while not self.has_synced:
+            began = self._clock.now() if self._started_at is None else self._started_at
+            left = began + self._startup_deadline - self._clock.now()
+            failure = self._last_failure
+            if left <= 0 and failure is not None and is_lasting(failure.error):
+                raise NotSyncedError(f"not synced: {failure}") from failure.error
+            # After the deadline, a look now and then says whether the reason has become lasting.
+            try:
+                async with self._clock.timeout(left if left > 0 else 1.0):
+                    await self._controller.wait_for_sync()
+            except TimeoutError:
+                continue
+
+    async def wait_for_resource_version(
+        self, resource_version: str, *, seconds: float | None = None
+    ) -> None:
+        """Wait until everything up to a version is in the cache: read your own writes.
+
+        Args:
+            resource_version: what a write has returned.
+            seconds: how long to wait at most; None for ever.
+
+        Raises:
+            TimeoutError: that took longer.
+            StoppedError: the informer has ended before that.
+            ValueError: not a version that can be compared.
+        """
+        if not resource_version.isdecimal():
+            raise ValueError(f"{resource_version!r} is no resource version that can be compared")
+        if self._has_version(resource_version):
+            return
+        if self._stopped:
+            raise StoppedError(f"{self.name or 'the informer'} has ended")
+        waiter = asyncio.get_running_loop().create_future()
+        entry = (resource_version, waiter)
+        self._version_waiters.append(entry)
+        try:
+            async with self._clock.timeout(seconds):
+                await waiter
+        finally:
+            if entry in self._version_waiters:
+                self._version_waiters.remove(entry)
+
+    def _has_version(self, version: str) -> bool:
+        mine = self.resource_version
+        return mine.isdecimal() and not is_older(mine, version)
+
+    # --- Running --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep the cache and tell the handlers until cancelled.
+
+        Raises:
+            RuntimeError: it runs, or has run, already.
+        """
+        if self._started_at is not None:
+            raise RuntimeError("an informer runs once; make another one")
+        self._started_at = self._clock.now()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                # Cancelled after the controller has ended, so that nothing is told to nobody.
+                tasks.create_task(self._processor.run())
+                await self._controller.run()
+        finally:
+            self._stopped = True
+            self._processor.end()
+            for _, waiter in self._version_waiters:
+                if not waiter.done():
+                    waiter.set_exception(StoppedError(f"{self.name or 'the informer'} has ended"))
+
+    async def __aenter__(self) -> Self:
+        if self._tasks is not None or self._started_at is not None:
+            raise RuntimeError("an informer runs once; make another one")
+        self._tasks = asyncio.TaskGroup()
+        await self._tasks.__aenter__()
+        self._running = self._tasks.create_task(self.run())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._tasks is not None and self._running is not None  # noqa: S101, PT018 - for the type checker
+        self._running.cancel()
+        await self._tasks.__aexit__(kind, error, traceback)
+
+    async def _process(self, batch: Sequence[Deltas]) -> None:
+        await self._processor.apply(self._deltas.apply(batch))
+        if self._version_waiters:
+            for version, waiter in self._version_waiters:
+                if not waiter.done() and self._has_version(version):
+                    waiter.set_result(None)
+
+    def _on_error(self, failure: Failure) -> None:
+        self._last_failure = failure
+        self._tell_error(failure)
