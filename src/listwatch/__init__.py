@@ -7,16 +7,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from listwatch.cache.handlers import HandlerFuncs
+    from listwatch.cache.informer import Informer
+    from listwatch.client.client import Client
     from listwatch.clock import Clock, FakeClock
     from listwatch.errors import StatusError
+    from listwatch.objects import Object
+    from listwatch.workqueue.work_queue import WorkQueue
 
 _HOME = {
+    "Client": "listwatch.client.client",
     "Clock": "listwatch.clock",
     "FakeClock": "listwatch.clock",
+    "HandlerFuncs": "listwatch.cache.handlers",
+    "Informer": "listwatch.cache.informer",
+    "Object": "listwatch.objects",
     "StatusError": "listwatch.errors",
+    "WorkQueue": "listwatch.workqueue.work_queue",
 }
 
-__all__ = ["Clock", "FakeClock", "StatusError"]
+__all__ = [
+    "Client",
+    "Clock",
+    "FakeClock",
+    "HandlerFuncs",
+    "Informer",
+    "Object",
+    "StatusError",
+    "WorkQueue",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -1,0 +1,129 @@
+"""What the documentation shows is true: programs run, links lead somewhere, options exist."""
+
+import ast
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from processes import api_server
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def _blocks(language: str) -> list[tuple[str, str, str]]:
+    """Return page and line, text, and the text block that follows before the next of them."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        blocks = list(BLOCK.finditer(text))
+        for place, block in enumerate(blocks):
+            if block[1] != language:
+                continue
+            line = text.count("\n", 0, block.start()) + 1
+            after = blocks[place + 1 :]
+            shown = after[0][2] if after and after[0][1] == "text" else ""
+            found.append((f"{page.relative_to(ROOT)}:{line}", block[2], shown))
+    return found
+
+
+def _is_program(text: str) -> bool:
+    return text.startswith(("import ", "from "))
+
+
+PYTHON = _blocks("python")
+PROGRAMS = [block for block in PYTHON if _is_program(block[1])]
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with api_server(tmp_path_factory.mktemp("server")) as path:
+        yield path
+
+
+@pytest.mark.parametrize(("text"), [b[1] for b in PYTHON], ids=[b[0] for b in PYTHON])
+def test_python_in_the_documentation_can_be_read(text: str) -> None:
+    compile(text, "documentation", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize(("text", "shown"), [b[1:] for b in PROGRAMS], ids=[b[0] for b in PROGRAMS])
+def test_a_program_in_the_documentation_runs_and_prints_what_is_shown(
+    text: str, shown: str, kubeconfig: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(text)
+    output = tmp_path / "output"
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-u", str(script)],
+            stdout=file,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env={"KUBECONFIG": str(kubeconfig), "PATH": "/usr/bin:/bin"},
+        )
+        deadline = time.monotonic() + 20
+        while process.poll() is None and (not shown or output.read_text() != shown):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        was_running = process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, complaints = process.communicate(timeout=20)
+    assert output.read_text() == shown, complaints
+    if not was_running:
+        assert process.returncode == 0, complaints
+
+
+def test_the_readme_has_a_program() -> None:
+    assert any(name.startswith("README.md") for name, *_ in PROGRAMS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), f"{page.name} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+            assert anchor in anchors, f"{page.name} links to {target}"
+
+
+def test_every_option_of_observe_that_is_documented_exists() -> None:
+    from listwatch.observe.command import observe_command
+
+    options = {name for option in observe_command.params for name in option.opts}
+    text = (ROOT / "docs/observe.md").read_text(encoding="utf-8")
+    own = text[: text.index("## Where it differs")]
+    documented = set(re.findall(r"`?(--[a-z][a-z-]+)", own))
+    assert documented <= options | {"--help"}
+    visible = {
+        option.opts[-1] for option in observe_command.params if not getattr(option, "hidden", False)
+    }
+    missing = {name for name in visible if name.startswith("--")} - set(
+        re.findall(r"--[a-z-]+", own)
+    )
+    assert missing == set(), "undocumented options"
+
+
+def test_the_exit_codes_in_the_documentation_are_those_of_the_help() -> None:
+    from listwatch.observe import command
+
+    def codes(text: str, pattern: str) -> dict[int, str]:
+        return {int(code): words for code, words in re.findall(pattern, text, re.MULTILINE)}
+
+    text = (ROOT / "docs/observe.md").read_text(encoding="utf-8").replace("`", "")
+    told = codes(command._EXIT_CODES, r"^  (\d+) +(.*)$")
+    assert codes(text, r"^\| (\d+) \| (.*) \|$") == told
