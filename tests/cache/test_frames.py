@@ -354,7 +354,7 @@ def hostile(size: int) -> dict[str, bytes]:
         + A
         + b"]}",
         "tiny items": b'{"items":[' + b",".join([A] * (size // 26)) + b"]}",
-        "scalars": b'{"items":[' + b",".join([b"1"] * (size // 2)) + b"]}",
+        "scalars": b'{"items":[' + b",".join([b"1"] * (size // 20)) + b"]}",
         "changing beginnings": b'{"items":['
         + b",".join(
             b'{"%d":0,"metadata":{"name":"a"}}' % (i * 7919 % 1000) for i in range(size // 33)
@@ -414,6 +414,15 @@ def test_a_body_that_is_no_list_is_not_held_beyond_the_limit() -> None:
 def test_a_list_far_over_the_limit_of_an_item_is_no_problem() -> None:
     body = b'{"items":[' + b",".join([A] * 5000) + b"]}"
     assert len(read_list(body, 1000, max_item_bytes=2000).items) == 5000
+
+
+def test_a_list_of_nothing_but_poison_is_no_list() -> None:
+    many = frames._MAX_POISON
+    head = b'{"items":['
+    assert len(read_list(head + b",".join([b"1"] * many) + b"]}").undecodable) == many
+    reader = ListFrames(decode_object)
+    with pytest.raises(FrameError, match="more than 10000 items"):
+        reader.feed(head + b",".join([b"1"] * (many + 2)))
 
 
 def test_a_deeply_nested_item_is_an_error_of_the_list_and_no_crash() -> None:

@@ -44,6 +44,8 @@ _HEAD_TRIES: Final = 8
 _PREFIX: Final = 96
 #: How often a separator may be learnt anew.
 _LESSONS: Final = 128
+#: How many items that are no objects a list may have.
+_MAX_POISON: Final = 10_000
 #: What wrong separators may waste, beside a quarter of what was cut.
 _WASTE: Final = 2**16
 
@@ -230,7 +232,12 @@ class ListFrames:
         try:
             self._items.append(self._decode(raw, self._kind, self._api_version))
         except (ObjectDecodeError, RecursionError) as error:
-            self._undecodable.append(_bare(error))
+            self._report(error)
+
+    def _report(self, error: ObjectDecodeError | RecursionError) -> None:
+        if len(self._undecodable) == _MAX_POISON:
+            raise FrameError(f"the list has more than {_MAX_POISON} items that are no objects")
+        self._undecodable.append(_bare(error))
 
     def _cut(self) -> None:
         if self._hold == _NEVER:
@@ -310,7 +317,7 @@ class ListFrames:
             if self._end_of_value(memoryview(raw), 0) != len(raw):
                 self._hold = _NEVER  # no item: the complaint meant something else
                 return -1
-            self._undecodable.append(_bare(error))
+            self._report(error)
         self._learn_separator(raw)
         self._stand_in = b"0"
         self._largest = max(self._largest, len(raw))
