@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from listwatch.client import transport
 from listwatch.client.transport import ConnectionPool, PoolStatistics, Response, stream
 from listwatch.clock import Clock, FakeClock
-from listwatch.errors import DisconnectedError, FrameError
+from listwatch.errors import DisconnectedError, FrameError, TooManyRequestsError
+from listwatch.testing.fault_proxy import FaultProxy, Place
 
 WIRE = Path(__file__).parents[1] / "data/conformance/wire"
 CAPTURES = {entry["name"]: entry for entry in json.loads((WIRE / "index.json").read_text())}
@@ -1085,3 +1086,35 @@ async def test_a_server_that_resets_the_connection_cuts_the_answer() -> None:
     async with serving(script) as server:
         with pytest.raises(DisconnectedError, match="the connection broke within an answer"):
             await get(server)
+
+
+async def test_faults_on_the_way_are_told_apart() -> None:
+    line = '{"type":"ADDED","object":"Größe"}\n'.encode()
+    chunk = b"%x\r\n%s\r\n" % (len(line), line)
+    async with (
+        serving(holding(CHUNKED + chunk * 2)) as server,
+        FaultProxy("127.0.0.1", server.port) as proxy,
+    ):
+        url = f"{proxy.url}/?watch=1"
+        proxy.cut(len(CHUNKED + chunk), place=Place.CHARACTER)
+        async with stream(url, {}, clock=Clock()) as response:
+            assert b"".join(await anext(response)).startswith(line)
+            with pytest.raises(DisconnectedError, match="broke within an answer"):
+                while True:
+                    await anext(response)
+        proxy.answer(TooManyRequestsError("wait", retry_after=1), watch=True)
+        async with stream(url, {}, clock=Clock()) as response:
+            assert (response.status, response.headers["retry-after"]) == (429, "1")
+        proxy.refuse()
+        with pytest.raises(DisconnectedError) as refused:
+            await get_through(proxy)
+        assert refused.value.refused
+        proxy.refuse(reset=True)
+        with pytest.raises(DisconnectedError) as reset:
+            await get_through(proxy)
+        assert not reset.value.refused
+
+
+async def get_through(proxy: FaultProxy) -> None:
+    async with stream(proxy.url, {}, clock=Clock()):
+        pass
