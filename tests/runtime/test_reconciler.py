@@ -1,0 +1,574 @@
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from listwatch.cache.handlers import Added, Deleted, Updated
+from listwatch.client.discovery import Resource
+from listwatch.clock import FakeClock
+from listwatch.errors import DisconnectedError, ListWatchError
+from listwatch.objects import DeletedFinalStateUnknown, Object
+from listwatch.runtime import predicates
+from listwatch.runtime.caches import Caches, NotSyncedError
+from listwatch.runtime.reconciler import (
+    NotStartedError,
+    Reconciler,
+    Result,
+    TerminalError,
+    requeue_after,
+)
+from listwatch.runtime.sources import KeySource, owner_keys
+from listwatch.runtime.token_buckets import TokenBuckets
+from listwatch.testing.fake_controller_source import FakeControllerSource
+from listwatch.workqueue.priority_queue import LOW_PRIORITY
+
+
+class World:
+    """Resources in memory, one reconciler, and what it was called with."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = FakeClock()
+        self.sources: dict[str, FakeControllerSource] = {}
+        self.caches = Caches(self.clock)
+        self.reconciler = Reconciler("test", self.caches, clock=self.clock, **options)
+        self.calls: list[str] = []
+        self.outcomes: dict[str, list[Result | Exception | None]] = {}
+
+    def source(self, resource: str) -> FakeControllerSource:
+        return self.sources.setdefault(
+            resource, FakeControllerSource(kind=resource.title(), clock=self.clock)
+        )
+
+    def list_watch(
+        self,
+        resource: str,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Any:
+        del namespace, label_selector, field_selector
+        return self.source(resource)
+
+    async def find(self, word: str) -> Resource:
+        return Resource(group="example.com", version="v1", plural=word, kind=word.title())
+
+    async def reconcile(self, key: str) -> Result | None:
+        self.calls.append(key)
+        outcomes = self.outcomes.get(key)
+        outcome = outcomes.pop(0) if outcomes else None
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Reconciler]:
+        if self.reconciler._function is None:
+            self.reconciler(self.reconcile)
+        await self.reconciler.prepare(self)
+        self.caches.open(self)
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self.caches.run()),
+                group.create_task(self.reconciler.run()),
+            ]
+            await self.clock.advance(1)
+            yield self.reconciler
+            for task in tasks:
+                task.cancel()
+
+
+def widget(name: str, **more: Any) -> dict[str, Any]:
+    meta = {"namespace": "ns", "name": name, **more.pop("meta", {})}
+    return {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": meta, **more}
+
+
+def owned(name: str, owner: str, **more: Any) -> dict[str, Any]:
+    reference = {
+        "apiVersion": "example.com/v1beta1",
+        "kind": "Widget",
+        "name": owner,
+        "uid": f"u-{owner}",
+        "controller": True,
+    }
+    return widget(name, meta={"ownerReferences": [reference | more]})
+
+
+async def test_every_object_is_reconciled_at_the_start_and_when_it_changes() -> None:
+    world = World()
+    world.reconciler.for_("widget")
+    source = world.source("widget")
+    source.add(widget("a"))
+    source.add(widget("b"))
+    async with world.running() as reconciler:
+        assert sorted(world.calls) == ["ns/a", "ns/b"]
+        source.modify(widget("a", spec={"x": 1}))
+        source.delete("ns/b")
+        await world.clock.advance(1)
+        assert world.calls[2:] == ["ns/a", "ns/b"]
+        assert reconciler.get("ns/b") is None
+        a = reconciler.get("ns/a")
+        assert a is not None
+        assert a["spec"]["x"] == 1
+
+
+async def test_reconciling_begins_when_the_caches_of_all_its_resources_have_synced() -> None:
+    world = World()
+    world.reconciler.for_("widget").reads("secret")
+    world.source("widget").add(widget("a"))
+    world.source("secret").fail_lists(DisconnectedError("away"), 3)
+    world.source("secret").watch_list = "invalid"
+    async with world.running():
+        assert world.calls == []
+        await world.clock.advance(60)
+        assert world.calls == ["ns/a"]
+
+
+async def test_caches_that_do_not_sync_end_it_with_the_reason() -> None:
+    world = World(sync_timeout=30)
+    world.reconciler.for_("widget")
+    world.source("widget").watch_list = "invalid"
+    world.source("widget").fail_lists(DisconnectedError("no route to host"), 1000)
+    with pytest.raises(ExceptionGroup) as caught:
+        async with world.running():
+            await world.clock.advance(60)
+    (error,) = caught.value.exceptions
+    assert isinstance(error, NotSyncedError)
+    assert "widget has not synced within 30 s" in str(error)
+    assert "no route to host" in str(error)
+
+
+async def test_a_change_of_what_is_owned_wakes_the_owner_by_group_and_kind() -> None:
+    world = World()
+    world.reconciler.for_("widget").owns("secret")
+    async with world.running():
+        secrets = world.source("secret")
+        secrets.add(owned("s1", "a"))
+        secrets.add(owned("s2", "b", controller=False))
+        secrets.add(owned("s3", "c", apiVersion="other.com/v1"))
+        secrets.add(owned("s4", "d", kind="Gadget"))
+        await world.clock.advance(1)
+        assert world.calls == ["ns/a"]
+        secrets.modify(owned("s1", "e"))  # both the old and the new owner
+        await world.clock.advance(1)
+        assert sorted(world.calls[1:]) == ["ns/a", "ns/e"]
+        secrets.delete("ns/s1")
+        await world.clock.advance(1)
+        assert world.calls[3:] == ["ns/e"]
+
+
+def test_owners_without_namespace_have_keys_without_one() -> None:
+    map_func = owner_keys("example.com", "Widget", namespaced=False)
+    assert list(map_func(Object.from_dict(owned("s", "a")))) == ["a"]
+
+
+async def test_a_mapped_resource_wakes_the_keys_that_its_function_gives() -> None:
+    world = World()
+    world.reconciler.for_("widget").watches(
+        "config", lambda obj: [f"ns/{name}" for name in obj["spec"]["for"]]
+    )
+    async with world.running():
+        world.source("config").add(widget("c", spec={"for": ["a", "b"]}))
+        await world.clock.advance(1)
+        assert sorted(world.calls) == ["ns/a", "ns/b"]
+
+
+async def test_a_map_function_that_raises_costs_only_its_own_change() -> None:
+    world = World()
+    world.reconciler.for_("widget").watches("config", lambda obj: obj["nothing"])
+    async with world.running():
+        world.source("config").add(widget("c"))
+        world.source("widget").add(widget("a"))
+        await world.clock.advance(1)
+        assert world.calls == ["ns/a"]
+
+
+async def test_a_failed_key_comes_again_each_time_later_until_it_succeeds() -> None:
+    world = World()
+    world.reconciler.for_("widget")
+    world.outcomes["ns/a"] = [ListWatchError("no")] * 4
+    async with world.running() as reconciler:
+        world.source("widget").add(widget("a"))
+        await world.clock.advance(1)
+        assert world.calls == ["ns/a"] * 5
+        statistics = reconciler.statistics()
+        assert (statistics.errors, statistics.successes) == (4, 1)
+        assert statistics.last_error == "ns/a: ListWatchError: no"
+        assert reconciler.queue.num_requeues("ns/a") == 0
+
+
+async def test_a_terminal_error_waits_for_the_next_change() -> None:
+    world = World()
+    world.reconciler.for_("widget")
+    world.outcomes["ns/a"] = [TerminalError("spec.size is negative")]
+    async with world.running() as reconciler:
+        world.source("widget").add(widget("a"))
+        await world.clock.advance(3600)
+        assert world.calls == ["ns/a"]
+        assert reconciler.statistics().terminal_errors == 1
+        world.source("widget").modify(widget("a", spec={}))
+        await world.clock.advance(1)
+        assert world.calls == ["ns/a"] * 2
+
+
+async def test_a_key_can_ask_to_come_again_later() -> None:
+    world = World()
+    world.reconciler.for_("widget")
+    world.outcomes["ns/a"] = [requeue_after(100), requeue_after(50)]
+    async with world.running() as reconciler:
+        world.source("widget").add(widget("a"))
+        await world.clock.advance(99)
+        assert len(world.calls) == 1
+        await world.clock.advance(2)
+        assert len(world.calls) == 2
+        await world.clock.advance(51)
+        assert len(world.calls) == 3
+        assert reconciler.statistics().requeues == 2
+
+
+async def test_a_reconcile_over_its_time_is_cancelled_and_comes_again() -> None:
+    world = World(timeout=10)
+    reconciler = world.reconciler.for_("widget")
+
+    @reconciler
+    async def hang_once(key: str) -> None:
+        world.calls.append(key)
+        if len(world.calls) == 1:
+            await world.clock.sleep(1000)
+
+    async with world.running():
+        world.source("widget").add(widget("a"))
+        await world.clock.advance(9)
+        assert world.calls == ["ns/a"]
+        await world.clock.advance(2)
+        assert world.calls == ["ns/a"] * 2
+        assert reconciler.statistics().timeouts == 1
+
+
+async def test_no_key_is_worked_on_twice_at_once_and_others_are_not_held_up() -> None:
+    world = World(concurrency=3)
+    reconciler = world.reconciler.for_("widget")
+    most: dict[str, int] = {}
+    running: dict[str, int] = {}
+
+    @reconciler
+    async def slow(key: str) -> None:
+        running[key] = running.get(key, 0) + 1
+        most[key] = max(most.get(key, 0), running[key])
+        most["all"] = max(most.get("all", 0), sum(running.values()))
+        await world.clock.sleep(5)
+        running[key] -= 1
+
+    async with world.running():
+        for name in "abcd":
+            world.source("widget").add(widget(name))
+        await world.clock.advance(1)
+        world.source("widget").modify(widget("a", spec={}))
+        await world.clock.advance(30)
+    assert most == {"ns/a": 1, "ns/b": 1, "ns/c": 1, "ns/d": 1, "all": 3}
+
+
+async def test_what_happens_goes_before_the_first_list() -> None:
+    world = World()
+    reconciler = world.reconciler.for_("widget")
+    for number in range(5):
+        world.source("widget").add(widget(f"old{number}"))
+
+    @reconciler
+    async def slow(key: str) -> None:
+        world.calls.append(key)
+        await world.clock.sleep(10)
+
+    async with world.running():
+        world.source("widget").add(widget("new"))
+        await world.clock.advance(15)
+        assert world.calls[1] == "ns/new"
+
+
+async def test_a_hot_key_is_put_off_and_others_are_not() -> None:
+    world = World(hot_key_burst=5, hot_key_interval=1)
+    reconciler = world.reconciler.for_("widget")
+
+    @reconciler
+    async def hot(key: str) -> None:
+        world.calls.append(key)
+        if key == "ns/hot":
+            reconciler.enqueue(key)
+
+    async with world.running():
+        world.source("widget").add(widget("hot"))
+        world.source("widget").add(widget("cold"))
+        await world.clock.advance(10)
+        assert 14 <= world.calls.count("ns/hot") <= 17
+        assert world.calls.index("ns/cold") < 10
+        assert reconciler.statistics().throttled > 0
+
+
+async def test_a_timer_wakes_all_objects_with_low_priority() -> None:
+    world = World()
+    world.reconciler.for_("widget").every(60)
+    world.source("widget").add(widget("a"))
+    async with world.running():
+        await world.clock.advance(130)
+        assert world.calls == ["ns/a"] * 3
+
+
+async def test_a_stream_of_keys_is_followed_and_opened_again_when_it_ends() -> None:
+    world = World()
+    opened = 0
+
+    async def stream() -> AsyncIterator[str]:
+        nonlocal opened
+        opened += 1
+        yield f"ns/{opened}"
+        raise ListWatchError("the other side hung up")
+
+    world.reconciler.for_("widget").events(stream)
+    async with world.running():
+        await world.clock.advance(8)
+    assert world.calls[:3] == ["ns/1", "ns/2", "ns/3"]
+    assert opened <= 10  # one second apart
+
+
+async def test_keys_can_be_queued_from_another_thread() -> None:
+    world = World()
+    world.reconciler.for_("widget")
+    async with world.running() as reconciler:
+        thread = threading.Thread(target=reconciler.enqueue, args=("ns/x",))
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        await world.clock.advance(1)
+        assert world.calls == ["ns/x"]
+
+
+def test_a_thread_that_queues_before_the_start_is_told_so() -> None:
+    reconciler = Reconciler("test", Caches(FakeClock()), clock=FakeClock())
+    with pytest.raises(NotStartedError, match="reconciler test has not started"):
+        reconciler.enqueue("ns/x")
+
+
+async def test_a_plain_function_works_and_is_named_when_it_holds_the_loop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    reconciler = world.reconciler.for_("widget")
+
+    @reconciler
+    def plain(key: str) -> None:
+        world.calls.append(key)
+        world.clock._now += 0.2  # as if it had computed for so long
+
+    async with world.running():
+        world.source("widget").add(widget("a"))
+        await world.clock.advance(1)
+    assert world.calls == ["ns/a"]
+    assert "reconciler test held the event loop for 200 ms with ns/a" in caplog.text
+
+
+async def test_a_threaded_function_runs_beside_the_loop() -> None:
+    world = World(threaded=True, concurrency=2)
+    reconciler = world.reconciler.for_("widget")
+    names: list[str] = []
+    done = threading.Event()
+
+    @reconciler
+    def blocking(key: str) -> Result | None:
+        names.append(threading.current_thread().name)
+        done.set()
+        return requeue_after(10) if key == "x" else None
+
+    async with world.running():
+        reconciler.enqueue("x")
+        await world.clock.advance(0.1)
+        await asyncio.to_thread(done.wait, 5)
+        while not reconciler.statistics().requeues:  # noqa: ASYNC110 - the thread's result comes through the loop
+            await asyncio.sleep(0)
+    assert names[0].startswith("test")
+
+
+async def test_what_is_neither_none_nor_a_result_is_a_clear_error() -> None:
+    world = World()
+    reconciler = world.reconciler.for_("widget")
+
+    @reconciler
+    async def wrong(key: str) -> Any:
+        return key
+
+    async with world.running():
+        world.source("widget").add(widget("a"))
+        await world.clock.settle()
+        await world.clock.advance(0.001)
+        assert "returned a str: return None or requeue_after" in reconciler.statistics().last_error
+
+
+async def test_stopping_lets_the_running_reconciles_end_and_begins_no_other() -> None:
+    world = World(concurrency=1)
+    reconciler = world.reconciler.for_("widget")
+
+    @reconciler
+    async def slow(key: str) -> None:
+        await world.clock.sleep(5)
+        world.calls.append(key)
+
+    async with world.running():
+        for name in "abc":
+            world.source("widget").add(widget(name))
+        await world.clock.advance(1)
+        reconciler.stop()
+        await world.clock.advance(20)
+        assert len(world.calls) == 1
+
+
+async def test_a_cancelled_reconcile_is_not_lost() -> None:
+    world = World()
+    reconciler = world.reconciler.for_("widget")
+
+    @reconciler
+    async def hang(key: str) -> None:
+        del key
+        await world.clock.sleep(1000)
+
+    async with world.running():
+        world.source("widget").add(widget("a"))
+        await world.clock.advance(1)
+        assert reconciler.in_process == {"ns/a"}
+    assert reconciler.queue.statistics().depth == 1
+
+
+async def test_keys_of_other_shards_are_left_alone() -> None:
+    world = World()
+    world.reconciler.for_("widget").shard(lambda key: key.endswith("a"))
+    async with world.running():
+        for name in "abc":
+            world.source("widget").add(widget(name))
+        await world.clock.advance(1)
+    assert world.calls == ["ns/a"]
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda r: r.for_("a").for_("b"), "is for a already"),
+        (lambda r: r.every(0), "too often"),
+        (lambda r: r.get("x"), "is for no resource"),
+        (lambda r: (r(print), r(print)), "has a function already"),
+        (lambda r: r.for_("a").cache("b"), "has caches of a; which is 'b'"),
+        (lambda r: r.for_("a").cache(), "there once the manager has started"),
+    ],
+)
+def test_mistakes_in_putting_it_together_are_told(
+    build: Callable[[Reconciler], object], words: str
+) -> None:
+    reconciler = Reconciler("test", Caches(FakeClock()), clock=FakeClock())
+    with pytest.raises((ValueError, RuntimeError), match=words):
+        build(reconciler)
+
+
+@pytest.mark.parametrize("options", [{"name": ""}, {"concurrency": 0}, {"hot_key_burst": 0}])
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"need|must"):
+        Reconciler(**({"name": "x"} | options), caches=Caches(FakeClock()), clock=FakeClock())
+
+
+async def test_two_reconcilers_share_one_cache_and_its_requests() -> None:
+    world = World()
+    second_calls: list[str] = []
+    second = Reconciler("second", world.caches, clock=world.clock).for_("widget")
+
+    @second
+    async def reconcile(key: str) -> None:
+        second_calls.append(key)
+
+    world.reconciler.for_("widget")
+    await second.prepare(world)
+    world.source("widget").add(widget("a"))
+    async with world.running(), asyncio.TaskGroup() as group:
+        task = group.create_task(second.run())
+        await world.clock.advance(1)
+        task.cancel()
+    assert world.calls == second_calls == ["ns/a"]
+    assert len(world.source("widget").requests) == 1
+
+
+# --- Predicates ----------------------------------------------------------------------------------
+
+
+class Spec(msgspec.Struct):
+    size: int = 0
+
+
+def obj(**more: Any) -> Object:
+    return Object.from_dict(widget("a", **more))
+
+
+@pytest.mark.parametrize(
+    ("predicate", "field", "other"),
+    [
+        (predicates.generation_changed, {"generation": 1}, {"generation": 2}),
+        (predicates.generation_changed, {}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        (predicates.labels_changed, {"labels": {"a": "1"}}, {"labels": {"a": "2"}}),
+        (predicates.annotations_changed, {"annotations": {"a": "1"}}, {"annotations": {}}),
+        (predicates.resource_version_changed, {"resourceVersion": "1"}, {"resourceVersion": "2"}),
+    ],
+)
+def test_a_predicate_sees_the_change_of_its_field_and_of_no_other(
+    predicate: predicates.Predicate, field: dict[str, Any], other: dict[str, Any]
+) -> None:
+    assert predicate(Updated(obj(meta=field), obj(meta=other)))
+    assert not predicate(Updated(obj(meta=field), obj(meta=field, status={"x": 1})))
+    assert predicate(Added(obj(meta=field)))
+    assert predicate(Deleted(obj(meta=field)))
+
+
+def test_has_notices_that_an_object_ceases_to_fulfil_the_condition() -> None:
+    predicate = predicates.has(lambda o: "keep" in o.labels)
+    kept, other = obj(meta={"labels": {"keep": ""}}), obj()
+    assert predicate(Updated(kept, other))
+    assert predicate(Updated(other, kept))
+    assert not predicate(Updated(other, other))
+    assert not predicate(Added(other))
+    assert not predicate(Deleted(other))
+    assert predicate(Deleted(DeletedFinalStateUnknown("ns/a")))
+
+
+def test_predicates_can_be_joined() -> None:
+    change = Updated(obj(meta={"labels": {"a": "1"}}), obj())
+    both = predicates.all_of(predicates.labels_changed, predicates.generation_changed)
+    either = predicates.any_of(predicates.labels_changed, predicates.generation_changed)
+    assert (both(change), either(change)) == (False, True)
+    assert not predicates.not_deleted(Deleted(obj()))
+
+
+def test_a_source_gives_initial_objects_and_resyncs_low_priority_and_filters_first() -> None:
+    queued: list[tuple[str, int]] = []
+    mapped: list[Object] = []
+
+    def map_func(o: Object) -> Iterable[str]:
+        mapped.append(o)
+        return [o.name]
+
+    source = KeySource(
+        lambda key, priority: queued.append((key, priority)),
+        map_func,
+        [predicates.has(lambda o: "no" not in o.labels)],
+    )
+    one = obj(meta={"resourceVersion": "1"})
+    source.on_add(one, True)
+    source.on_update(one, one)
+    source.on_update(one, obj(meta={"resourceVersion": "2"}))
+    source.on_add(obj(meta={"labels": {"no": ""}}), False)
+    source.on_delete(DeletedFinalStateUnknown("ns/a", one))
+    source.on_delete(DeletedFinalStateUnknown("ns/b"))
+    assert queued == [("a", LOW_PRIORITY), ("a", LOW_PRIORITY), ("a", 0), ("a", 0)]
+    assert all("no" not in o.labels for o in mapped)
+
+
+def test_an_emptied_bucket_fills_with_time() -> None:
+    buckets: TokenBuckets[str] = TokenBuckets(2, 10)
+    assert [buckets.take("a", 0), buckets.take("a", 0), buckets.take("a", 4)] == [0, 0, 6]
+    assert buckets.take("b", 4) == 0
+    assert buckets.take("a", 10) == 0
