@@ -302,6 +302,24 @@ class SharedInformer:
             except TimeoutError:
                 continue
 
+    async def wait_until_synced(self) -> None:
+        """Do as `wait_for_sync` without a deadline.
+
+        Raises:
+            StoppedError: the informer has ended before its sync.
+        """
+        await self._controller.wait_for_sync()
+
+    def why_not_synced(self) -> str:
+        """Return in words why it has not synced, as far as is known; empty if it has."""
+        if self.has_synced:
+            return ""
+        if self._started_at is None:
+            return "not started"
+        if self._last_failure is not None:
+            return str(self._last_failure)
+        return f"{self.state} for {self._clock.now() - self._started_at:.0f} s"
+
     async def wait_for_resource_version(
         self, resource_version: str, *, seconds: float | None = None
     ) -> None:

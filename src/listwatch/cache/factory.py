@@ -1,0 +1,233 @@
+"""One shared informer for each resource and selection, however many ask for it."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+import msgspec
+
+from listwatch.cache.failures import LogFailures, OnError
+from listwatch.cache.list_watch import ListerWatcher
+from listwatch.cache.lister import Lister
+from listwatch.cache.processor import StoppedError
+from listwatch.cache.shared_informer import SharedInformer
+from listwatch.cache.store import IndexFunc
+from listwatch.cache.transform import Transform
+from listwatch.clock import Clock
+
+
+class ListWatchSource(Protocol):
+    """Where informers are fed from; a `Client` is one.
+
+    Making a list and watch must cost nothing and fail never: what resource it is, is found out
+    when it is first listed, and again when that failed. So an informer may be started for a
+    resource that is defined later.
+    """
+
+    def list_watch(
+        self,
+        resource: str,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+    ) -> ListerWatcher:
+        """Return the list and watch of a resource, or of a part of it."""
+        ...
+
+
+class Selection(NamedTuple):
+    """What an informer holds, by which it is found again.
+
+    Attributes:
+        resource: as the source understands it: "pods", "deployments.apps" …
+        namespace: None for all.
+        label_selector: as kubectl's `-l`.
+        field_selector: as kubectl's `--field-selector`.
+        metadata_only: without spec and status.
+        fields: the Struct that is decoded with each object.
+        transform: what changes objects before they are stored.
+    """
+
+    resource: str
+    namespace: str | None = None
+    label_selector: str = ""
+    field_selector: str = ""
+    metadata_only: bool = False
+    fields: type[msgspec.Struct] | None = None
+    transform: Transform | None = None
+
+    def __str__(self) -> str:
+        parts = [self.resource]
+        if self.namespace:
+            parts.append(f"in {self.namespace}")
+        parts += [selector for selector in (self.label_selector, self.field_selector) if selector]
+        return " ".join(parts)
+
+
+class InformerFactory:
+    """Makes and runs shared informers: one for each selection.
+
+    Start it by `async with factory:`, or by `run` in a task of one's own. Informers asked for
+    before are started then, those asked for later at once. One whose resource the server does
+    not have, or has no longer, goes on trying with the usual waits, and syncs when the resource
+    appears. It runs once. For one event loop; listers may be used from any thread.
+
+    Args:
+        source: what feeds them, such as a `Client`.
+        resync_period: of handlers that name none; see `SharedInformer`.
+        startup_deadline: see `SharedInformer`.
+        clock: time.
+        on_error: is told of every failure of all of them; logs them if not given.
+    """
+
+    def __init__(
+        self,
+        source: ListWatchSource,
+        *,
+        resync_period: float | None = None,
+        startup_deadline: float = 30.0,
+        clock: Clock | None = None,
+        on_error: OnError | None = None,
+    ) -> None:
+        self._source = source
+        self._resync_period = resync_period
+        self._startup_deadline = startup_deadline
+        self._clock = clock if clock is not None else Clock()
+        self._on_error = on_error if on_error is not None else LogFailures(self._clock)
+        self._informers: dict[Selection, SharedInformer] = {}
+        self._running: asyncio.TaskGroup | None = None
+        self._used = False
+        self._ended = False
+        self._own: asyncio.TaskGroup | None = None
+        self._own_task: asyncio.Task[None] | None = None
+
+    def informer(
+        self,
+        resource: str,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+        fields: type[msgspec.Struct] | None = None,
+        transform: Transform | None = None,
+        indexers: Mapping[str, IndexFunc] | None = None,
+    ) -> SharedInformer:
+        """Return the informer of a selection; the first call makes it.
+
+        Args:
+            resource: see `Selection`, as for the next five.
+            namespace: see there.
+            label_selector: see there.
+            field_selector: see there.
+            metadata_only: see there.
+            fields: see there.
+            transform: see there.
+            indexers: index functions by name; those whose names are there already are left out.
+
+        Raises:
+            StoppedError: the factory has ended.
+        """
+        selection = Selection(
+            resource, namespace, label_selector, field_selector, metadata_only, fields, transform
+        )
+        informer = self._informers.get(selection)
+        if informer is None:
+            if self._ended:
+                raise StoppedError("the factory has ended: it makes no more informers")
+            informer = self._informers[selection] = self._make(selection)
+            if self._running is not None:
+                self._running.create_task(informer.run())
+        there = informer.indexer.indexers
+        informer.indexer.add_indexers(
+            {name: func for name, func in (indexers or {}).items() if name not in there}
+        )
+        return informer
+
+    def lister(self, resource: str, namespace: str | None = None) -> Lister:
+        """Return the lister of a whole resource, or of one namespace of it, from one informer."""
+        lister = self.informer(resource).lister
+        return lister if namespace is None else lister.namespaced(namespace)
+
+    def _make(self, selection: Selection) -> SharedInformer:
+        return SharedInformer(
+            self._source.list_watch(
+                selection.resource,
+                selection.namespace,
+                label_selector=selection.label_selector,
+                field_selector=selection.field_selector,
+                metadata_only=selection.metadata_only,
+            ),
+            name=str(selection),
+            fields=selection.fields,
+            transform=selection.transform,
+            resync_period=self._resync_period,
+            startup_deadline=self._startup_deadline,
+            clock=self._clock,
+            on_error=self._on_error,
+        )
+
+    def __iter__(self) -> Iterator[SharedInformer]:
+        return iter(list(self._informers.values()))
+
+    def __len__(self) -> int:
+        return len(self._informers)
+
+    async def wait_for_cache_sync(self, seconds: float | None = None) -> Mapping[str, str]:
+        """Wait until all informers that are there now have synced.
+
+        Args:
+            seconds: how long to wait at most; None for ever, 0 not at all.
+
+        Returns:
+            The informers that have not synced in that time, by name, and why, as far as known;
+            empty when all have.
+        """
+        waiting = [informer for informer in self if not informer.has_synced]
+        if seconds is None or seconds > 0:
+            with suppress(TimeoutError):  # what is missing then is the answer
+                async with self._clock.timeout(seconds):
+                    for informer in waiting:
+                        await informer.wait_until_synced()
+        missing = [informer for informer in waiting if not informer.has_synced]
+        return {informer.name: informer.why_not_synced() for informer in missing}
+
+    async def run(self) -> None:
+        """Run all informers until cancelled.
+
+        Raises:
+            RuntimeError: it runs, or has run, already.
+        """
+        if self._used:
+            raise RuntimeError("a factory runs once; make another one")
+        self._used = True
+        try:
+            async with asyncio.TaskGroup() as self._running:
+                for informer in self:
+                    self._running.create_task(informer.run())
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self._running = None
+            self._ended = True
+
+    async def __aenter__(self) -> Self:
+        if self._used:
+            raise RuntimeError("a factory runs once; make another one")
+        self._own = asyncio.TaskGroup()
+        await self._own.__aenter__()
+        self._own_task = self._own.create_task(self.run())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._own is not None and self._own_task is not None  # noqa: S101, PT018 - for the type checker
+        self._own_task.cancel()
+        await self._own.__aexit__(kind, error, traceback)
