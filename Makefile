@@ -44,3 +44,7 @@ lock:
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage* .hypothesis .import_linter_cache
+
+# The recordings of a real API server, replayed on the embedded one.
+conformance: $(VENV)/ready
+	$(BIN)/python -m pytest -q tests/apiserver/test_conformance.py

@@ -61,7 +61,7 @@ def _message(data: bytes, package: str, found: dict[str, list[list[object]]], ou
             name = _text(value)
         elif number == 2 and isinstance(value, bytes):
             field = dict(_fields(value))
-            kind = _TYPES[int(field[5])]  # type: ignore[arg-type] - a number in every descriptor
+            kind = _TYPES[int(field[5])]
             row: list[object] = [field[3], _text(field[1]), kind]
             if field[4] == 3:
                 row[2] = f"{kind}*"

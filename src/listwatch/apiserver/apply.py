@@ -170,51 +170,53 @@ def _conflict(conflicts: Mapping[Owner, Fields], managed: Managed) -> StatusErro
     return ConflictError(message, details={"causes": causes})
 
 
-class _Rejected(Exception):
+class _RejectedError(Exception):
     """A configuration that does not fit the type."""
+
+
+_SCALAR_WORDS = {
+    Form.STRING: (str, "string"),
+    Form.BOOLEAN: (bool, "boolean"),
+    Form.INTEGER: (int, "numeric (int or float)"),
+}
 
 
 def _check(value: Any, schema: Schema, place: str) -> None:
     """Refuse fields and types that the schema has not, in the words of apply."""
-    if schema.form is Form.ANY or value is None:
+    form = schema.form
+    if form is Form.ANY or value is None:
         return
-    if schema.form is Form.STRUCT:
+    if form is Form.STRUCT or form is Form.MAP:
         if not isinstance(value, dict):
-            raise _Rejected(f"{place}: expected map, got {_shown(value)}")
+            raise _RejectedError(f"{place}: expected map, got {_shown(value)}")
         for key, each in value.items():
-            field = schema.fields.get(key)
-            if field is None:
-                if schema.preserve:
-                    continue
-                raise _Rejected(f"{place}.{key}: field not declared in schema")
-            _check(each, field, f"{place}.{key}")
-    elif schema.form is Form.MAP:
-        if not isinstance(value, dict):
-            raise _Rejected(f"{place}: expected map, got {_shown(value)}")
-        for key, each in value.items():
-            _check(each, schema.item or ANY, f"{place}.{key}")
-    elif schema.form is Form.LIST:
+            field = schema.fields.get(key) if form is Form.STRUCT else schema.item or ANY
+            if field is not None:
+                _check(each, field, f"{place}.{key}")
+            elif not schema.preserve:
+                raise _RejectedError(f"{place}.{key}: field not declared in schema")
+    elif form is Form.LIST:
         if not isinstance(value, list):
-            raise _Rejected(f"{place}: expected list, got {_shown(value)}")
-        seen: set[str] = set()
-        for index, each in enumerate(value):
-            where = f"{place}[{index}]"
-            if schema.list_type == "map":
-                if not isinstance(each, dict):
-                    raise _Rejected(f"{where}: expected map, got {_shown(each)}")
-                key = item_key(each, schema)
-                if key in seen:
-                    raise _Rejected(f"{place}: duplicate entries for key {key[2:]}")
-                seen.add(key)
-            _check(each, schema.item or ANY, where)
-    elif schema.form is Form.STRING and not isinstance(value, str):
-        raise _Rejected(f"{place}: expected string, got {_shown(value)}")
-    elif schema.form is Form.BOOLEAN and not isinstance(value, bool):
-        raise _Rejected(f"{place}: expected boolean, got {_shown(value)}")
-    elif schema.form is Form.INTEGER and (
-        not isinstance(value, int) or isinstance(value, bool)
-    ):
-        raise _Rejected(f"{place}: expected numeric (int or float), got {_shown(value)}")
+            raise _RejectedError(f"{place}: expected list, got {_shown(value)}")
+        _check_items(value, schema, place)
+    elif form in _SCALAR_WORDS:
+        kind, words = _SCALAR_WORDS[form]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+            raise _RejectedError(f"{place}: expected {words}, got {_shown(value)}")
+
+
+def _check_items(value: list[Any], schema: Schema, place: str) -> None:
+    seen: set[str] = set()
+    for index, each in enumerate(value):
+        where = f"{place}[{index}]"
+        if schema.list_type == "map":
+            if not isinstance(each, dict):
+                raise _RejectedError(f"{where}: expected map, got {_shown(each)}")
+            key = item_key(each, schema)
+            if key in seen:
+                raise _RejectedError(f"{place}: duplicate entries for key {key[2:]}")
+            seen.add(key)
+        _check(each, schema.item or ANY, where)
 
 
 def _shown(value: Any) -> str:
@@ -256,8 +258,7 @@ def _configuration(call: Call, resource: Resource, data: bytes) -> Object:
         )
     if name != call.info.name:
         raise refusal.bad_request(
-            f"the name of the object ({name}) does not match the name on the URL "
-            f"({call.info.name})"
+            f"the name of the object ({name}) does not match the name on the URL ({call.info.name})"
         )
     namespace = metadata.get("namespace")
     if namespace and namespace != call.namespace:
@@ -265,8 +266,8 @@ def _configuration(call: Call, resource: Resource, data: bytes) -> Object:
             "the namespace of the provided object does not match the namespace sent on the request"
         )
     try:
-        _check({key: each for key, each in value.items()}, resource.schema, "")
-    except _Rejected as error:
+        _check(value, resource.schema, "")
+    except _RejectedError as error:
         where = f"{namespace or ''}/{name}"
         group, short = resource.group, resource.version
         raise refusal.server_error(
@@ -297,9 +298,8 @@ def apply_object(
     if resource.convert is not None and live:
         live = resource.convert.outward(live)
     managed = Managed.read((live.get("metadata") or {}).get("managedFields"))
-    if entry is not None:
-        if given_version and given_version != "0" and given_version != str(entry.revision):
-            raise refusal.conflict(resource, entry.name)
+    if entry is not None and (given_version or "0") not in {"0", str(entry.revision)}:
+        raise refusal.conflict(resource, entry.name)
     reset = reset_fields(resource, context.subresource)
     merged = _own(
         managed,
@@ -331,9 +331,7 @@ def apply_object(
         obj["metadata"]["uid"] = given_uid
     if call.namespace:
         obj["metadata"]["namespace"] = call.namespace
-    made = registry.store_update(
-        resource, entry, registry.decode(entry), obj, managed, context
-    )
+    made = registry.store_update(resource, entry, registry.decode(entry), obj, managed, context)
     return reader.answer_entry(call, resource, made)
 
 
@@ -395,4 +393,4 @@ def _own(
     return dict(merged)
 
 
-__all__ = ["apply_object", "applied_fields", "merge_applied", "without_fields"]
+__all__ = ["applied_fields", "apply_object", "merge_applied", "without_fields"]

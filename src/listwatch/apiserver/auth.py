@@ -370,13 +370,33 @@ def _cluster_binding(name: str, *groups: str) -> tuple[str, Object]:
 _READ = ["get", "list", "watch"]
 _WRITE = ["create", "delete", "deletecollection", "patch", "update"]
 _WORKLOADS = [
-    {"apiGroups": [""], "resources": [
-        "configmaps", "endpoints", "events", "persistentvolumeclaims", "pods", "pods/log",
-        "pods/status", "replicationcontrollers", "replicationcontrollers/scale", "serviceaccounts",
-        "services",
-    ]},
-    {"apiGroups": ["apps", "batch", "autoscaling", "policy", "networking.k8s.io",
-                   "discovery.k8s.io"], "resources": ["*"]},
+    {
+        "apiGroups": [""],
+        "resources": [
+            "configmaps",
+            "endpoints",
+            "events",
+            "persistentvolumeclaims",
+            "pods",
+            "pods/log",
+            "pods/status",
+            "replicationcontrollers",
+            "replicationcontrollers/scale",
+            "serviceaccounts",
+            "services",
+        ],
+    },
+    {
+        "apiGroups": [
+            "apps",
+            "batch",
+            "autoscaling",
+            "policy",
+            "networking.k8s.io",
+            "discovery.k8s.io",
+        ],
+        "resources": ["*"],
+    },
 ]
 
 #: The roles and bindings that a new cluster has, as far as they matter without controllers.
@@ -386,17 +406,29 @@ BOOTSTRAP: Sequence[tuple[str, Object]] = (
         {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
         {"nonResourceURLs": ["*"], "verbs": ["*"]},
     ),
-    ("clusterrolebindings", {
-        "metadata": {"name": "cluster-admin"},
-        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": "cluster-admin"},
-        "subjects": [{"kind": "Group", "apiGroup": _RBAC, "name": MASTERS}],
-    }),
+    (
+        "clusterrolebindings",
+        {
+            "metadata": {"name": "cluster-admin"},
+            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "Group", "apiGroup": _RBAC, "name": MASTERS}],
+        },
+    ),
     _cluster_role(
         "system:discovery",
         {
             "nonResourceURLs": [
-                "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi",
-                "/openapi/*", "/readyz", "/version", "/version/",
+                "/api",
+                "/api/*",
+                "/apis",
+                "/apis/*",
+                "/healthz",
+                "/livez",
+                "/openapi",
+                "/openapi/*",
+                "/readyz",
+                "/version",
+                "/version/",
             ],
             "verbs": ["get"],
         },
@@ -425,10 +457,15 @@ BOOTSTRAP: Sequence[tuple[str, Object]] = (
     ),
     _cluster_binding("system:public-info-viewer", AUTHENTICATED, UNAUTHENTICATED),
     _cluster_role("view", *({**rule, "verbs": _READ} for rule in _WORKLOADS)),
-    _cluster_role("edit", *({**rule, "verbs": [*_READ, *_WRITE]} for rule in _WORKLOADS),
-                  {"apiGroups": [""], "resources": ["secrets"], "verbs": [*_READ, *_WRITE]}),
-    _cluster_role("admin", *({**rule, "verbs": [*_READ, *_WRITE]} for rule in _WORKLOADS),
-                  {"apiGroups": [""], "resources": ["secrets"], "verbs": [*_READ, *_WRITE]},
-                  {"apiGroups": [_RBAC], "resources": ["roles", "rolebindings"],
-                   "verbs": [*_READ, *_WRITE]}),
+    _cluster_role(
+        "edit",
+        *({**rule, "verbs": [*_READ, *_WRITE]} for rule in _WORKLOADS),
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": [*_READ, *_WRITE]},
+    ),
+    _cluster_role(
+        "admin",
+        *({**rule, "verbs": [*_READ, *_WRITE]} for rule in _WORKLOADS),
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": [*_READ, *_WRITE]},
+        {"apiGroups": [_RBAC], "resources": ["roles", "rolebindings"], "verbs": [*_READ, *_WRITE]},
+    ),
 )

@@ -76,9 +76,7 @@ def may_repeat(data: bytes, value: Any) -> bool:
     Each key and string is two quotes: where the quotes of the value written anew are as many,
     nothing was lost. Escaped quotes make the counts differ either way, and are looked at slowly.
     """
-    return (
-        data.count(b'"') != msgspec.json.encode(value).count(b'"') or b"\\u0022" in data
-    )
+    return data.count(b'"') != msgspec.json.encode(value).count(b'"') or b"\\u0022" in data
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -129,10 +127,10 @@ def _go_words(error: json.JSONDecodeError) -> str:
 def _container(text: str) -> str:
     depth: list[str] = []
     for found in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{\]}]', text):
-        token = found[0]
-        if token in "[{":
-            depth.append(token)
-        elif token in "]}" and depth:
+        mark = found[0]
+        if mark in "[{":
+            depth.append(mark)
+        elif mark in "]}" and depth:
             depth.pop()
     return "array element" if depth and depth[-1] == "[" else "object key:value pair"
 
@@ -169,16 +167,12 @@ def _yaml_line(error: yaml.YAMLError) -> str:
     return f"line {number}: " if number else ""
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] - chosen at run time
+class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]  # chosen at run time
     """A safe loader that leaves time stamps as the strings that JSON has."""
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern)
-        for tag, pattern in resolvers
-        if tag != "tag:yaml.org,2002:timestamp"
-    ]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
@@ -213,7 +207,8 @@ def decode_body(data: bytes, content_type: str, resource: Resource) -> Decoded:
         word = {list: "array", str: "string", bool: "bool"}.get(type(value), "number")
         raise _unrecognized(
             resource,
-            f"json parse error: json: cannot unmarshal {word} into Go value of type {_STRUCT_WORDS}",
+            f"json parse error: json: cannot unmarshal {word} into Go value of type "
+            f"{_STRUCT_WORDS}",
             data,
         )
     return decode_value(value, resource, data)
@@ -236,6 +231,8 @@ def decode_value(
     """Turn a decoded JSON object into one of the resource's kind.
 
     Args:
+        value: the JSON object; may be kept and changed.
+        resource: says which kind.
         data: the body, for the words of a refusal.
         default: whether to fill in the kind's defaults.
 
@@ -252,10 +249,10 @@ def decode_value(
         conversion = Conversion()
         obj = conversion.convert(value, resource.schema)
     except WrongTypeError as error:
-        kind, version = value.get("kind"), value.get("apiVersion")
+        kind = value.get("kind") or resource.kind
+        version = _short(value.get("apiVersion") or resource.api_version)
         raise refusal.bad_request(
-            f'{kind or resource.kind} in version "{_short(version or resource.api_version)}" cannot be '
-            f"handled as a {resource.kind}: {error}"
+            f'{kind} in version "{version}" cannot be handled as a {resource.kind}: {error}'
         ) from None
     if isinstance(obj, dict):
         obj.pop("kind", None)

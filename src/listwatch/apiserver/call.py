@@ -2,7 +2,7 @@
 
 import gzip
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import yaml
@@ -21,8 +21,11 @@ from listwatch.apiserver.negotiation import (
     wants_gzip,
 )
 from listwatch.apiserver.request_info import Query, RequestInfo
-from listwatch.apiserver.resources import Resource
 from listwatch.errors import StatusError
+
+if TYPE_CHECKING:
+    from listwatch.apiserver.faults import Fault
+    from listwatch.apiserver.resources import Resource
 
 #: The largest body that is read, in bytes (`apiserver/pkg/server/config.go`).
 BODY_LIMIT = 3 * 1024 * 1024
@@ -40,7 +43,16 @@ class User(msgspec.Struct, frozen=True):
 class Call:
     """A request: what it asks for, who asks, and the warnings collected for its answer."""
 
-    __slots__ = ("info", "query", "representation", "request", "resource", "user", "warnings")
+    __slots__ = (
+        "fault",
+        "info",
+        "query",
+        "representation",
+        "request",
+        "resource",
+        "user",
+        "warnings",
+    )
 
     def __init__(self, request: web.BaseRequest, info: RequestInfo, query: Query) -> None:
         self.request = request
@@ -50,6 +62,8 @@ class Call:
         self.resource: Resource | None = None
         self.representation = PLAIN
         self.warnings: list[str] = []
+        #: what is to go wrong with the answer, for tests
+        self.fault: Fault | None = None
 
     def first(self, name: str) -> str:
         """Return the first value of a query parameter; "" without one."""
@@ -108,9 +122,7 @@ class Call:
         self, value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> web.Response:
         """Return an answer with a JSON value, in the form that was negotiated."""
-        return self.answer_json(
-            msgspec.json.encode(value) + b"\n", status=status, headers=headers
-        )
+        return self.answer_json(msgspec.json.encode(value) + b"\n", status=status, headers=headers)
 
     def answer_json(
         self, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
@@ -118,9 +130,7 @@ class Call:
         """Return an answer with JSON bytes, turned into the form that was negotiated."""
         media_type = self.representation.media_type
         if media_type == YAML:
-            return self.answer(
-                to_yaml(body), status=status, content_type=YAML, headers=headers
-            )
+            return self.answer(to_yaml(body), status=status, content_type=YAML, headers=headers)
         if media_type == PROTOBUF:
             from listwatch.apiserver.protobuf import encode_json  # noqa: PLC0415 - rarely needed
 
@@ -158,7 +168,7 @@ def to_yaml(body: bytes) -> bytes:
         sort_keys=True,
         allow_unicode=True,
     )
-    return text.encode() if isinstance(text, str) else text
+    return str(text).encode()
 
 
 def text_answer(text: str, status: int = 200) -> web.Response:

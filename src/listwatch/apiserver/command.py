@@ -6,10 +6,14 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from listwatch.errors import ListWatchError
+
+if TYPE_CHECKING:
+    from listwatch.apiserver.server import APIServer
 
 
 def write_private(path: Path, text: str) -> None:
@@ -28,24 +32,12 @@ def write_private(path: Path, text: str) -> None:
         raise
 
 
-async def _serve(
-    *,
-    host: str,
-    port: int,
-    kubeconfig: Path | None,
-    token_file: Path | None,
-) -> None:
-    from listwatch.apiserver.auth import read_tokens  # noqa: PLC0415 - loaded when it runs
-    from listwatch.apiserver.server import APIServer  # noqa: PLC0415 - as above
-
-    tokens = None
-    if token_file is not None:
-        tokens = read_tokens(token_file.read_text(), str(token_file))
+async def _serve(server: "APIServer", kubeconfig: Path | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with APIServer(host, port, tokens=tokens) as server:
+    async with server:
         if kubeconfig is not None:
             write_private(kubeconfig, server.kubeconfig())
         click.echo(f"listening on {server.url}")
@@ -62,18 +54,57 @@ async def _serve(
     metavar="FILE",
 )
 @click.option(
+    "--data",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the objects in FILE, which is made when it is missing.",
+    metavar="FILE",
+)
+@click.option(
     "--token-auth-file",
     "token_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help='Check tokens: a file of lines token,user,uid[,"group1,group2"].',
     metavar="FILE",
 )
+@click.option(
+    "--no-controllers",
+    is_flag=True,
+    help="Run without the garbage collector and the deletion of namespaces.",
+)
+@click.option("--test-api", is_flag=True, help="Let clients control the server below /-/.")
+@click.option("--seed", type=int, help="Make uids, generated names and faults repeatable.")
 def apiserver_command(
-    host: str, port: int, kubeconfig: Path | None, token_file: Path | None
+    *,
+    host: str,
+    port: int,
+    kubeconfig: Path | None,
+    data: Path | None,
+    token_file: Path | None,
+    no_controllers: bool,
+    test_api: bool,
+    seed: int | None,
 ) -> None:
     """Run an API server for tests and demos, until SIGINT or SIGTERM."""
+    from listwatch.apiserver.auth import read_tokens  # noqa: PLC0415 - loaded when it runs
+    from listwatch.apiserver.server import APIServer  # noqa: PLC0415 - as above
+
     try:
-        asyncio.run(_serve(host=host, port=port, kubeconfig=kubeconfig, token_file=token_file))
+        tokens = None
+        if token_file is not None:
+            tokens = read_tokens(token_file.read_text(), str(token_file))
+        server = APIServer(
+            host,
+            port,
+            data=data,
+            tokens=tokens,
+            controllers=not no_controllers,
+            test_api=test_api,
+            seed=seed,
+        )
+        try:
+            asyncio.run(_serve(server, kubeconfig))
+        finally:
+            server.close()
     except (ListWatchError, OSError) as error:
         click.echo(f"listwatch apiserver: {error}", err=True)
         sys.exit(1)

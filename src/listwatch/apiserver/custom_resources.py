@@ -63,13 +63,13 @@ def validate_definition(obj: Mapping[str, Any]) -> list[Cause]:
         causes.append(
             invalid_value("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
         )
-    for key in ("plural", "kind"):
-        if not names.get(key):
-            causes.append(required(f"spec.names.{key}"))
+    causes += [required(f"spec.names.{key}") for key in ("plural", "kind") if not names.get(key)]
     if not spec.get("group"):
         causes.append(required("spec.group"))
     elif "." not in spec["group"]:
-        causes.append(invalid_value("spec.group", spec["group"], "should be a domain with at least one dot"))
+        causes.append(
+            invalid_value("spec.group", spec["group"], "should be a domain with at least one dot")
+        )
     scope = spec.get("scope")
     if scope not in {"Namespaced", "Cluster"}:
         causes.append(
@@ -131,7 +131,9 @@ def _typed(raw: Mapping[str, Any], path: str, where: str) -> list[Cause]:
 
 # -- columns ---------------------------------------------------------------------------------
 
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\*)\]|\['([^']+)'\]|\[\?\(@\.([^=]+)==[\"']([^\"']*)[\"']\)\]")
+_STEP = re.compile(
+    r"\.([^.\[\]]+)|\[(\d+|\*)\]|\['([^']+)'\]|\[\?\(@\.([^=]+)==[\"']([^\"']*)[\"']\)\]"
+)
 
 
 def json_path(text: str) -> Callable[[Mapping[str, Any]], Any]:
@@ -416,15 +418,12 @@ class CustomResources:
         self._reader = reader
         self._served: dict[str, tuple[str, str]] = {}
         self._bucket = store.bucket(DEFINITIONS)
-        self._bucket.listeners[self._changed] = ""
+        self._bucket.listeners[self._later] = ""
         self._due = False
         for entry in self._bucket.current():
             self._serve(entry)
 
-    def _changed(self, change: Change) -> None:
-        self._later()
-
-    def _later(self) -> None:
+    def _later(self, _: Change) -> None:
         # not at once: a change is told to all its listeners before another one is made
         if not self._due:
             self._due = True
@@ -436,7 +435,7 @@ class CustomResources:
             group, plural = self._served.pop(name)
             self._table.set_custom(group, plural, [])
             bucket = self._store.bucket(f"{group}/{plural}")
-            bucket.listeners.pop(self._emptied, None)
+            bucket.listeners.pop(self._later, None)
             self._reader.stop_watches(bucket)
         for entry in self._bucket.current():
             definition = self._registry.decode(entry)
@@ -453,6 +452,9 @@ class CustomResources:
         if not _established(definition):
             return
         group, plural = definition["spec"]["group"], definition["spec"]["names"]["plural"]
+        if entry.name not in self._served:
+            # a real server's watch cache of a custom resource begins here
+            self._store.bucket(f"{group}/{plural}").since_served = entry.revision
         self._served[entry.name] = (group, plural)
         self._table.set_custom(group, plural, resources_of(definition))
 
@@ -462,7 +464,7 @@ class CustomResources:
         return resource
 
     def _establish(self, name: str) -> None:
-        def produce(old: Object | None, entry: Entry | None) -> Object:
+        def produce(old: Object | None, _: Entry | None) -> Object:
             assert old is not None  # noqa: S101 - update refuses a missing object before
             now = self._registry.now()
             status = old.setdefault("status", {})
@@ -499,19 +501,14 @@ class CustomResources:
         if resources:
             bucket = self._store.bucket(resources[0].storage)
             for each in bucket.current():
-                self._registry.delete(
-                    resources[0], each.namespace, each.name, DeleteOptions()
-                )
+                self._registry.delete(resources[0], each.namespace, each.name, DeleteOptions())
             if bucket.entries:
                 # finalizers hold some; the last one that goes lets the definition go
-                bucket.listeners.setdefault(self._emptied, "")
+                bucket.listeners.setdefault(self._later, "")
                 return
         finalizers = definition["metadata"].get("finalizers") or []
         if finalizers == [_CLEANUP]:
             self._store.delete(self._bucket, entry)
-
-    def _emptied(self, change: Change) -> None:
-        self._later()
 
 
 def _established(definition: Mapping[str, Any]) -> bool:

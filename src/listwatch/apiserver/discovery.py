@@ -46,7 +46,9 @@ def group_list(table: ResourceTable) -> Object:
     return {
         "kind": "APIGroupList",
         "apiVersion": "v1",
-        "groups": [group(table, name) for name, versions in table.groups().items() if name and versions],
+        "groups": [
+            group(table, name) for name, versions in table.groups().items() if name and versions
+        ],
     }
 
 

@@ -10,6 +10,7 @@ from aiohttp import web
 from listwatch.apiserver import discovery, refusal
 from listwatch.apiserver.auth import Access
 from listwatch.apiserver.call import Call, text_answer
+from listwatch.apiserver.faults import Fault, Faults
 from listwatch.apiserver.negotiation import JSON, Representation, negotiate, parse_accept
 from listwatch.apiserver.reading import ExpiredTokenError, Reader
 from listwatch.apiserver.registry import Registry
@@ -37,6 +38,7 @@ class Api:
         writer: Writer,
         access: Access,
         subresources: Subresources,
+        faults: Faults,
     ) -> None:
         self.table = table
         self._registry = registry
@@ -44,6 +46,7 @@ class Api:
         self._writer = writer
         self._access = access
         self._subresources = subresources
+        self._faults = faults
         self.address = ""
         #: paths outside of the API, such as the control of tests
         self.extra_paths: dict[str, Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {}
@@ -57,6 +60,9 @@ class Api:
         raw_path = request.rel_url.raw_path
         call = Call(request, parse_request(request.method, raw_path, query), query)
         try:
+            fault = self._faults.take(call)
+            if fault is not None:
+                return await self._faulty(call, fault)
             return await self._dispatch(call)
         except StatusError as error:
             return call.refuse(error)
@@ -67,9 +73,17 @@ class Api:
         except ConnectionError:
             # the client is gone; there is nobody to answer
             return text_answer("", 499)
-        except Exception:
+        except Exception:  # noqa: BLE001 - one bad request must not end the server; it is logged
             _log.exception("%s %s failed", request.method, raw_path)
             return call.refuse(refusal.internal_error("the server failed; its log says why"))
+
+    async def _faulty(self, call: Call, fault: Fault) -> web.StreamResponse:
+        instead = await self._faults.before(call, fault)
+        if instead is not None:
+            return instead
+        call.fault = fault
+        response = await self._dispatch(call)
+        return await self._faults.tamper(call, fault, response) if fault.tampers else response
 
     async def _dispatch(self, call: Call) -> web.StreamResponse:
         info = call.info

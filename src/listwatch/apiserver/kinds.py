@@ -102,9 +102,7 @@ TRAITS: Mapping[str, Traits] = {
     "apps/deployments": _WORKLOAD,
     "apps/daemonsets": _WORKLOAD,
     "apps/statefulsets": _WORKLOAD,
-    "apps/replicasets": Traits(
-        generation=True, fields=_paths("status.replicas", replicas="0")
-    ),
+    "apps/replicasets": Traits(generation=True, fields=_paths("status.replicas", replicas="0")),
     "batch/jobs": Traits(
         generation=True,
         orphan_by_default=True,
@@ -142,9 +140,7 @@ TRAITS: Mapping[str, Traits] = {
     "admissionregistration.k8s.io/validatingadmissionpolicybindings": Traits(
         generation=True, unconditional_update=False
     ),
-    "flowcontrol.apiserver.k8s.io/flowschemas": Traits(
-        generation=True, unconditional_update=False
-    ),
+    "flowcontrol.apiserver.k8s.io/flowschemas": Traits(generation=True, unconditional_update=False),
     "flowcontrol.apiserver.k8s.io/prioritylevelconfigurations": Traits(
         generation=True, unconditional_update=False
     ),

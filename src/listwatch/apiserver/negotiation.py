@@ -21,7 +21,7 @@ _PARTIAL_PREFIX = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1
 
 
 class Representation(msgspec.Struct, frozen=True):
-    """The form of an answer: a media type, and what the objects are turned into ("" for nothing)."""
+    """The form of an answer: a media type, and what objects are turned into ("" for nothing)."""
 
     media_type: str = JSON
     transform: str = ""

@@ -193,16 +193,13 @@ def _field(schema: Schema, key: str) -> Schema:
 
 
 def _merge_map(document: dict[str, Any], patch: dict[str, Any], schema: Schema) -> dict[str, Any]:
-    directive = patch.get(_DIRECTIVE)
-    if directive is not None:
-        if directive == "replace":
-            return {
-                key: without_directives(value) for key, value in patch.items() if key != _DIRECTIVE
-            }
-        if directive == "delete":
-            return {}
-        if directive != "merge":
-            raise PatchError(f"unknown patch type found: {directive}")
+    directive = patch.get(_DIRECTIVE, "merge")
+    if directive == "replace":
+        return {key: without_directives(value) for key, value in patch.items() if key != _DIRECTIVE}
+    if directive == "delete":
+        return {}
+    if directive != "merge":
+        raise PatchError(f"unknown patch type found: {directive}")
     result = dict(document)
     retained = patch.get(_RETAIN)
     if retained is not None:
@@ -210,37 +207,33 @@ def _merge_map(document: dict[str, Any], patch: dict[str, Any], schema: Schema) 
             raise PatchError("the list of keys to retain must be a list")
         result = {key: value for key, value in result.items() if key in retained}
     for key, value in patch.items():
-        if key in {_DIRECTIVE, _RETAIN}:
-            continue
         if key.startswith(_DELETE_PRIMITIVES):
             name = key[len(_DELETE_PRIMITIVES) :]
             if isinstance(result.get(name), list) and isinstance(value, list):
                 result[name] = [item for item in result[name] if item not in value]
+        elif key in {_DIRECTIVE, _RETAIN} or key.startswith(_ORDER):
             continue
-        if key.startswith(_ORDER):
-            continue
-        if value is None:
-            result.pop(key, None)
-            continue
-        field = _field(schema, key)
-        old = result.get(key)
-        if isinstance(value, dict) and isinstance(old, dict) and "replace" not in field.strategies:
-            result[key] = _merge_map(old, value, field)
-        elif (
-            isinstance(value, list)
-            and isinstance(old, list)
-            and "merge" in field.strategies
-            and field.form is Form.LIST
-        ):
-            result[key] = _merge_list(old, value, field)
-        elif isinstance(value, dict) and value.get(_DIRECTIVE) == "delete":
+        elif value is None or (isinstance(value, dict) and value.get(_DIRECTIVE) == "delete"):
             result.pop(key, None)
         else:
-            result[key] = without_directives(value)
+            result[key] = _merge_field(result.get(key), value, _field(schema, key))
     for key, order in patch.items():
         if key.startswith(_ORDER):
             _set_order(document, result, key[len(_ORDER) :], order, schema)
     return result
+
+
+def _merge_field(old: Any, value: Any, field: Schema) -> Any:
+    if isinstance(value, dict) and isinstance(old, dict) and "replace" not in field.strategies:
+        return _merge_map(old, value, field)
+    if (
+        isinstance(value, list)
+        and isinstance(old, list)
+        and "merge" in field.strategies
+        and field.form is Form.LIST
+    ):
+        return _merge_list(old, value, field)
+    return without_directives(value)
 
 
 def without_directives(value: Any) -> Any:
@@ -281,15 +274,11 @@ def _merge_list(old: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
                 plain.append({key: value for key, value in each.items() if key != _DIRECTIVE})
         elif directive == "delete":
             if merge_key not in each:
-                raise PatchError(
-                    f"map: {each} does not contain declared merge key: {merge_key}"
-                )
+                raise PatchError(f"map: {each} does not contain declared merge key: {merge_key}")
             deleted.append(each[merge_key])
         elif directive in {None, "merge"}:
             if merge_key not in each:
-                raise PatchError(
-                    f"map: {each} does not contain declared merge key: {merge_key}"
-                )
+                raise PatchError(f"map: {each} does not contain declared merge key: {merge_key}")
             plain.append({key: value for key, value in each.items() if key != _DIRECTIVE})
         else:
             raise PatchError(f"unknown patch type found: {directive}")

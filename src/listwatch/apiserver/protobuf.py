@@ -38,7 +38,9 @@ class _Field(msgspec.Struct, frozen=True):
 @functools.cache
 def _tables() -> Mapping[str, list[list[Any]]]:
     packed = importlib.resources.files(__package__).joinpath("data/protobuf.json.gz")
-    tables: Mapping[str, list[list[Any]]] = msgspec.json.decode(gzip.decompress(packed.read_bytes()))
+    tables: Mapping[str, list[list[Any]]] = msgspec.json.decode(
+        gzip.decompress(packed.read_bytes())
+    )
     return tables
 
 
@@ -53,9 +55,7 @@ def _fields_of(message: str) -> tuple[_Field, ...]:
     for number, name, kind, *rest in rows:
         target = rest[0] if rest else ""
         single = kind == "m"
-        inline = (
-            single and known is not None and name not in known and name not in _NOT_INLINE
-        )
+        inline = single and known is not None and name not in known and name not in _NOT_INLINE
         fields.append(_Field(number, name, kind[0], kind.endswith("*"), target, inline))
     return tuple(fields)
 
@@ -335,9 +335,7 @@ def _message_of(version: str, kind: str) -> str | None:
 
 def can_write(resource: Resource) -> bool:
     """Tell whether answers of this resource can be written in protobuf."""
-    return (
-        resource.custom is None and _message_of(resource.api_version, resource.kind) is not None
-    )
+    return resource.custom is None and _message_of(resource.api_version, resource.kind) is not None
 
 
 def encode_json(body: bytes) -> bytes:

@@ -56,6 +56,9 @@ class Reader:
         self._backlog_limit = backlog_limit
         self._cache = FrameCache()
         self.tables = TableMaker(clock)
+        #: set, reads that may be old are answered as of this revision, for tests
+        self.stale_at: int | None = None
+        self.withhold_bookmarks = False
         #: the watches that are open now
         self.streams: set[WatchStream] = set()
 
@@ -103,7 +106,7 @@ class Reader:
         include = call.first("includeObject")
         if include not in {"", "Metadata", "Object", "None"}:
             raise refusal.bad_request(
-                f'Unable to convert to Table as requested: includeObject: Invalid value: '
+                f"Unable to convert to Table as requested: includeObject: Invalid value: "
                 f"{refusal.go_quoted(include)}: must be 'Metadata', 'Object', 'None', or empty"
             )
         return include or "Metadata"
@@ -182,9 +185,7 @@ class Reader:
                 revision = store.revision
             entries = self._at(resource, namespace, revision, token_start=start)
         else:
-            exact = options.match == "Exact" or (
-                version > 0 and limit > 0 and not options.match
-            )
+            exact = options.match == "Exact" or (version > 0 and limit > 0 and not options.match)
             await self._wait_for(version)
             if exact:
                 revision = version
@@ -192,6 +193,13 @@ class Reader:
             else:
                 revision = store.revision
                 entries = bucket.current(namespace)
+                if self.stale_at is not None and options.resource_version:
+                    # a replica whose cache lags, as it answers what need not be new
+                    revision = min(self.stale_at, revision)
+                    if version > revision:
+                        await self._clock.sleep(FUTURE_WAIT)
+                        raise refusal.too_large_version(version, revision)
+                    entries = bucket.at(revision, namespace)
                 if options.resource_version == "0":
                     limit = 0
         selection = Filter(options.label_selector, options.field_selector)
@@ -220,7 +228,7 @@ class Reader:
                 raise refusal.expired(
                     "The resourceVersion for the provided list is too old."
                 ) from None
-            error = refusal.expired(_OLD_TOKEN)
+            error = refusal.expired(_TOO_OLD_WORDS)
             raise ExpiredTokenError(error, _write_token(_INCONSISTENT, token_start[:-1])) from None
         bucket = self._registry.bucket(resource)
         entries = bucket.at(revision, namespace)
@@ -282,6 +290,16 @@ class Reader:
             bookmark=bookmark,
             backlog_limit=self._backlog_limit,
         )
+        fault = call.fault
+        stream.withhold_bookmarks = self.withhold_bookmarks
+        if fault is not None and fault.expired:
+            stream.refused = refusal.expired(
+                f"too old resource version: {version} ({self._store.revision})"
+            )
+        elif fault is not None and fault.tampers:
+            stream.fault = fault
+        if self.stale_at is not None:
+            stream.hold(True)
         if streaming and version > self._store.revision:
             stream.refused = refusal.too_large_version(version, self._store.revision)
         self.streams.add(stream)
@@ -325,8 +343,9 @@ class Reader:
                 prefix,
             )
         return (
-            lambda kind, entry: b'{"type":"%b","object":%b%b}\n'
-            % (kind.encode(), prefix, entry.data[1:]),
+            lambda kind, entry: (
+                b'{"type":"%b","object":%b%b}\n' % (kind.encode(), prefix, entry.data[1:])
+            ),
             lambda revision, end: event_bytes(
                 "BOOKMARK", prefix + b'"metadata":%b}' % mark(revision, end)
             ),
@@ -343,7 +362,7 @@ class ExpiredTokenError(Exception):
         self.token = token
 
 
-_OLD_TOKEN = (
+_TOO_OLD_WORDS = (
     "The provided continue parameter is too old to display a consistent list result. You can "
     "start a new list without the continue parameter, or use the continue token in this response "
     "to retrieve the remainder of the results. Continuing with the provided token results in an "
@@ -375,7 +394,8 @@ def _read_token(text: str) -> tuple[int, str]:
         )
     if token.rv == 0:
         raise refusal.bad_request(
-            "continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)"
+            "continue key is not valid: incorrect encoded start resourceVersion (version "
+            "meta.k8s.io/v1)"
         )
     if not token.start:
         raise refusal.bad_request(

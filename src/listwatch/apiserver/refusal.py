@@ -143,8 +143,7 @@ def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Status
     if kind:
         details["kind"] = kind
     details["causes"] = [
-        {"reason": cause.reason, "message": cause.message, "field": cause.field}
-        for cause in causes
+        {"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in causes
     ]
     qualified = f"{kind}.{group}" if group else kind
     return InvalidError(f'{qualified} "{name}" is invalid: {said}', details=details)
@@ -228,9 +227,7 @@ def forbidden_object(
             for cause in causes
         ]
     named = f' "{name}"' if name else ""
-    return ForbiddenError(
-        f"{resource.qualified_name}{named} is forbidden: {why}", details=details
-    )
+    return ForbiddenError(f"{resource.qualified_name}{named} is forbidden: {why}", details=details)
 
 
 def expired(message: str) -> StatusError:

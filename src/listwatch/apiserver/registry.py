@@ -178,9 +178,7 @@ class Registry:
         found = self.store.bucket("namespaces").entries.get(namespace)
         if found is None:
             raise refusal.not_found(_NAMESPACES, namespace)
-        if b'"deletionTimestamp":' in found.data and self.decode(found)["metadata"].get(
-            "deletionTimestamp"
-        ):
+        if found.deleting:
             raise refusal.forbidden_object(
                 resource,
                 name,
@@ -231,6 +229,10 @@ class Registry:
         """Replace an object by what `produce` makes of its present state.
 
         Args:
+            resource: what kind of object.
+            namespace: "" for an object that has none.
+            name: of the object.
+            context: how the write is asked for.
             produce: gets the present object and its entry (None twice where there is none);
                 returns the new object, decoded and defaulted; may keep the dict it got.
             is_put: whether a body was sent whole, so that its uid and resource version are
@@ -270,9 +272,7 @@ class Registry:
         name = entry.name
         version = metadata.get("resourceVersion") or "0"
         if not (version.isascii() and version.isdigit()):
-            raise refusal.server_error(
-                f'strconv.ParseUint: parsing "{version}": invalid syntax'
-            )
+            raise refusal.server_error(f'strconv.ParseUint: parsing "{version}": invalid syntax')
         if int(version) == 0:
             if is_put and not traits_of(resource).unconditional_update:
                 raise refusal.invalid(
@@ -339,19 +339,7 @@ class Registry:
         self, resource: Resource, new: Object, old: Object, subresource: str
     ) -> None:
         metadata, before = new["metadata"], old["metadata"]
-        metadata["resourceVersion"] = before["resourceVersion"]
-        metadata.pop("selfLink", None)
-        for key in ("uid", "creationTimestamp"):
-            if not metadata.get(key):
-                metadata[key] = before[key]
-        for key in ("deletionTimestamp", "deletionGracePeriodSeconds"):
-            if key in before and metadata.get(key) is None:
-                metadata[key] = before[key]
-        for key in ("namespace", "generation", "generateName"):
-            if key in before and (key != "generateName" or not metadata.get(key)):
-                metadata[key] = before[key]
-            elif key == "generation":
-                metadata.pop(key, None)
+        _carry_metadata(metadata, before)
         if subresource == "status":
             keep_status_only(resource, new, old)
         elif resource.custom is None:
@@ -494,6 +482,19 @@ class Registry:
             entry = self.store.delete(self.bucket(resource), entry)
         return Deleted(entry, gone=True)
 
+    def finalize_namespace(self, resource: Resource, entry: Entry) -> None:
+        """Let go of a namespace in which nothing is left."""
+        obj = self.decode(entry)
+        spec = obj.get("spec") or {}
+        left = [name for name in spec.get("finalizers") or () if name != "kubernetes"]
+        if left or obj["metadata"].get("finalizers"):
+            if left != spec.get("finalizers"):
+                obj["spec"] = {**spec, "finalizers": left} if left else {}
+                made = self.entry(resource, obj, self.store.revision + 1)
+                self.store.put(self.bucket(resource), made)
+            return
+        self.store.delete(self.bucket(resource), entry)
+
     def _delete_definition(
         self, resource: Resource, obj: Object, options: DeleteOptions
     ) -> Deleted:
@@ -524,7 +525,9 @@ class Registry:
             ordered |= {key: value for key, value in metadata.items() if key not in ordered}
         whole = {"metadata": ordered}
         whole |= {
-            key: value for key, value in obj.items() if key not in {"metadata", "kind", "apiVersion"}
+            key: value
+            for key, value in obj.items()
+            if key not in {"metadata", "kind", "apiVersion"}
         }
         return Entry(
             namespace=metadata.get("namespace", ""),
@@ -534,6 +537,8 @@ class Registry:
             labels=metadata.get("labels") or {},
             data=_encoder.encode(whole),
             fields=selectable_fields(resource, obj),
+            owners=tuple(each["uid"] for each in metadata.get("ownerReferences") or ()),
+            deleting=bool(metadata.get("deletionTimestamp")),
         )
 
 
@@ -542,6 +547,22 @@ def _carry(new: Object, old: Mapping[str, Any], key: str) -> None:
         new[key] = old[key]
     else:
         new.pop(key, None)
+
+
+def _carry_metadata(metadata: Object, before: Object) -> None:
+    metadata["resourceVersion"] = before["resourceVersion"]
+    metadata.pop("selfLink", None)
+    for key in ("uid", "creationTimestamp"):
+        if not metadata.get(key):
+            metadata[key] = before[key]
+    for key in ("deletionTimestamp", "deletionGracePeriodSeconds"):
+        if key in before and metadata.get(key) is None:
+            metadata[key] = before[key]
+    for key in ("namespace", "generation", "generateName"):
+        if key in before and (key != "generateName" or not metadata.get(key)):
+            metadata[key] = before[key]
+        elif key == "generation":
+            metadata.pop(key, None)
 
 
 def _carry_service(new: Object, old: Object) -> None:
@@ -565,7 +586,7 @@ def keep_status_only(resource: Resource, new: Object, old: Object) -> None:
         _carry(new, old, key)
     metadata, before = new["metadata"], old["metadata"]
     if resource.custom is not None:
-        kept = {key: value for key, value in before.items()}
+        kept = dict(before)
         managed = metadata.get("managedFields")
         if managed is not None:
             kept["managedFields"] = managed
@@ -581,10 +602,7 @@ def reset_fields(resource: Resource, subresource: str) -> tuple[tuple[str, ...],
     if subresource == "status":
         if resource.custom is not None:
             return (
-                *(
-                    (key,)
-                    for key in ("spec", "data")
-                ),
+                *((key,) for key in ("spec", "data")),
                 ("metadata", "labels"),
                 ("metadata", "annotations"),
                 ("metadata", "finalizers"),
@@ -608,14 +626,11 @@ def _empty_status(resource: Resource) -> Object:
 
 def _differ_beyond_time(before: list[Object], after: list[Object]) -> bool:
     def timeless(entries: list[Object]) -> list[Object]:
-        return [
-            {key: value for key, value in entry.items() if key != "time"} for entry in entries
-        ]
+        return [{key: value for key, value in entry.items() if key != "time"} for entry in entries]
 
     return before != after and sorted(map(str, timeless(before))) != sorted(
         map(str, timeless(after))
     )
-
 
 
 def _namespaces() -> Resource:

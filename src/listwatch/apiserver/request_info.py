@@ -78,7 +78,7 @@ def parse_request(method: str, raw_path: str, query: Query) -> RequestInfo:
     verb = (_OBJECT_VERBS if name else _COLLECTION_VERBS).get(method, "")
     if not name and method == "HEAD":
         verb = "list"
-    if verb == "list" and is_watch(query) or legacy:
+    if (verb == "list" and is_watch(query)) or legacy:
         verb = "watch"
     elif verb == "list":
         # a list that names one object by a field selector is authorized for that name
@@ -208,9 +208,7 @@ def _list_causes(options: ListOptions) -> list[refusal.Cause]:
                 )
             )
         if match not in {"Exact", "NotOlderThan"}:
-            causes.append(
-                refusal.not_supported(_MATCH, match, ["Exact", "NotOlderThan", ""])
-            )
+            causes.append(refusal.not_supported(_MATCH, match, ["Exact", "NotOlderThan", ""]))
         if match == "Exact" and options.resource_version == "0":
             causes.append(
                 refusal.forbidden_value(
@@ -220,9 +218,7 @@ def _list_causes(options: ListOptions) -> list[refusal.Cause]:
             )
     if options.send_initial is not None:
         causes.append(
-            refusal.forbidden_value(
-                "sendInitialEvents", "sendInitialEvents is forbidden for list"
-            )
+            refusal.forbidden_value("sendInitialEvents", "sendInitialEvents is forbidden for list")
         )
     return causes
 

@@ -93,7 +93,9 @@ class Resource:
         self.custom = custom
         #: turns objects from and to the form in which another version stores them
         self.convert: Converter | None = None
-        kind_json, version_json = (msgspec.json.encode(x).decode() for x in (kind, self.api_version))
+        kind_json, version_json = (
+            msgspec.json.encode(x).decode() for x in (kind, self.api_version)
+        )
         #: what stands before the stored bytes of an object, which lack kind and apiVersion
         self.object_prefix = (
             f'{{"kind":{kind_json},"apiVersion":{version_json},'

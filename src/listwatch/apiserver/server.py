@@ -9,22 +9,28 @@ from typing import Self
 
 import msgspec
 import yaml
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import BadHttpMethod
+from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.auth import BOOTSTRAP, Access
 from listwatch.apiserver.call import BODY_LIMIT, User
+from listwatch.apiserver.control import Control
+from listwatch.apiserver.controllers import Controllers
 from listwatch.apiserver.custom_resources import CustomResources
 from listwatch.apiserver.defaults import apply_defaults
+from listwatch.apiserver.faults import Faults
 from listwatch.apiserver.http import Api
+from listwatch.apiserver.journal import SQLiteJournal
 from listwatch.apiserver.negotiation import JSON
 from listwatch.apiserver.reading import Reader
 from listwatch.apiserver.registry import Registry, WriteContext
-from listwatch.apiserver.resources import ResourceTable
-from listwatch.apiserver.schema import facts
-from listwatch.apiserver.storage import Store, StoreStatistics
+from listwatch.apiserver.resources import Resource, ResourceTable
+from listwatch.apiserver.schema import ANY, facts
+from listwatch.apiserver.storage import Entry, Snapshot, Store, StoreStatistics
 from listwatch.apiserver.subresources import Subresources
 from listwatch.apiserver.writing import Writer
 from listwatch.clock import Clock
@@ -50,6 +56,7 @@ class APIServer:
         history_limit: how many changes at most are kept for watches and exact lists.
         seed: makes uids, generated names and time-outs the same in each run; None does not.
         backlog_limit: how many changes may wait for the slow client of a watch.
+        test_api: whether the paths below /-/ let clients control the server, for tests.
 
     Raises:
         ConfigError: at the start, the port is taken or the data can't be used.
@@ -67,6 +74,7 @@ class APIServer:
         history_limit: int = 100_000,
         seed: int | None = None,
         backlog_limit: int = 20_000,
+        test_api: bool = False,
     ) -> None:
         self.host = host
         self.port = port
@@ -83,6 +91,9 @@ class APIServer:
             backlog_limit=backlog_limit,
         )
         self._writer = Writer(self.registry, self._reader)
+        #: what is to go wrong, for tests
+        self.faults = Faults(self._clock, randomness)
+        self._snapshot: Snapshot | None = None
         self.access = Access(self.store, tokens=tokens)
         self._tokens = tokens
         self.api = Api(
@@ -92,11 +103,19 @@ class APIServer:
             self._writer,
             self.access,
             Subresources(self.registry, self._reader, self._writer, self.access),
+            self.faults,
         )
-        self.custom_resources = CustomResources(
-            self.table, self.registry, self.store, self._reader
-        )
+        if test_api:
+            self.api.extra_paths["/-/"] = Control(self).handle
+        self._journal = None if data is None else SQLiteJournal(data)
+        if self._journal is not None:
+            self._journal.load(self.store, self._entry)
+            self.store.journal = self._journal
+        self.custom_resources = CustomResources(self.table, self.registry, self.store, self._reader)
         self._runner: web.ServerRunner | None = None
+        self._controllers = (
+            Controllers(self.store, self.registry, self.table, self._clock) if controllers else None
+        )
         self._bootstrap()
 
     def _bootstrap(self) -> None:
@@ -118,6 +137,17 @@ class APIServer:
                 copied = msgspec.json.decode(msgspec.json.encode(facts_))
                 self.registry.create(resource, "", copied, context)
 
+    def _entry(self, bucket: str, data: bytes) -> Entry:
+        obj = msgspec.json.decode(data)
+        revision = int(obj["metadata"]["resourceVersion"])
+        for resource in self.table:
+            if resource.storage == bucket and resource.convert is None:
+                return self.registry.entry(resource, obj, revision)
+        # of a custom resource, whose definition is read later
+        group, _, name = bucket.partition("/")
+        plain = Resource(group, "", name, "", schema=ANY)
+        return self.registry.entry(plain, obj, revision)
+
     # -- life --------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -130,7 +160,7 @@ class APIServer:
             return
         server = _Server(
             self.api.handle,
-            request_factory=_make_request,  # type: ignore[arg-type] - aiohttp's own type is wider
+            request_factory=_make_request,
             handler_cancellation=True,
             access_log=None,
         )
@@ -148,12 +178,16 @@ class APIServer:
         self._runner = runner
         _, self.port, *_ = runner.addresses[0]
         self.api.address = f"{self.host}:{self.port}"
+        if self._controllers is not None:
+            self._controllers.start()
 
     async def stop(self) -> None:
         """Stop listening and end every watch cleanly; the objects stay."""
         runner, self._runner = self._runner, None
         if runner is None:
             return
+        if self._controllers is not None:
+            self._controllers.stop()
         for site in list(runner.sites):
             await site.stop()
         for stream in list(self._reader.streams):
@@ -185,6 +219,64 @@ class APIServer:
         traceback: TracebackType | None,
     ) -> None:
         await self.stop()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the data file; the server can't be started again. Harmless without one."""
+        if self._journal is not None:
+            self._journal.close()
+
+    # -- for tests ---------------------------------------------------------------------------
+
+    @property
+    def withhold_bookmarks(self) -> bool:
+        """Whether watches get no bookmarks but the one that ends the initial events."""
+        return self._reader.withhold_bookmarks
+
+    @withhold_bookmarks.setter
+    def withhold_bookmarks(self, on: bool) -> None:
+        self._reader.withhold_bookmarks = on
+        for stream in self._reader.streams:
+            stream.withhold_bookmarks = on
+
+    def send_bookmarks(self) -> None:
+        """Send a bookmark now to every watch that asked for them."""
+        for stream in self._reader.streams:
+            stream.send_bookmark()
+
+    def cut_watches(self) -> int:
+        """Break the connection of every watch; returns how many there were."""
+        streams = list(self._reader.streams)
+        for stream in streams:
+            stream.cut()
+        return len(streams)
+
+    def take_snapshot(self) -> int:
+        """Keep the present objects for `rewind`; returns their revision."""
+        self._snapshot = self.store.snapshot()
+        return self._snapshot.revision
+
+    def rewind(self) -> None:
+        """Go back to the snapshot, as a restore from a backup does: resource versions repeat.
+
+        Raises:
+            ValueError: no snapshot was taken, or a data file is in use.
+        """
+        if self._snapshot is None or self._journal is not None:
+            raise ValueError("a snapshot has to be taken before, and no data file be in use")
+        self.cut_watches()
+        revision, entries = self._snapshot
+        self.store.restore(revision, revision, entries)
+
+    def stale_replica(self, on: bool = True) -> None:  # noqa: FBT001, FBT002 - one word, one meaning
+        """Answer from now on as a replica that has fallen behind, or catch up.
+
+        Lists that need not be new are as of this moment, and watches get no changes; consistent
+        reads and writes go on.
+        """
+        self._reader.stale_at = self.store.revision if on else None
+        for stream in self._reader.streams:
+            stream.hold(on)
 
     # -- for its users -----------------------------------------------------------------------
 
@@ -256,17 +348,17 @@ class _Server(web.Server):
 
 
 def _make_request(
-    message: object,
-    payload: object,
-    protocol: object,
-    writer: object,
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: RequestHandler,
+    writer: AbstractStreamWriter,
     task: "asyncio.Task[None]",
 ) -> web.BaseRequest:
     return web.BaseRequest(
-        message,  # type: ignore[arg-type] - handed through from aiohttp to aiohttp
-        payload,  # type: ignore[arg-type] - as above
-        protocol,  # type: ignore[arg-type] - as above
-        writer,  # type: ignore[arg-type] - as above
+        message,
+        payload,
+        protocol,
+        writer,
         task,
         asyncio.get_running_loop(),
         client_max_size=BODY_LIMIT,

@@ -68,14 +68,16 @@ def _config_map(obj: Object) -> list[Cause]:
         for key in part:
             causes += _config_key(f"{field}[{key}]", key)
     causes += [
-        invalid_value(f"data[{key}]", key, f"duplicate of key present in binaryData")
+        invalid_value(f"data[{key}]", key, "duplicate of key present in binaryData")
         for key in data
         if key in binary
     ]
     size = sum(len(value.encode()) for value in data.values())
     size += sum(len(value) * 3 // 4 for value in binary.values())
     if size > 1 << 20:
-        causes.append(Cause("", "FieldValueTooLong", "Too long: may not be more than 1048576 bytes"))
+        causes.append(
+            Cause("", "FieldValueTooLong", "Too long: may not be more than 1048576 bytes")
+        )
     return causes
 
 
@@ -101,7 +103,9 @@ def _secret(obj: Object) -> list[Cause]:
     data = obj.get("data") or {}
     causes = [cause for key in data for cause in _config_key(f"data[{key}]", key)]
     causes += [
-        required(f"data[{key}]") for key in _SECRET_KEYS.get(obj.get("type", ""), ()) if key not in data
+        required(f"data[{key}]")
+        for key in _SECRET_KEYS.get(obj.get("type", ""), ())
+        if key not in data
     ]
     return causes
 
@@ -194,9 +198,16 @@ def _container(container: Object, path: str, names: set[str], volumes: set[str])
         causes.append(
             invalid_value(f"{path}.image", image, "must not have leading or trailing whitespace")
         )
-    causes += _enumeration(
-        container, path, "imagePullPolicy", ("Always", "IfNotPresent", "Never")
-    )
+    causes += _enumeration(container, path, "imagePullPolicy", ("Always", "IfNotPresent", "Never"))
+    causes += _ports(container, path)
+    causes += _environment(container, path)
+    causes += _mounts(container, path, volumes)
+    causes += _resources(container, path)
+    return causes
+
+
+def _ports(container: Object, path: str) -> list[Cause]:
+    causes: list[Cause] = []
     port_names: set[str] = set()
     for index, port in enumerate(container.get("ports") or ()):
         here = f"{path}.ports[{index}]"
@@ -212,6 +223,11 @@ def _container(container: Object, path: str, names: set[str], volumes: set[str])
         if port.get("hostPort"):
             causes += _port(f"{here}.hostPort", port["hostPort"])
         causes += _enumeration(port, here, "protocol", ("SCTP", "TCP", "UDP"))
+    return causes
+
+
+def _environment(container: Object, path: str) -> list[Cause]:
+    causes: list[Cause] = []
     for index, variable in enumerate(container.get("env") or ()):
         here = f"{path}.env[{index}]"
         if not variable.get("name"):
@@ -222,6 +238,11 @@ def _container(container: Object, path: str, names: set[str], volumes: set[str])
                     f"{here}.valueFrom", "", "may not be specified when `value` is not empty"
                 )
             )
+    return causes
+
+
+def _mounts(container: Object, path: str, volumes: set[str]) -> list[Cause]:
+    causes: list[Cause] = []
     paths: set[str] = set()
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         here = f"{path}.volumeMounts[{index}]"
@@ -237,6 +258,11 @@ def _container(container: Object, path: str, names: set[str], volumes: set[str])
         elif where in paths:
             causes.append(invalid_value(f"{here}.mountPath", where, "must be unique"))
         paths.add(where)
+    return causes
+
+
+def _resources(container: Object, path: str) -> list[Cause]:
+    causes: list[Cause] = []
     resources = container.get("resources") or {}
     limits = resources.get("limits") or {}
     for key, amount in (resources.get("requests") or {}).items():
@@ -252,7 +278,9 @@ def _container(container: Object, path: str, names: set[str], volumes: set[str])
 
 
 _SUFFIXES = {
-    **{suffix: 1024**power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
+    **{
+        suffix: 1024**power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+    },
     **{suffix: 10.0**power for suffix, power in zip("numkMGTPE", range(-9, 19, 3), strict=False)},
     "m": 1e-3,
     "k": 1e3,
@@ -269,7 +297,7 @@ def quantity(text: str) -> float:
     found = re.fullmatch(r"([-+\d.]+)([a-zA-Z]*)(.*)", str(text))
     if found is None:
         return 0.0
-    if found[3] or found[2] in {"e", "E"} and found[3]:
+    if found[3] or (found[2] in {"e", "E"} and found[3]):
         return float(text)
     return float(found[1]) * _SUFFIXES.get(found[2], 1)
 
@@ -314,9 +342,7 @@ def _selector(spec: Object, path: str, kind_labels: Mapping[str, str] | None) ->
     if selector is None:
         return [required(where)]
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
-        return [
-            invalid_value(where, selector, "empty selector is invalid for deployment")
-        ]
+        return [invalid_value(where, selector, "empty selector is invalid for deployment")]
     try:
         parsed = LabelSelector.from_dict(selector)
     except SelectorError as error:
@@ -335,9 +361,7 @@ def _selector(spec: Object, path: str, kind_labels: Mapping[str, str] | None) ->
 def _workload(obj: Object) -> list[Cause]:
     spec = obj.get("spec") or {}
     template = spec.get("template") or {}
-    causes = _not_negative(
-        spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit"
-    )
+    causes = _not_negative(spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit")
     causes += _selector(spec, "spec", (template.get("metadata") or {}).get("labels"))
     causes += pod_spec(template.get("spec") or {}, "spec.template.spec")
     policy = (template.get("spec") or {}).get("restartPolicy")
@@ -453,9 +477,7 @@ def _service(obj: Object) -> list[Cause]:
         causes += _enumeration(port, here, "protocol", ("SCTP", "TCP", "UDP"))
         key = (port.get("protocol"), value)
         if key in seen:
-            causes.append(
-                duplicate(here, {"protocol": port.get("protocol"), "port": value})
-            )
+            causes.append(duplicate(here, {"protocol": port.get("protocol"), "port": value}))
         seen.add(key)
     if kind == "ExternalName" and not spec.get("externalName"):
         causes.append(required("spec.externalName"))
@@ -464,13 +486,12 @@ def _service(obj: Object) -> list[Cause]:
 
 def _service_update(new: Object, old: Object) -> list[Cause]:
     after, before = new.get("spec") or {}, old.get("spec") or {}
-    if before.get("clusterIP") and "ExternalName" not in {after.get("type"), before.get("type")}:
-        if after.get("clusterIP") != before.get("clusterIP"):
-            return [
-                invalid_value(
-                    "spec.clusterIPs[0]", [after.get("clusterIP")], "may not change once set"
-                )
-            ]
+    kinds = {after.get("type"), before.get("type")}
+    address = before.get("clusterIP")
+    if address and "ExternalName" not in kinds and after.get("clusterIP") != address:
+        return [
+            invalid_value("spec.clusterIPs[0]", [after.get("clusterIP")], "may not change once set")
+        ]
     return []
 
 
@@ -479,9 +500,7 @@ def _lease(obj: Object) -> list[Cause]:
     causes = []
     seconds = spec.get("leaseDurationSeconds")
     if isinstance(seconds, int) and seconds <= 0:
-        causes.append(
-            invalid_value("spec.leaseDurationSeconds", seconds, "must be greater than 0")
-        )
+        causes.append(invalid_value("spec.leaseDurationSeconds", seconds, "must be greater than 0"))
     if spec.get("holderIdentity") == "":
         causes.append(invalid_value("spec.holderIdentity", "", "must not be empty"))
     causes += _not_negative(spec, "spec", "leaseTransitions")
@@ -509,7 +528,8 @@ def _new_event(obj: Object) -> list[Cause]:
     if not obj.get("eventTime"):
         causes.append(required("eventTime"))
     causes += [
-        required(key, "") for key in ("reportingController", "reportingInstance", "action", "reason")
+        required(key, "")
+        for key in ("reportingController", "reportingInstance", "action", "reason")
         if not obj.get(key)
     ]
     return causes

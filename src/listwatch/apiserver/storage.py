@@ -3,9 +3,9 @@
 import asyncio
 import bisect
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -16,7 +16,7 @@ class Entry(msgspec.Struct, frozen=True):
     """One state of one object.
 
     `data` is its JSON without kind and apiVersion, metadata first; `fields` are the values that
-    field selectors ask for beyond name and namespace.
+    field selectors ask for beyond name and namespace; `owners` are the uids of its owners.
     """
 
     namespace: str
@@ -26,6 +26,8 @@ class Entry(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     data: bytes
     fields: dict[str, str] = {}
+    owners: tuple[str, ...] = ()
+    deleting: bool = False
 
     @property
     def key(self) -> str:
@@ -102,6 +104,8 @@ class Bucket:
         self.listeners: dict[Listener, str] = {}
         #: raised by each change, so that what is derived from the bucket can be kept until then
         self.version = 0
+        #: the revision at which the resource began to be served: watches reach back no further
+        self.since_served = 0
 
     def current(self, namespace: str = "") -> list[Entry]:
         """Return the entries of a namespace, or all, in the order of their keys."""
@@ -136,6 +140,13 @@ class Bucket:
                 break
             newer.append(change)
         return reversed(newer)
+
+
+class Snapshot(NamedTuple):
+    """The objects of a store at one moment."""
+
+    revision: int
+    entries: Mapping[str, tuple[Entry, ...]]
 
 
 class StoreStatistics(msgspec.Struct, frozen=True):
@@ -175,6 +186,8 @@ class Store:
         #: the oldest revision that can be read
         self.compacted = 0
         self.journal = journal
+        #: told of every change, after it was made and before the listeners of its bucket
+        self.observers: list[Callable[[Bucket, Change], None]] = []
         self._clock = clock
         self._history_limit = history_limit
         self._history_seconds = history_seconds
@@ -234,9 +247,11 @@ class Store:
         while len(log) > self._history_limit or log[0][0] < now - self._history_seconds:
             _, oldest = log.popleft()
             self.compacted = oldest.history.popleft().revision
+        for observer in self.observers:
+            observer(bucket, change)
         namespace = change.entry.namespace
-        for listener, wanted in list(bucket.listeners.items()):
-            if not wanted or wanted == namespace:
+        for listener, only in list(bucket.listeners.items()):
+            if not only or only == namespace:
                 listener(change)
 
         if self._waiters:
@@ -281,17 +296,38 @@ class Store:
         if revision < self.compacted:
             raise CompactedError(self.compacted)
 
-    def restore(self, revision: int, compacted: int, entries: dict[str, list[Entry]]) -> None:
-        """Begin with what a journal has kept; only before anything was committed."""
-        if self._log:
-            raise ValueError("this store is in use")
+    def restore(
+        self,
+        revision: int,
+        compacted: int,
+        entries: Mapping[str, Iterable[Entry]],
+        history: Iterable[tuple[str, Change]] = (),
+    ) -> None:
+        """Take over a state from a journal or a snapshot, in place of the present one.
+
+        Nobody is told: who follows the store has to be cut off by the caller.
+        """
         self.revision = revision
-        # the history is not kept: watches begin anew after a restart
-        self.compacted = max(compacted, revision)
+        self.compacted = compacted
+        self._log.clear()
+        for bucket in self._buckets.values():
+            bucket.entries, bucket.keys = {}, []
+            bucket.history.clear()
+            bucket.version += 1
         for name, found in entries.items():
             bucket = self.bucket(name)
             bucket.entries = {entry.key: entry for entry in found}
             bucket.keys = sorted(bucket.entries)
+        now = self._clock.now()
+        for name, change in history:
+            bucket = self.bucket(name)
+            bucket.history.append(change)
+            self._log.append((now, bucket))
+
+    def snapshot(self) -> Snapshot:
+        """Return the present objects, for `restore`."""
+        entries = {name: tuple(bucket.current()) for name, bucket in self._buckets.items()}
+        return Snapshot(self.revision, entries)
 
     def statistics(self) -> StoreStatistics:
         """Return the figures of this moment."""

@@ -54,7 +54,9 @@ def build(raw: Raw) -> Schema:
             schema.item = ANY
         else:
             schema.form = Form.STRUCT
-            schema.fields = {key: build(each) for key, each in (raw.get("properties") or {}).items()}
+            schema.fields = {
+                key: build(each) for key, each in (raw.get("properties") or {}).items()
+            }
             schema.required = frozenset(raw.get("required") or ())
             if schema.embedded:
                 schema.fields["apiVersion"] = schema.fields["kind"] = Schema(Form.STRING, "string")
@@ -105,17 +107,21 @@ def apply_schema_defaults(value: Any, schema: Schema) -> None:
                     key not in value or (value[key] is None and not field.extra.get("nullable"))
                 ):
                     value[key] = copy.deepcopy(field.extra["default"])
-                elif key in value and value[key] is None and field.extra:
-                    if not field.extra.get("nullable"):
-                        del value[key]
-                        continue
+                elif (
+                    key in value
+                    and value[key] is None
+                    and field.extra
+                    and not field.extra.get("nullable")
+                ):
+                    del value[key]
+                    continue
                 if key in value:
                     apply_schema_defaults(value[key], field)
         elif schema.form is Form.MAP and schema.item is not None:
             for key in list(value):
-                if value[key] is None and not schema.item.extra.get("nullable"):
-                    if "default" in schema.item.extra:
-                        value[key] = copy.deepcopy(schema.item.extra["default"])
+                extra = schema.item.extra
+                if value[key] is None and not extra.get("nullable") and "default" in extra:
+                    value[key] = copy.deepcopy(schema.item.extra["default"])
                 apply_schema_defaults(value[key], schema.item)
     elif isinstance(value, list) and schema.form is Form.LIST and schema.item is not None:
         for each in value:
@@ -192,6 +198,8 @@ def validate(value: Any, raw: Raw, field: str = "", said: str | None = None) -> 
     """Return the rules of a schema that a value breaks.
 
     Args:
+        value: any JSON value.
+        raw: the schema.
         field: the path of the value in the causes.
         said: the path of the value in their messages; the same where None.
     """
@@ -200,7 +208,7 @@ def validate(value: Any, raw: Raw, field: str = "", said: str | None = None) -> 
     kind = type_name(value)
     if value is None and raw.get("nullable"):
         return []
-    causes += _type(value, kind, raw, field, path)
+    causes += _type(kind, raw, field, path)
     causes += _enumeration(value, raw, field)
     if isinstance(value, str):
         causes += _string(value, raw, field, path)
@@ -218,7 +226,7 @@ def _shown(path: str) -> str:
     return f"{path} in body"
 
 
-def _type(value: Any, kind: str, raw: Raw, field: str, path: str) -> list[Cause]:
+def _type(kind: str, raw: Raw, field: str, path: str) -> list[Cause]:
     wanted = raw.get("type")
     if raw.get("x-kubernetes-int-or-string"):
         allowed, shown = {"integer", "string"}, "integer,string"
@@ -344,7 +352,9 @@ def _list_keys(value: list[Any], raw: Raw, field: str) -> list[Cause]:
     seen: list[Any] = []
     for index, each in enumerate(value):
         if kind == "map" and isinstance(each, dict):
-            key: Any = {name: each.get(name) for name in raw.get("x-kubernetes-list-map-keys") or ()}
+            key: Any = {
+                name: each.get(name) for name in raw.get("x-kubernetes-list-map-keys") or ()
+            }
         elif kind == "set":
             key = each
         else:
@@ -413,7 +423,5 @@ def _combined(value: Any, raw: Raw, field: str, path: str) -> list[Cause]:
             )
     other = raw.get("not")
     if other and not validate(value, other, field, path):
-        causes.append(
-            invalid_value(field, "", f'"{path}" must not validate the schema (not)')
-        )
+        causes.append(invalid_value(field, "", f'"{path}" must not validate the schema (not)'))
     return causes

@@ -29,9 +29,7 @@ _AUTHORIZATION = "authorization.k8s.io"
 class Subresources:
     """Finds the handler of a subresource or review. For one event loop."""
 
-    def __init__(
-        self, registry: Registry, reader: Reader, writer: Writer, access: Access
-    ) -> None:
+    def __init__(self, registry: Registry, reader: Reader, writer: Writer, access: Access) -> None:
         self._registry = registry
         self._reader = reader
         self._writer = writer
@@ -67,9 +65,7 @@ class Subresources:
             return self._bind
         if name == "eviction":
             return self._evict
-        raise refusal.bad_request(
-            f"the subresource {name} needs a node, and this server has none"
-        )
+        raise refusal.bad_request(f"the subresource {name} needs a node, and this server has none")
 
     def _part_handler(self, name: str, verb: str) -> Handler:
         async def update(call: Call, resource: Resource) -> web.StreamResponse:
@@ -206,7 +202,7 @@ class Subresources:
         decoded = decode_body(await call.body(), call.header("Content-Type"), resource)
         finalizers = (decoded.obj.get("spec") or {}).get("finalizers") or []
 
-        def produce(old: Object | None, entry: Entry | None) -> Object:
+        def produce(old: Object | None, _: Entry | None) -> Object:
             assert old is not None  # noqa: S101 - update refuses a missing object before
             spec = old.setdefault("spec", {})
             if finalizers:
@@ -229,7 +225,7 @@ class Subresources:
         node = (decoded.obj.get("target") or {}).get("name", "")
         name = call.info.name
 
-        def produce(old: Object | None, entry: Entry | None) -> Object:
+        def produce(old: Object | None, _: Entry | None) -> Object:
             assert old is not None  # noqa: S101 - update refuses a missing object before
             spec = old.setdefault("spec", {})
             if spec.get("nodeName"):
@@ -237,9 +233,7 @@ class Subresources:
                     resource, name, f'pod {name} is already assigned to node "{spec["nodeName"]}"'
                 )
             if not node:
-                raise refusal.invalid(
-                    "Binding", "", name, [refusal.required("target.name")]
-                )
+                raise refusal.invalid("Binding", "", name, [refusal.required("target.name")])
             spec["nodeName"] = node
             conditions = old.setdefault("status", {}).setdefault("conditions", [])
             conditions[:] = [each for each in conditions if each.get("type") != "PodScheduled"]
@@ -253,11 +247,15 @@ class Subresources:
             )
             return old
 
-        self._registry.update(
-            resource, call.namespace, name, produce, context, is_put=False
-        )
+        self._registry.update(resource, call.namespace, name, produce, context, is_put=False)
         return call.answer_value(
-            {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201},
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "metadata": {},
+                "status": "Success",
+                "code": 201,
+            },
             status=201,
         )
 
@@ -266,7 +264,13 @@ class Subresources:
         options = self._writer.delete_options(call, resource, b"")
         self._registry.delete(resource, call.namespace, call.info.name, options)
         return call.answer_value(
-            {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201},
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "metadata": {},
+                "status": "Success",
+                "code": 201,
+            },
             status=201,
         )
 
@@ -318,7 +322,7 @@ class Subresources:
     def _self_review(self, call: Call, _: Object) -> Object:
         return {"userInfo": self._user_info(call.user)}
 
-    def _token_review(self, call: Call, spec: Object) -> Object:
+    def _token_review(self, _: Call, spec: Object) -> Object:
         user = self._access.by_token(spec.get("token", ""))
         if user is None:
             return {"user": {}, "error": "[invalid bearer token, unknown]"}
@@ -351,7 +355,7 @@ class Subresources:
     def _self_access(self, call: Call, spec: Object) -> Object:
         return self._decision(call.user, spec)
 
-    def _subject_access(self, call: Call, spec: Object) -> Object:
+    def _subject_access(self, _: Call, spec: Object) -> Object:
         user = User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""))
         return self._decision(user, spec)
 

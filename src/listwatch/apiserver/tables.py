@@ -195,10 +195,8 @@ def age(timestamp: str | None, now: float) -> str:
 def duration(seconds: float) -> str:
     """Return a duration as `apimachinery/pkg/util/duration` writes it for people."""
     whole = int(seconds)
-    if whole < -1:
-        return "<invalid>"
     if whole < 0:
-        return "0s"
+        return "0s" if whole == -1 else "<invalid>"
     minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
     if whole < 120:
         return f"{whole}s"
@@ -223,9 +221,7 @@ def duration(seconds: float) -> str:
     return f"{years}y"
 
 
-def column_value(
-    obj: Object, get: Callable[[Object], Any], kind: str, now: float
-) -> Any:
+def column_value(obj: Object, get: Callable[[Object], Any], kind: str, now: float) -> Any:
     """Return the cell of a custom column; null where nothing is found."""
     value = get(obj)
     if value is None:

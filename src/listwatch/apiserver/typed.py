@@ -7,7 +7,7 @@ of Go's JSON decoder where a value has the wrong type.
 import base64
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -82,9 +82,7 @@ _KEPT_EMPTY: Mapping[str, frozenset[str]] = {
 }
 
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([eE][+-]?\d+|[KMGTPE]i|[numkMGTPE]|)")
-_TIME = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII
-)
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def _json_word(value: object) -> str:
@@ -195,9 +193,7 @@ class Conversion:
             elif form is Form.LIST or form is Form.MAP:
                 keep = False
             elif form is Form.BOOLEAN or form is Form.INTEGER:
-                keep = not (
-                    key in _PLAIN_SCALARS or (in_status and key not in _POINTER_STATUS)
-                )
+                keep = not (key in _PLAIN_SCALARS or (in_status and key not in _POINTER_STATUS))
             else:
                 keep = made is not None
             if keep:
@@ -206,32 +202,24 @@ class Conversion:
 
     def _scalar(self, value: Any, schema: Schema, struct: str, path: str) -> Any:
         form = schema.form
-        if form is Form.INTEGER:
-            if isinstance(value, int) and not isinstance(value, bool):
-                bits = 31 if schema.go_type == "int32" else 63
-                if -(1 << bits) <= value < 1 << bits:
-                    return value
-                raise WrongTypeError(
-                    f"json: cannot unmarshal number {value} into Go struct field "
-                    f"{struct}.{path} of type {schema.go_type}"
-                )
-        elif form is Form.BOOLEAN:
-            if isinstance(value, bool):
+        if isinstance(value, bool):
+            if form is Form.BOOLEAN:
                 return value
-        elif form is Form.NUMBER:
-            if isinstance(value, int | float) and not isinstance(value, bool):
+        elif form is Form.INTEGER and isinstance(value, int):
+            bits = 31 if schema.go_type == "int32" else 63
+            if -(1 << bits) <= value < 1 << bits:
                 return value
-        elif form is Form.INT_OR_STRING:
-            if isinstance(value, int | str) and not isinstance(value, bool):
+            raise WrongTypeError(
+                f"json: cannot unmarshal number {value} into Go struct field "
+                f"{struct}.{path} of type {schema.go_type}"
+            )
+        elif isinstance(value, int | float):
+            if form is Form.NUMBER or (form is Form.INT_OR_STRING and isinstance(value, int)):
                 return value
-        elif form is Form.QUANTITY:
-            if isinstance(value, str | int | float) and not isinstance(value, bool):
+            if form is Form.QUANTITY:
                 return canonical_quantity(value)
-        elif form is Form.BYTES:
-            if isinstance(value, str):
-                return _checked_base64(value)
-        elif isinstance(value, str):
-            return canonical_time(value, micro=form is Form.MICRO_TIME)
+        elif isinstance(value, str) and form in _FROM_STRING:
+            return _FROM_STRING[form](value)
         raise self._fail(value, schema, struct, path)
 
 
@@ -351,3 +339,12 @@ def canonical_quantity(value: str | float) -> str:
             return f"{int(scaled)}{_DECIMAL[power]}"
     nano = number.scaleb(9).to_integral_value(rounding="ROUND_UP")
     return f"{int(nano)}n"
+
+
+_FROM_STRING: Mapping[Form, Callable[[str], str | None]] = {
+    Form.INT_OR_STRING: str,
+    Form.QUANTITY: canonical_quantity,
+    Form.BYTES: _checked_base64,
+    Form.TIME: lambda text: canonical_time(text, micro=False),
+    Form.MICRO_TIME: lambda text: canonical_time(text, micro=True),
+}

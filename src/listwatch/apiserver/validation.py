@@ -77,9 +77,7 @@ def _generation(metadata: Object) -> list[Cause]:
     generation = metadata.get("generation")
     if isinstance(generation, int) and generation < 0:
         return [
-            invalid_value(
-                "metadata.generation", generation, "must be greater than or equal to 0"
-            )
+            invalid_value("metadata.generation", generation, "must be greater than or equal to 0")
         ]
     return []
 
@@ -119,9 +117,11 @@ def _owners(references: list[Object] | None) -> list[Cause]:
         version = reference.get("apiVersion", "")
         if not version:
             causes.append(invalid_value(f"{path}.apiVersion", "", "version must not be empty"))
-        for key in ("kind", "name", "uid"):
-            if not reference.get(key):
-                causes.append(invalid_value(f"{path}.{key}", "", "must not be empty"))
+        causes += [
+            invalid_value(f"{path}.{key}", "", "must not be empty")
+            for key in ("kind", "name", "uid")
+            if not reference.get(key)
+        ]
         if reference.get("controller"):
             controllers.append(f"{reference.get('kind', '')}/{reference.get('name', '')}")
     if len(controllers) > 1:
@@ -156,7 +156,9 @@ def _finalizers(resource: Resource, finalizers: list[str] | None) -> list[Cause]
     path = "metadata.finalizers"
     causes = []
     for finalizer in finalizers or ():
-        causes += [invalid_value(path, finalizer, why) for why in qualified_name_problems(finalizer)]
+        causes += [
+            invalid_value(path, finalizer, why) for why in qualified_name_problems(finalizer)
+        ]
     found = set(finalizers or ())
     if {"orphan", "foregroundDeletion"} <= found:
         causes.append(
@@ -187,7 +189,9 @@ def validate_metadata_update(resource: Resource, new: Object, old: Object) -> li
     causes += _owners(new.get("ownerReferences"))
     if new.get("finalizers") != old.get("finalizers"):
         causes += _finalizers(resource, new.get("finalizers"))
-    added = [item for item in new.get("finalizers") or () if item not in (old.get("finalizers") or ())]
+    added = [
+        item for item in new.get("finalizers") or () if item not in (old.get("finalizers") or ())
+    ]
     if old.get("deletionTimestamp") and added:
         shown = ", ".join(f'"{item}"' for item in sorted(added))
         causes.append(
@@ -206,9 +210,7 @@ def validate_metadata_update(resource: Resource, new: Object, old: Object) -> li
         "deletionGracePeriodSeconds",
     ):
         if new.get(key) != old.get(key):
-            causes.append(
-                invalid_value(f"metadata.{key}", new.get(key), "field is immutable")
-            )
+            causes.append(invalid_value(f"metadata.{key}", new.get(key), "field is immutable"))
     # the server checks metadata once for every kind and once more in each kind's own rules
     return causes + causes
 

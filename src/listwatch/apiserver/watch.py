@@ -3,11 +3,13 @@
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import refusal
+from listwatch.apiserver.faults import Fault, TamperedTransport
 from listwatch.apiserver.negotiation import chunk
 from listwatch.apiserver.storage import Bucket, Change, ChangeType, CompactedError, Entry, Store
 from listwatch.clock import Clock, Timer
@@ -67,6 +69,15 @@ class Filter:
         return None
 
 
+class _Transport(Protocol):
+    """What of a connection a watch needs."""
+
+    def write(self, data: bytes) -> None: ...
+    def get_write_buffer_size(self) -> int: ...
+    def is_closing(self) -> bool: ...
+    def abort(self) -> None: ...
+
+
 FrameMaker = Callable[[str, Entry], bytes]
 
 
@@ -92,7 +103,15 @@ class FrameCache:
 class WatchOptions:
     """What one watch asks for, in the terms of the store."""
 
-    __slots__ = ("bookmarks", "filter", "initial", "initial_bookmark", "namespace", "since", "timeout")
+    __slots__ = (
+        "bookmarks",
+        "filter",
+        "initial",
+        "initial_bookmark",
+        "namespace",
+        "since",
+        "timeout",
+    )
 
     def __init__(
         self,
@@ -156,7 +175,10 @@ class WatchStream:
         self._seen = 0
         self._stopped = False
         self._wake = asyncio.Event()
-        self._transport: asyncio.WriteTransport | None = None
+        self._transport: _Transport | None = None
+        self._held = False
+        #: what is to go wrong with the stream, for tests
+        self.fault: Fault | None = None
         self.withhold_bookmarks = False
         #: what is wrong with the watch, told in the stream
         self.refused: StatusError | None = None
@@ -166,10 +188,30 @@ class WatchStream:
         self._stopped = True
         self._wake.set()
 
+    def cut(self) -> None:
+        """End the stream in the middle, as a broken connection does."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def hold(self, on: bool) -> None:  # noqa: FBT001 - one word, one meaning
+        """Keep changes back, as a server that has fallen behind, or let them go."""
+        self._held = on
+        self._wake.set()
+
+    def send_bookmark(self) -> None:
+        """Send a bookmark now, unless changes wait before it."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or not self._options.bookmarks:
+            return
+        if not self._backlog and not self._held and self._direct:
+            revision = max(self._seen, self._store.revision)
+            transport.write(chunk(self._bookmark(revision, False)))
+
     def _on_change(self, change: Change) -> None:
         transport = self._transport
         if (
             self._direct
+            and not self._held
             and not self._backlog
             and transport is not None
             and transport.get_write_buffer_size() < _HIGH_WATER
@@ -184,7 +226,7 @@ class WatchStream:
                 transport.abort()
         self._wake.set()
 
-    def _write(self, change: Change, transport: asyncio.WriteTransport) -> None:
+    def _write(self, change: Change, transport: _Transport) -> None:
         if change.revision <= self._seen:
             return
         self._seen = change.revision
@@ -205,11 +247,15 @@ class WatchStream:
         if options.initial:
             self._seen = store.revision
             initial = [
-                entry for entry in bucket.current(options.namespace) if options.filter.matches(entry)
+                entry
+                for entry in bucket.current(options.namespace)
+                if options.filter.matches(entry)
             ]
         elif options.since is not None:
             try:
                 store.check_readable(options.since)
+                if options.since < bucket.since_served:
+                    raise CompactedError(bucket.since_served)  # noqa: TRY301 - told as that one
             except CompactedError as error:
                 self.refused = _too_old(bucket, options.since, error.revision)
             else:
@@ -224,29 +270,20 @@ class WatchStream:
         try:
             await response.prepare(request)
             transport = request.transport
-            if transport is None or not isinstance(transport, asyncio.WriteTransport):
-                return
-            self._transport = transport
+            if not isinstance(transport, asyncio.WriteTransport):
+                return  # the client is gone already
+            self._transport = way = self._way(transport)
             if self.refused is not None:
                 await response.write(error_frame(self.refused))
                 await response.write_eof()
                 return
-            await self._send_first(response, transport, initial, replay)
+            await self._send_first(response, way, initial, replay)
             del initial, replay
             timers.append(self._clock.call_later(options.timeout, self.stop))
             if options.bookmarks:
                 self._plan_bookmarks(timers)
             self._direct = True
-            while not self._stopped:
-                self._wake.clear()
-                while self._backlog and not self._stopped:
-                    await _drained(response)
-                    if transport.is_closing():
-                        return
-                    while self._backlog and transport.get_write_buffer_size() < _HIGH_WATER:
-                        self._write(self._backlog.popleft(), transport)
-                if not self._stopped:
-                    await self._wake.wait()
+            await self._follow(response, way)
             if not transport.is_closing():
                 await response.write_eof()
         finally:
@@ -255,18 +292,37 @@ class WatchStream:
             for timer in timers:
                 timer.cancel()
 
+    def _way(self, transport: asyncio.WriteTransport) -> _Transport:
+        return transport if self.fault is None else TamperedTransport(transport, self.fault)
+
+    async def _follow(self, response: web.StreamResponse, transport: _Transport) -> None:
+        """Write what waits whenever the client has read enough, until the end."""
+        while not self._stopped:
+            self._wake.clear()
+            if self._backlog and not self._held:
+                await _drained(response)
+                if transport.is_closing():
+                    return
+                while self._backlog and transport.get_write_buffer_size() < _HIGH_WATER:
+                    self._write(self._backlog.popleft(), transport)
+                if self._backlog:
+                    continue
+            await self._wake.wait()
+
     async def _send_first(
         self,
         response: web.StreamResponse,
-        transport: asyncio.WriteTransport,
+        transport: _Transport,
         initial: list[Entry],
         replay: list[Change],
     ) -> None:
         revision = self._seen
         for entry in initial:
-            await response.write(self._make(ChangeType.ADDED.value, entry))
+            transport.write(chunk(self._make(ChangeType.ADDED.value, entry)))
+            if transport.get_write_buffer_size() > _HIGH_WATER:
+                await _drained(response)
         if self._options.initial_bookmark:
-            await response.write(self._bookmark(revision, True))
+            transport.write(chunk(self._bookmark(revision, True)))
         for change in replay:
             self._write(change, transport)
             if transport.get_write_buffer_size() > _HIGH_WATER:
@@ -278,12 +334,8 @@ class WatchStream:
         step = 60.0 if left > 62.0 else left - 2.0
 
         def send(remaining: float) -> None:
-            transport = self._transport
-            if transport is None or transport.is_closing():
-                return
-            if not self._backlog and not self.withhold_bookmarks:
-                revision = max(self._seen, self._store.revision)
-                transport.write(chunk(self._bookmark(revision, False)))
+            if not self.withhold_bookmarks:
+                self.send_bookmark()
             again = 60.0 if remaining > 62.0 else remaining - 2.0
             if again > 0:
                 timers[-1] = self._clock.call_later(again, send, remaining - again)

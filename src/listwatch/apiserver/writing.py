@@ -28,10 +28,11 @@ from listwatch.apiserver.patch import (
 )
 from listwatch.apiserver.reading import Reader, check_fields, converted
 from listwatch.apiserver.refusal import Cause
-from listwatch.apiserver.registry import DeleteOptions, Deleted, Registry, WriteContext
+from listwatch.apiserver.registry import Deleted, DeleteOptions, Registry, WriteContext
 from listwatch.apiserver.request_info import parse_list_options
 from listwatch.apiserver.resources import Resource
 from listwatch.apiserver.storage import Entry
+from listwatch.errors import BadRequestError, InvalidError, RequestEntityTooLargeError
 
 Object = dict[str, Any]
 
@@ -58,7 +59,7 @@ class Writer:
     # -- options -----------------------------------------------------------------------------
 
     def context(self, call: Call, kind: str, subresource: str = "") -> WriteContext:
-        """Read and check the options of a write, of the kind CreateOptions, UpdateOptions …"""
+        """Read and check the options of a write, such as CreateOptions, from the query."""
         causes: list[Cause] = []
         dry_run = call.query.get("dryRun") or []
         if dry_run and dry_run != ["All"]:
@@ -89,9 +90,7 @@ class Writer:
             causes = self._patch_causes(call, manager) + causes
         if causes:
             raise refusal.invalid(kind, "meta.k8s.io", "", causes)
-        return WriteContext(
-            manager=call.manager, dry_run=bool(dry_run), subresource=subresource
-        )
+        return WriteContext(manager=call.manager, dry_run=bool(dry_run), subresource=subresource)
 
     @staticmethod
     def _patch_causes(call: Call, manager: str) -> list[Cause]:
@@ -99,9 +98,7 @@ class Writer:
         if is_apply and not manager:
             return [refusal.required("fieldManager", "is required for apply patch")]
         if not is_apply and "force" in call.query:
-            return [
-                refusal.forbidden_value("force", "may not be specified for non-apply patch")
-            ]
+            return [refusal.forbidden_value("force", "may not be specified for non-apply patch")]
         return []
 
     @staticmethod
@@ -200,9 +197,7 @@ class Writer:
             context,
             is_put=True,
         )
-        return self._reader.answer_entry(
-            call, resource, entry, status=201 if created else 200
-        )
+        return self._reader.answer_entry(call, resource, entry, status=201 if created else 200)
 
     # -- patch -------------------------------------------------------------------------------
 
@@ -252,7 +247,7 @@ class Writer:
             raise _failed_patch()
         try:
             decoded = decode_value(patched, resource)
-        except refusal.BadRequestError as error:
+        except BadRequestError as error:
             marker = f"cannot be handled as a {resource.kind}: "
             if resource.custom is None and marker in error.message:
                 why = error.message.partition(marker)[2]
@@ -358,11 +353,9 @@ class Writer:
                 f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: {error}'
             ) from None
         if options.kind not in {None, "", "DeleteOptions"}:
-            raise refusal.bad_request(f"decoded object cannot be converted to DeleteOptions")
+            raise refusal.bad_request("decoded object cannot be converted to DeleteOptions")
         return {
-            key: found
-            for key, found in msgspec.to_builtins(options).items()
-            if found is not None
+            key: found for key, found in msgspec.to_builtins(options).items() if found is not None
         }
 
     async def delete(self, call: Call, resource: Resource) -> web.Response:
@@ -456,7 +449,7 @@ def read_patch(data: bytes, media_type: str) -> Any:
                 "[]handlers.jsonPatchOp"
             )
         if len(patch) > OPERATIONS_LIMIT:
-            raise refusal.RequestEntityTooLargeError(
+            raise RequestEntityTooLargeError(
                 "The allowed maximum operations in a JSON patch is "
                 f"{OPERATIONS_LIMIT}, got {len(patch)}"
             )
@@ -495,7 +488,7 @@ def apply_patch(whole: Mapping[str, Any], patch: Any, media_type: str, schema: A
 
 
 def _failed_patch() -> Exception:
-    error = refusal.InvalidError("the server rejected our request due to an error in our request")
+    error = InvalidError("the server rejected our request due to an error in our request")
     error.details = refusal.EMPTY_DETAILS
     return error
 

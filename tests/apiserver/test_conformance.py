@@ -1,0 +1,35 @@
+"""The server behaves as a real one was recorded to behave."""
+
+import asyncio
+import sys
+
+import pytest
+
+from conformance_replay import TOKENS, replay, scenarios
+from listwatch.apiserver import APIServer
+from listwatch.apiserver.auth import read_tokens
+
+pytestmark = pytest.mark.timeout(240)
+
+_CHOSEN = scenarios()
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, str]:
+    """Replay all scenarios at once on one server; each test then looks at its own."""
+
+    async def run() -> dict[str, str]:
+        server = APIServer(tokens=read_tokens(TOKENS, "tokens"), controllers=False, test_api=True)
+        async with server:
+            return await asyncio.to_thread(replay, server.url, _CHOSEN)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", list(_CHOSEN))
+def test_a_recorded_scenario_passes(name: str, results: dict[str, str]) -> None:
+    assert not results[name], results[name]
+
+
+def test_all_recordings_are_replayed() -> None:
+    assert len(_CHOSEN) == 146, sys.path

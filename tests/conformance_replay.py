@@ -1,0 +1,97 @@
+"""Replays the recorded scenarios on a server, many at a time."""
+
+import argparse
+import fnmatch
+import gc
+import importlib.util
+import json
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).resolve().parent / "data" / "conformance"
+FEATURES = (
+    "anonymous",
+    "rbac",
+    "impersonation",
+    "reviews",
+    "protobuf",
+    "validation",
+    "crd-validation",
+    "apply-core",
+    "garbage-collection",
+    "pod-grace",
+    "binding",
+    "legacy-watch",
+    "no-namespace-controller",
+)
+TOKENS = 'admin-token,admin,1,"system:masters"\nalice-token,alice,2,"devs,staff"\n'
+
+
+def runner_module() -> ModuleType:
+    """Load the recorded runner, which is no package."""
+    spec = importlib.util.spec_from_file_location("conformance_run", FOLDER / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def scenarios(pattern: str = "*") -> dict[str, dict[str, Any]]:
+    """Return the scenarios whose `file/id` matches, by that name."""
+    found = {}
+    for path in sorted((FOLDER / "scenarios").glob("*.yaml")):
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        document = yaml.load(path.read_bytes(), loader)  # noqa: S506 - a safe loader, in C
+        for scenario in document["scenarios"]:
+            name = f"{path.stem}/{scenario['id']}"
+            if fnmatch.fnmatch(name, pattern):
+                found[name] = scenario
+    return found
+
+
+def replay(url: str, chosen: dict[str, dict[str, Any]], workers: int = 24) -> dict[str, str]:
+    """Replay scenarios on the server at a URL; returns what differed, "" for nothing."""
+    module = runner_module()
+    options = argparse.Namespace(
+        base_url=url,
+        token="admin-token",
+        user2_token="alice-token",
+        ca=None,
+        insecure=False,
+        have=list(FEATURES),
+        skip=None,
+        etcd=None,
+        compact_url=f"{url}/-/compact",
+        compact_cmd=None,
+        var=None,
+        time_scale=3.0,
+        keep_going=False,
+        debug=False,
+    )
+
+    def run(item: tuple[str, dict[str, Any]]) -> tuple[str, str]:
+        name, scenario = item
+        try:
+            differences = module.Runner(options).scenario(scenario)[0]
+        except module.Skip as skipped:
+            return name, f"left out for want of {skipped}"
+        return name, "\n".join(json.dumps(each) for each in differences)
+
+    # the long ones first, so that none of them is left alone at the end
+    ordered = sorted(chosen.items(), key=lambda item: "timeoutSeconds" not in str(item[1]))
+    # a compaction ends what others rely on, so those that ask for one come after all others
+    compacting = [item for item in ordered if "'action': 'compact'" in str(item[1])]
+    others = [item for item in ordered if item not in compacting]
+    with warnings.catch_warnings():
+        # the runner leaves its sockets to the garbage collector
+        warnings.simplefilter("ignore", ResourceWarning)
+        with ThreadPoolExecutor(workers) as pool:
+            results = dict(pool.map(run, others)) | dict(pool.map(run, compacting))
+        gc.collect()
+    return results
