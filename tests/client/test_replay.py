@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import json
-import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from listwatch.cache.frames import ListFrames, WatchFrames
 from listwatch.cache.list_watch import (
     BOOKMARK,
     ERROR,
@@ -20,6 +18,7 @@ from listwatch.cache.list_watch import (
     WatchEvent,
     WatchOptions,
 )
+from listwatch.client import connections
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.client.discovery import Resource
@@ -61,19 +60,10 @@ def load(name: str) -> Capture:
     return Capture.load(WIRE, name)
 
 
-def body_of(capture: Capture) -> bytes:
-    """Return the body of a recording, taken from its frames by the book (RFC 9112)."""
-    head, _, rest = capture.response.partition(b"\r\n\r\n")
-    if b"transfer-encoding: chunked" not in head.lower():
-        return rest
-    body = b""
-    while rest:
-        size, _, rest = rest.partition(b"\r\n")
-        if int(size, 16) == 0:
-            break
-        body += rest[: int(size, 16)]
-        rest = rest[int(size, 16) + 2 :]
-    return body
+@pytest.fixture(params=["httptools", "aiohttp"], autouse=True)
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists and watches come by either transport."""
+    monkeypatch.setattr(connections, "_HAS_TRANSPORT", request.param == "httptools")
 
 
 async def replay(capture: Capture, read: Read) -> Any:
@@ -250,7 +240,7 @@ async def test_a_list_is_what_its_body_says(name: str) -> None:
         return await client.list_watch(resource, "shop").list(ListOptions(decode=whole))
 
     answer = await replay(capture, read)
-    body = body_of(capture)
+    body = capture.body()
     body = gzip.decompress(body) if name == "list-pods-gzip" else body
     expected = json.loads(body)
     assert [json.loads(obj.raw) for obj in answer.items] == expected["items"]
@@ -268,7 +258,7 @@ async def test_a_list_is_what_its_body_says(name: str) -> None:
 async def test_a_watch_is_what_its_body_says(name: str) -> None:
     resource, types, has_end = WATCHES[name]
     capture = load(name)
-    expected = [json.loads(line) for line in body_of(capture).splitlines()]
+    expected = [json.loads(line) for line in capture.body().splitlines()]
     assert [event["type"] for event in expected] == types
     events: list[WatchEvent] = []
 
@@ -317,7 +307,7 @@ async def test_a_table_is_no_list_and_no_object(name: str) -> None:
         with pytest.raises(FrameError, match="no list but Table"):
             await replay(capture, list_pods)
         return
-    lines = body_of(capture).splitlines()
+    lines = capture.body().splitlines()
     events = await replay(capture, watching(PODS, len(lines)))
     assert len(events) == len(lines) > 0
     assert {type(event.error) for event in events if event.type != BOOKMARK} == {ObjectDecodeError}
@@ -331,7 +321,7 @@ async def test_an_object_is_what_its_body_says(name: str, caplog: pytest.LogCapt
         return await client.get(CONFIG_MAPS, "c", "shop")
 
     obj = await replay(capture, get if name == "get-configmap" else create)
-    assert json.loads(obj.raw) == json.loads(body_of(capture))
+    assert json.loads(obj.raw) == json.loads(capture.body())
     warned = 'unknown field "nope"' in caplog.text
     assert warned == (name == "create-warning")
 
@@ -364,7 +354,7 @@ async def test_one_connection_serves_many_requests() -> None:
         with pytest.raises(TooManyRequestsError):
             await client.http.request("GET", "/third")
         assert (await client.get(CONFIG_MAPS, "c", "shop")).kind == "ConfigMap"
-    assert first.body == body_of(answers[0])
+    assert first.body == answers[0].body()
     assert server.connections == 1
 
 
@@ -394,40 +384,6 @@ async def test_the_recorded_pauses_are_kept_on_the_clock() -> None:
             await clock.advance(0.1)
     assert len(times) == 5
     assert times[-1] - times[0] == pytest.approx(capture.reads[-2][0] - capture.reads[0][0], abs=1)
-
-
-CUT = [name for name in (*LISTS, *WATCHES) if name != "list-pods-gzip"]
-
-
-@pytest.mark.parametrize("name", CUT)
-@pytest.mark.parametrize("cut", ["byte by byte", "at random", "whole"])
-def test_frames_read_every_recording_however_it_is_cut(name: str, cut: str) -> None:
-    body = body_of(load(name))
-    if cut == "byte by byte":
-        body = body[:40_000] if name in WATCHES else body
-    rng = random.Random(name)
-    steps = {"byte by byte": [1], "at random": [1, 10, 1000, 9000], "whole": [len(body)]}[cut]
-    pieces = []
-    at = 0
-    while at < len(body):
-        step = rng.choice(steps)
-        pieces.append(body[at : at + step])
-        at += step
-    if name in LISTS:
-        frames = ListFrames(whole)
-        for piece in pieces:
-            frames.feed(piece)
-        items = [json.loads(obj.raw) for obj in frames.finish().items]
-        assert items == json.loads(body)["items"]
-        return
-    reader = WatchFrames(whole)
-    events = [event for piece in pieces for event in reader.feed(piece)]
-    lines = [json.loads(line) for line in body.split(b"\n")[: len(events)]]
-    assert len(events) == body.count(b"\n")
-    assert [event.type for event in events] == [line["type"] for line in lines]
-    for event, line in zip(events, lines, strict=True):
-        if event.object is not None:
-            assert json.loads(event.object.raw) == line["object"]
 
 
 @pytest.mark.parametrize("name", ["watch-pods", "list-pods", "list-pods-gzip", "list-429"])

@@ -7,12 +7,22 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import aiohttp
+import yarl
+from multidict import MultiMapping
 
 from listwatch.client.auth import Certificate
+from listwatch.clock import Clock
 from listwatch.errors import ConfigError, DisconnectedError, FrameError
+
+try:
+    from listwatch.client import transport
+except ImportError:  # the extra `httptools` is not installed
+    _HAS_TRANSPORT = False
+else:
+    _HAS_TRANSPORT = True
 
 #: Seconds in which the status line and headers must have come: a server ends a request after 60.
 HEADERS_TIMEOUT: Final = 75.0
@@ -22,26 +32,156 @@ CONNECT_TIMEOUT: Final = 30.0
 MAX_WORDS: Final = 300
 
 
+class Response(Protocol):
+    """An answer whose head has come."""
+
+    @property
+    def status(self) -> int:
+        """The code; a redirect is an answer like any other."""
+
+    @property
+    def reason(self) -> str:
+        """The words beside it."""
+
+    @property
+    def headers(self) -> MultiMapping[str]:
+        """By their names in any case."""
+
+    async def read_pieces(self) -> list[bytes]:
+        """Return what has come of the body, one or more pieces; none at its orderly end.
+
+        Raises:
+            DisconnectedError: the connection broke.
+            FrameError: what came is no HTTP, or can't be decompressed.
+        """
+
+
+class _AiohttpResponse:
+    def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
+        self.status = response.status
+        self.reason = response.reason or ""
+        self.headers = response.headers
+        self._read = response.content.readany
+        self._where = where
+
+    async def read_pieces(self) -> list[bytes]:
+        try:
+            chunk = await self._read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise translated(error, self._where) from error
+        return [chunk] if chunk else []
+
+
 class Pool:
-    """The connections that show one client certificate, those for watches apart."""
+    """The connections that show one client certificate, those for watches apart.
+
+    Long answers come by this package's own transport where it is installed and leads to the
+    server, which it doesn't through proxies; everything else by aiohttp.
+
+    Args:
+        certificate: what the context shows.
+        context: None is plain HTTP.
+        clock: for every time-out.
+        where: the server, for messages.
+        server_hostname: the name in the server's certificate, if not the URL's.
+        proxy: the URL of one.
+        unix_socket: the path of a socket in place of host and port.
+    """
 
     def __init__(
         self,
         certificate: Certificate | None,
         context: ssl.SSLContext | None,
         *,
+        clock: Clock,
+        where: str,
+        server_hostname: str = "",
         proxy: str = "",
         unix_socket: str = "",
     ) -> None:
         self.certificate = certificate
-        #: What can be raised where a connection is made or used.
-        self.errors: tuple[type[Exception], ...] = (aiohttp.ClientError, OSError)
+        self._context = context
+        self._clock = clock
+        self._where = where
+        self._server_hostname = server_hostname or None
+        self._proxy = proxy if proxy.startswith("http") else None
+        self._unix_socket = unix_socket or None
+        self._errors: tuple[type[Exception], ...] = (aiohttp.ClientError, OSError)
         if proxy.startswith("socks"):
-            self.errors += _socks_errors()
-        self.requests = _session(_connector(context, proxy, unix_socket, limit=100))
-        self.watches = _session(_connector(context, proxy, unix_socket, limit=0))
+            self._errors += _socks_errors()
+        self._streams = transport.ConnectionPool(clock) if _HAS_TRANSPORT and not proxy else None
+        self._requests = _session(_connector(context, proxy, unix_socket, limit=100))
+        self._watches = _session(_connector(context, proxy, unix_socket, limit=0))
         self._users = 0
         self._is_retired = False
+
+    @asynccontextmanager
+    async def stream(
+        self, url: str, headers: list[tuple[str, str]], *, watch: bool
+    ) -> AsyncIterator[Response]:
+        """Get what is long; entering returns its head, leaving closes what is not read.
+
+        Raises:
+            DisconnectedError: no connection, or it broke.
+            FrameError: the answer is no HTTP.
+            TimeoutError: no answer in time.
+        """
+        if self._streams is None:
+            async with self.request("GET", url, headers, None, watch=watch) as response:
+                yield response
+            return
+        async with transport.stream(
+            url,
+            headers,
+            clock=self._clock,
+            ssl=self._context,
+            server_hostname=self._server_hostname,
+            unix_socket=self._unix_socket,
+            connect_timeout=CONNECT_TIMEOUT,
+            headers_timeout=HEADERS_TIMEOUT,
+            pool=self._streams,
+            keep=not watch,
+        ) as streamed:
+            yield streamed
+
+    @asynccontextmanager
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: list[tuple[str, str]],
+        body: bytes | None,
+        *,
+        watch: bool = False,
+    ) -> AsyncIterator[Response]:
+        """Send a request; entering returns the answer's head, leaving closes what is not read.
+
+        Raises:
+            As `stream`.
+        """
+        session = self._watches if watch else self._requests
+        try:
+            async with self._clock.timeout(HEADERS_TIMEOUT) as limit:
+                try:
+                    response = await session.request(
+                        method,
+                        yarl.URL(url, encoded=True),
+                        data=body,
+                        headers=headers,
+                        allow_redirects=False,
+                        server_hostname=self._server_hostname,
+                        proxy=self._proxy,
+                        trace_request_ctx=limit,
+                    )
+                except self._errors as error:
+                    raise translated(error, self._where) from error
+        except TimeoutError:
+            raise TimeoutError(f"{self._where} has not answered in time") from None
+        try:
+            yield _AiohttpResponse(response, self._where)
+        finally:
+            # A whole answer has given its connection back; any other ends it here.
+            response.close()
 
     @asynccontextmanager
     async def used(self) -> AsyncIterator[None]:
@@ -62,8 +202,10 @@ class Pool:
 
     async def close(self) -> None:
         """Close them all, those in use too."""
-        await self.requests.close()
-        await self.watches.close()
+        if self._streams is not None:
+            self._streams.close()
+        await self._requests.close()
+        await self._watches.close()
 
 
 def _socks_errors() -> tuple[type[Exception], ...]:

@@ -15,25 +15,17 @@ from types import TracebackType
 from typing import Final, Self, TypeAlias
 from urllib.parse import quote, urlencode, urlsplit
 
-import aiohttp
 import msgspec
-import yarl
 
 from listwatch.client.auth import (
     Authenticator,
     Certificate,
-    Credentials,
     impersonation_headers,
     make_authenticator,
     user_agent,
 )
 from listwatch.client.config import Config
-from listwatch.client.connections import (
-    HEADERS_TIMEOUT,
-    MAX_WORDS,
-    Pool,
-    translated,
-)
+from listwatch.client.connections import MAX_WORDS, Pool, Response
 from listwatch.client.proxy import proxy_for
 from listwatch.client.tls import make_ssl_context
 from listwatch.clock import Clock
@@ -87,12 +79,13 @@ RequestHook: TypeAlias = Callable[[Request], AbstractContextManager[object]]
 class Body:
     """The body of an answer, in pieces as they arrive.
 
-    `read` returns the next bytes, b"" at the orderly end.
+    Attributes:
+        headers: of the answer, by their names in any case.
     """
 
-    def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
-        self._content = response.content
-        self._where = where
+    def __init__(self, response: Response) -> None:
+        #: Returns the pieces that have come, at least one; none at the orderly end.
+        self.read_pieces = response.read_pieces
         self.headers: Mapping[str, str] = response.headers
 
     async def read(self) -> bytes:
@@ -102,10 +95,7 @@ class Body:
             DisconnectedError: the connection broke.
             FrameError: what came is no HTTP, or can't be decompressed.
         """
-        try:
-            return await self._content.readany()
-        except (aiohttp.ClientError, OSError) as error:
-            raise translated(error, self._where) from error
+        return b"".join(await self.read_pieces())
 
 
 class HTTP:
@@ -219,8 +209,10 @@ class HTTP:
         Raises:
             As `request`.
         """
-        async with self._open("GET", path, query, accept=accept, watch=watch) as response:
-            yield Body(response, self._base)
+        async with self._open(
+            "GET", path, query, accept=accept, stream=True, watch=watch
+        ) as response:
+            yield Body(response)
 
     @asynccontextmanager
     async def _open(
@@ -232,10 +224,11 @@ class HTTP:
         body: bytes | None = None,
         content_type: str = JSON,
         accept: str = JSON,
+        stream: bool = False,
         watch: bool = False,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    ) -> AsyncIterator[Response]:
         text = urlencode(list(query))
-        url = yarl.URL(f"{self._base}{path}{'?' if text else ''}{text}", encoded=True)
+        url = f"{self._base}{path}{'?' if text else ''}{text}"
         headers = [*self._headers, ("Accept", accept)]
         headers.append(
             ("Accept-Encoding", "gzip" if self._compression and not watch else "identity")
@@ -252,64 +245,33 @@ class HTTP:
             async with pool.used(), AsyncExitStack() as stack:
                 for hook in self._hooks:
                     stack.enter_context(hook(sent))
-                response = await self._send(
-                    pool, method, url, sent.headers, body, credentials, watch
+                authorized = sent.headers
+                if credentials.authorization:
+                    authorized = [*authorized, ("Authorization", credentials.authorization)]
+                response = await stack.enter_async_context(
+                    pool.stream(url, authorized, watch=watch)
+                    if stream
+                    else pool.request(method, url, authorized, body)
                 )
                 sent.status = response.status
-                try:
-                    if response.status < 300:
-                        self._log_warnings(response)
-                        yield response
-                        return
-                    error = await self._refusal(response, method)
-                finally:
-                    # A whole answer has given its connection back; any other ends it here.
-                    response.close()
+                if response.status < 300:
+                    self._log_warnings(response)
+                    yield response
+                    return
+                error = await self._refusal(response, method)
             if response.status == 401 and not retried and await self._auth.renew(credentials):
                 retried = True
                 continue
             raise error
 
-    async def _send(
-        self,
-        pool: Pool,
-        method: str,
-        url: yarl.URL,
-        headers: list[tuple[str, str]],
-        body: bytes | None,
-        credentials: Credentials,
-        watch: bool,  # noqa: FBT001 - an internal step of _open
-    ) -> aiohttp.ClientResponse:
-        if credentials.authorization:
-            headers = [*headers, ("Authorization", credentials.authorization)]
-        session = pool.watches if watch else pool.requests
-        try:
-            async with self._clock.timeout(HEADERS_TIMEOUT) as limit:
-                try:
-                    return await session.request(
-                        method,
-                        url,
-                        data=body,
-                        headers=headers,
-                        allow_redirects=False,
-                        server_hostname=self.config.tls_server_name or None,
-                        proxy=self._proxy if self._proxy.startswith("http") else None,
-                        trace_request_ctx=limit,
-                    )
-                except pool.errors as error:
-                    raise translated(error, self._base) from error
-        except TimeoutError:
-            raise TimeoutError(f"{self._base} has not answered in time") from None
-
-    async def _read(self, response: aiohttp.ClientResponse, limit: int) -> bytes:
-        body = Body(response, self._base)
-        pieces = []
+    async def _read(self, response: Response, limit: int) -> bytes:
+        pieces: list[bytes] = []
         size = 0
         try:
             async with self._clock.timeout(SILENCE_TIMEOUT) as silence:
-                while piece := await body.read():
-                    pieces.append(piece)
-                    size += len(piece)
+                while new := await response.read_pieces():
+                    pieces += new
+                    size += sum(map(len, new))
                     if size > limit:
                         raise FrameError(f"{self._base} sent an answer of more than {limit} bytes")
                     silence.postpone(SILENCE_TIMEOUT)
@@ -319,7 +281,7 @@ class HTTP:
             ) from None
         return b"".join(pieces)
 
-    async def _refusal(self, response: aiohttp.ClientResponse, method: str) -> StatusError:
+    async def _refusal(self, response: Response, method: str) -> StatusError:
         code = response.status
         retry_after = _retry_after(response.headers.get("Retry-After", ""), self._clock.time())
         if code < 400:
@@ -338,7 +300,7 @@ class HTTP:
             status = {"message": _words(body, response)}
         return StatusError.from_status(status, code=code, retry_after=retry_after)
 
-    def _log_warnings(self, response: aiohttp.ClientResponse) -> None:
+    def _log_warnings(self, response: Response) -> None:
         for value in response.headers.getall("Warning", ()):
             text = _warning_text(value)
             if text and text not in self._warned and len(self._warned) < 1000:
@@ -352,7 +314,15 @@ class HTTP:
         if pool is None or pool.certificate != certificate:
             is_tls = self._base.startswith("https:")
             context = make_ssl_context(self.config, certificate) if is_tls else None
-            new = Pool(certificate, context, proxy=self._proxy, unix_socket=self._unix_socket)
+            new = Pool(
+                certificate,
+                context,
+                clock=self._clock,
+                where=self._base,
+                server_hostname=self.config.tls_server_name,
+                proxy=self._proxy,
+                unix_socket=self._unix_socket,
+            )
             self._pool, old = new, pool
             if old is not None:
                 await old.retire()
@@ -423,11 +393,12 @@ def _redirected_to(location: str) -> str:
     return f"{parts.scheme or 'https'}://{parts.netloc.rpartition('@')[2]}"[:MAX_WORDS]
 
 
-def _words(body: bytes, response: aiohttp.ClientResponse) -> str:
+def _words(body: bytes, response: Response) -> str:
     """Return what an answer that is no Status says, in one line."""
     text = body[:4096].decode("utf-8", "replace").strip()
-    reason = f"HTTP status {response.status} {response.reason or ''}".strip()
-    if not text or text[0] == "<" or response.content_type != "text/plain":
+    content_type = response.headers.get("Content-Type", "").lower()
+    reason = f"HTTP status {response.status} {response.reason}".strip()
+    if not text or text[0] == "<" or not content_type.startswith("text/plain"):
         return reason  # a proxy's page, not words
     line = " ".join(text.split())
     return line if len(line) <= MAX_WORDS else f"{line[:MAX_WORDS]}…"

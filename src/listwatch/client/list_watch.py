@@ -106,11 +106,12 @@ class ResourceListWatch:
     ) -> None:
         try:
             async with self._clock.timeout(SILENCE_TIMEOUT) as silence:
-                while chunk := await body.read():
+                while pieces := await body.read_pieces():
                     silence.postpone(SILENCE_TIMEOUT)
                     if progress is not None:
                         progress()
-                    frames.feed(chunk)
+                    for piece in pieces:
+                        frames.feed(piece)
         except TimeoutError:
             raise TimeoutError(
                 f"the server has sent nothing for {SILENCE_TIMEOUT:g} s within a list of "
@@ -170,7 +171,7 @@ class _Events:
     """A watch's events, in batches as their bytes come."""
 
     def __init__(self, body: Body, frames: WatchFrames) -> None:
-        self._read = body.read
+        self._read_pieces = body.read_pieces
         self._frames = frames
         self._has_ended = False
 
@@ -179,9 +180,12 @@ class _Events:
 
     async def __anext__(self) -> Sequence[WatchEvent]:
         if not self._has_ended:
-            chunk = await self._read()
-            if chunk:
-                return self._frames.feed(chunk)
+            pieces = await self._read_pieces()
+            if pieces:
+                feed = self._frames.feed
+                if len(pieces) == 1:
+                    return feed(pieces[0])
+                return [event for piece in pieces for event in feed(piece)]
             self._has_ended = True
             if last := self._frames.finish():
                 return last

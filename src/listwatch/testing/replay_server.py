@@ -62,6 +62,21 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
             pieces.append((pieces[-1][0] if pieces else 0.0, self.response[position:]))
         return pieces
 
+    def body(self) -> bytes:
+        """Return the body without its framing (RFC 9112), still compressed if it is."""
+        head, _, rest = self.response.partition(_HEAD_END)
+        if b"transfer-encoding: chunked" not in head.lower():
+            return rest
+        body = bytearray()
+        while rest:
+            size, _, rest = rest.partition(b"\r\n")
+            length = int(size, 16)
+            if not length:
+                break
+            body += rest[:length]
+            rest = rest[length + 2 :]
+        return bytes(body)
+
     def recut(self, sizes: Iterable[int]) -> "Capture":
         """Return the same bytes in pieces of other sizes; the last takes what is left."""
         reads = []
