@@ -223,6 +223,18 @@ class SharedInformer:
         """Tell a handler nothing more, as `Listener.remove` does."""
         listener.remove()
 
+    def listen(self, *, name: str = "", max_pending: int | None = None) -> Listener:
+        """Add a listener without a handler, whose `take` gives changes in batches.
+
+        Args:
+            name: for statistics.
+            max_pending: as for `add_handler`.
+
+        Raises:
+            StoppedError: the informer has ended.
+        """
+        return self._processor.add(None, name=name, max_pending=max_pending)
+
     async def changes(self, *, max_pending: int | None = None) -> AsyncGenerator[Change, None]:
         """Iterate over the whole cache as additions, and then over every change, until the end.
 
@@ -232,7 +244,7 @@ class SharedInformer:
         Args:
             max_pending: as for `add_handler`.
         """
-        listener = self._processor.add(None, name="changes", max_pending=max_pending)
+        listener = self.listen(name="changes", max_pending=max_pending)
         try:
             while batch := await listener.take():
                 for change in batch:

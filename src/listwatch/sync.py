@@ -1,0 +1,358 @@
+"""Informers for programs without asyncio: they run in a thread, and everything here waits.
+
+    with connect() as cluster:
+        pods = cluster.informer("pods", namespace="default")
+        pods.wait_for_sync()
+        print(pods.lister.list("app=web"))
+        for change in pods.changes():
+            print(change)
+
+It also works in a program that has a running event loop, such as a notebook; what is called here
+holds that loop up while it waits.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from listwatch.cache.factory import InformerFactory, ListWatchSource
+from listwatch.cache.failures import OnError
+from listwatch.cache.handlers import Change, ResourceEventHandler
+from listwatch.cache.lister import Lister
+from listwatch.cache.processor import Listener, ListenerStatistics, StoppedError
+from listwatch.cache.shared_informer import SharedInformer, SharedInformerStatistics
+from listwatch.cache.store import Indexer, IndexFunc
+from listwatch.cache.transform import Transform
+from listwatch.client.client import Client
+from listwatch.client.config import Config
+
+T = TypeVar("T")
+
+#: Opens what informers are fed from, in the background thread.
+OpenSource = Callable[[], AbstractAsyncContextManager[ListWatchSource]]
+
+
+class Connection:
+    """A client with its informers, in a thread of their own: `with connect() as connection`.
+
+    Methods may be called from any thread but that one; a handler that is called there must not
+    wait for anything here. A process that was forked off needs a connection of its own.
+
+    Args:
+        open_source: opens what informers are fed from.
+        on_error: is told of every failure, in the background thread; logs them if not given.
+    """
+
+    def __init__(self, open_source: OpenSource, *, on_error: OnError | None = None) -> None:
+        self._open_source = open_source
+        self._on_error = on_error
+        self._process = os.getpid()
+        self._ready: Future[InformerFactory] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._informers: dict[SharedInformer, Informer] = {}
+
+    def __enter__(self) -> Self:
+        self._check_process()
+        if self._thread is not None:
+            raise RuntimeError("a connection is opened once; make another one")
+        self._thread = threading.Thread(target=self._run, name="listwatch", daemon=True)
+        self._thread.start()
+        try:
+            self._ready.result()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all informers and wait for that. Their caches stay as they were."""
+        self._check_process()
+        thread, loop, stop = self._thread, self._loop, self._stop
+        if thread is None or not thread.is_alive():
+            return
+        if thread is threading.current_thread():
+            raise RuntimeError(
+                "a connection can't be closed from its own thread: a handler runs there"
+            )
+        if loop is not None and stop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(error)
+            else:
+                raise
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with (
+            self._open_source() as source,
+            InformerFactory(source, on_error=self._on_error) as factory,
+        ):
+            self._ready.set_result(factory)
+            await self._stop.wait()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this connection belongs to another process, which was forked: threads don't "
+                "survive a fork, so open a connection in this process"
+            )
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]], seconds: float | None = None) -> T:
+        """Run a coroutine function in the background thread and return its result.
+
+        Args:
+            work: the coroutine function.
+            seconds: how long to wait at most; None for ever. Then it is cancelled.
+
+        Raises:
+            TimeoutError: that took longer.
+            StoppedError: the connection is closed.
+            RuntimeError: not from this thread, or not in this process.
+        """
+        self._check_process()
+        loop, thread = self._loop, self._thread
+        if thread is threading.current_thread():
+            raise RuntimeError("this waits for the thread that it is called in; use asyncio there")
+        if loop is None or thread is None or loop.is_closed():
+            raise StoppedError("the connection is not open")
+        coroutine = work()
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        except RuntimeError:
+            coroutine.close()
+            raise StoppedError("the connection is closed") from None
+        try:
+            return future.result(seconds)
+        except CancelledError:
+            raise StoppedError("the connection was closed meanwhile") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def informer(
+        self,
+        resource: str,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+        fields: type[msgspec.Struct] | None = None,
+        transform: Transform | None = None,
+        indexers: Mapping[str, IndexFunc] | None = None,
+    ) -> "Informer":
+        """Return the informer of a selection, which runs at once; see `InformerFactory.informer`.
+
+        Raises:
+            StoppedError: the connection is closed.
+        """
+
+        async def make() -> SharedInformer:
+            return self._ready.result().informer(
+                resource,
+                namespace,
+                label_selector=label_selector,
+                field_selector=field_selector,
+                metadata_only=metadata_only,
+                fields=fields,
+                transform=transform,
+                indexers=indexers,
+            )
+
+        shared = self.call(make)
+        return self._informers.setdefault(shared, Informer(self, shared))
+
+    def wait_for_cache_sync(self, seconds: float | None = None) -> Mapping[str, str]:
+        """Wait until all informers have synced; see `InformerFactory.wait_for_cache_sync`."""
+        return self.call(lambda: self._ready.result().wait_for_cache_sync(seconds))
+
+
+class Registration:
+    """A handler that was added; see `Listener`."""
+
+    def __init__(self, connection: Connection, listener: Listener) -> None:
+        self._connection = connection
+        self._listener = listener
+
+    def wait_for_sync(self, seconds: float | None = None) -> None:
+        """Wait until the handler was told everything that was there at the beginning.
+
+        Raises:
+            TimeoutError: that took longer than so many seconds.
+            StoppedError: it was removed, or the connection closed, before that.
+        """
+        self._connection.call(self._listener.wait_for_sync, seconds)
+
+    def remove(self) -> None:
+        """Tell the handler nothing more; not from the handler itself."""
+
+        async def remove() -> None:
+            self._listener.remove()
+
+        self._connection.call(remove)
+
+    def statistics(self) -> ListenerStatistics:
+        """Return what it was told until now."""
+
+        async def statistics() -> ListenerStatistics:
+            return self._listener.statistics()
+
+        return self._connection.call(statistics)
+
+
+class Informer:
+    """A `SharedInformer` for programs without asyncio; `Connection.informer` makes it."""
+
+    def __init__(self, connection: Connection, shared: SharedInformer) -> None:
+        self._connection = connection
+        self._shared = shared
+
+    @property
+    def lister(self) -> Lister:
+        """Reads the cache; any thread may."""
+        return self._shared.lister
+
+    @property
+    def indexer(self) -> Indexer:
+        """The cache; any thread may read it."""
+        return self._shared.indexer
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether the cache has had the present state."""
+        return self._shared.has_synced
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it has ended; its cache stays as it was."""
+        return self._shared.is_stopped
+
+    @property
+    def resource_version(self) -> str:
+        """Everything up to this version is in the cache."""
+        return self._shared.resource_version
+
+    def statistics(self) -> SharedInformerStatistics:
+        """Return what has been done until now."""
+
+        async def statistics() -> SharedInformerStatistics:
+            return self._shared.statistics()
+
+        return self._connection.call(statistics)
+
+    def wait_for_sync(self, seconds: float | None = None) -> None:
+        """Wait until the cache has the present state; see `SharedInformer.wait_for_sync`.
+
+        Raises:
+            TimeoutError: that took longer than so many seconds.
+            NotSyncedError: the server refuses, for a reason that lasts.
+            StoppedError: the connection was closed before that.
+        """
+        self._connection.call(self._shared.wait_for_sync, seconds)
+
+    def wait_for_resource_version(
+        self, resource_version: str, *, seconds: float | None = None
+    ) -> None:
+        """Wait until everything up to a version is in the cache: read your own writes.
+
+        Raises:
+            TimeoutError: that took longer.
+            StoppedError: the connection was closed before that.
+            ValueError: not a version that can be compared.
+        """
+        self._connection.call(
+            lambda: self._shared.wait_for_resource_version(resource_version), seconds
+        )
+
+    def add_handler(
+        self,
+        handler: ResourceEventHandler,
+        *,
+        name: str = "",
+        resync_period: float | None = None,
+        max_pending: int | None = None,
+    ) -> Registration:
+        """Add a handler, which is called on a thread of its own and may block there.
+
+        See `SharedInformer.add_handler`; its methods must be plain functions.
+        """
+
+        async def add() -> Listener:
+            return self._shared.add_handler(
+                handler,
+                name=name,
+                resync_period=resync_period,
+                threaded=True,
+                max_pending=max_pending,
+            )
+
+        return Registration(self._connection, self._connection.call(add))
+
+    def changes(self, *, max_pending: int | None = None) -> Iterator[Change]:
+        """Iterate over the whole cache as additions, then over every change, until the end.
+
+        The iteration ends when the connection is closed, from another thread.
+
+        Args:
+            max_pending: as for `add_handler`.
+        """
+
+        async def add() -> Listener:
+            return self._shared.listen(name="changes", max_pending=max_pending)
+
+        async def remove(listener: Listener) -> None:
+            listener.remove()
+
+        listener = self._connection.call(add)
+        try:
+            while batch := self._take(listener):
+                yield from batch
+        finally:
+            if not self._shared.is_stopped:
+                self._connection.call(lambda: remove(listener))
+
+    def _take(self, listener: Listener) -> list[Change]:
+        async def take() -> list[Change]:
+            return list(await listener.take())
+
+        try:
+            return self._connection.call(take)
+        except StoppedError:
+            return []
+
+
+def connect(config: Config | None = None, *, on_error: OnError | None = None) -> Connection:
+    """Return a connection to the given cluster, or to the one that kubectl would use.
+
+    Entering it raises `ConfigError` if there is no configuration, or none that can be used.
+    """
+
+    @asynccontextmanager
+    async def open_client() -> AsyncGenerator[ListWatchSource, None]:
+        async with Client.from_config(config) as client:
+            yield client
+
+    return Connection(open_client, on_error=on_error)

@@ -1,0 +1,200 @@
+"""The same informers in a program without asyncio."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from listwatch.cache.factory import ListWatchSource
+from listwatch.cache.handlers import Added, HandlerFuncs
+from listwatch.cache.list_watch import ListerWatcher
+from listwatch.cache.processor import StoppedError
+from listwatch.errors import ConfigError
+from listwatch.objects import Object
+from listwatch.sync import Connection, connect
+from listwatch.testing.fake_controller_source import FakeControllerSource, pod
+
+
+class Cluster:
+    """One resource in memory, which is written to in the background thread."""
+
+    def __init__(self) -> None:
+        self.pods = FakeControllerSource()
+        self.pods.add(pod("a", "ns"))
+
+    def list_watch(self, resource: str, namespace: str | None = None, **_: Any) -> ListerWatcher:
+        assert resource == "pods"
+        return self.pods.list_watch(namespace=namespace or "")
+
+
+@asynccontextmanager
+async def opened(cluster: Cluster) -> AsyncGenerator[ListWatchSource, None]:
+    yield cluster
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def connection(cluster: Cluster) -> Iterator[Connection]:
+    with Connection(lambda: opened(cluster)) as connection:
+        yield connection
+
+
+def write(connection: Connection, work: Any) -> Object:
+    async def run() -> Object:
+        obj: Object = work()
+        return obj
+
+    return connection.call(run)
+
+
+def test_a_cache_is_kept_in_the_background(connection: Connection, cluster: Cluster) -> None:
+    pods = connection.informer("pods", "ns")
+    pods.wait_for_sync(20)
+    assert pods.has_synced
+    assert [obj.key for obj in pods.lister.list()] == ["ns/a"]
+    written = write(connection, lambda: cluster.pods.add(pod("b", "ns")))
+    pods.wait_for_resource_version(written.resource_version, seconds=20)
+    assert pods.lister.get("b", "ns").uid == written.uid
+    assert pods.resource_version == "2"
+    assert connection.informer("pods", "ns") is pods
+    assert connection.wait_for_cache_sync(20) == {}
+    assert pods.statistics().store.objects == 2
+
+
+def test_changes_are_iterated_over_until_the_connection_is_closed(cluster: Cluster) -> None:
+    seen: list[str] = []
+    with Connection(lambda: opened(cluster)) as connection:
+        pods = connection.informer("pods")
+        first = next(pods.changes())
+        assert isinstance(first, Added)
+        got = threading.Event()
+
+        def read() -> None:
+            for change in pods.changes():
+                seen.append(f"{type(change).__name__} {change.key}")
+                got.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert got.wait(20)
+        got.clear()
+        write(connection, lambda: cluster.pods.delete("ns/a"))
+        assert got.wait(20)
+    reader.join(20)
+    assert not reader.is_alive()
+    assert seen == ["Added ns/a", "Deleted ns/a"]
+    assert pods.is_stopped
+
+
+def test_handlers_are_called_on_threads_of_their_own(
+    connection: Connection, cluster: Cluster
+) -> None:
+    pods = connection.informer("pods")
+    seen: list[str] = []
+    got = threading.Event()
+
+    def on_add(obj: Object, _: bool) -> None:
+        seen.append(f"{obj.name} {threading.current_thread().name}")
+        got.set()
+
+    registration = pods.add_handler(HandlerFuncs(on_add), name="mine")
+    registration.wait_for_sync(20)
+    assert seen == ["a handler pods: mine"]
+    assert registration.statistics().handler.delivered == 1
+    registration.remove()
+    write(connection, lambda: cluster.pods.add(pod("b")))
+    pods.wait_for_resource_version("2", seconds=20)
+    assert len(seen) == 1
+
+
+async def test_it_works_beside_a_running_event_loop(cluster: Cluster) -> None:
+    """As in a notebook."""
+    assert asyncio.get_running_loop().is_running()
+    with Connection(lambda: opened(cluster)) as connection:
+        pods = connection.informer("pods")
+        pods.wait_for_sync(20)
+        assert len(pods.lister) == 1
+
+
+def test_waiting_has_an_end(connection: Connection) -> None:
+    pods = connection.informer("pods")
+    with pytest.raises(TimeoutError):
+        pods.wait_for_resource_version("99", seconds=0.01)
+
+
+def test_a_closed_connection_says_so_and_the_cache_stays(cluster: Cluster) -> None:
+    with Connection(lambda: opened(cluster)) as connection:
+        pods = connection.informer("pods")
+        pods.wait_for_sync(20)
+    connection.close()
+    assert pods.lister.get("a", "ns").name == "a"
+    with pytest.raises(StoppedError, match="not open"):
+        pods.wait_for_resource_version("99")
+    with pytest.raises(RuntimeError, match="opened once"):
+        connection.__enter__()
+
+
+def test_who_waits_is_told_of_the_end(cluster: Cluster) -> None:
+    errors: list[BaseException] = []
+    with Connection(lambda: opened(cluster)) as connection:
+        pods = connection.informer("pods")
+
+        def wait() -> None:
+            try:
+                pods.wait_for_resource_version("99")
+            except StoppedError as error:
+                errors.append(error)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+    waiter.join(20)
+    assert len(errors) == 1
+
+
+def test_the_background_thread_can_not_wait_for_itself(connection: Connection) -> None:
+    async def inside() -> None:
+        for wait in (lambda: connection.informer("pods"), connection.close):
+            with pytest.raises(RuntimeError, match="thread"):
+                wait()
+
+    connection.call(inside)
+
+
+def test_what_fails_at_opening_is_raised_at_entering() -> None:
+    @asynccontextmanager
+    async def broken() -> AsyncGenerator[ListWatchSource, None]:
+        raise ConfigError("no configuration")
+        yield Cluster()  # type: ignore[unreachable]  # makes it a generator
+
+    with pytest.raises(ConfigError, match="no configuration"), Connection(broken):
+        pass
+
+
+def test_connecting_without_a_configuration_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ConfigError), connect():
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_after_a_fork_the_error_is_clear(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real fork of a process with threads is not safe in a test; its sign is another id."""
+    real = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: real + 1)
+    with pytest.raises(RuntimeError, match="forked"):
+        connection.informer("pods")
+    monkeypatch.undo()
