@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -51,7 +53,9 @@ def open_files() -> int:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - the other side is this loop's network, not a task
+    limit = time.monotonic() + 20  # a test that hangs here would never be ended
+    while not condition():
+        assert time.monotonic() < limit, "it never became true"
         await asyncio.sleep(0)
 
 
@@ -423,11 +427,12 @@ async def test_answers_only_what_fits() -> None:
 
 
 async def test_without_a_server_a_connection_is_reset() -> None:
-    async with proxied() as (server, _):
-        pass
-    async with FaultProxy("127.0.0.1", server.port) as proxy, client_of(proxy, LIST) as client:
-        assert await client.rest() == "reset"
-        await until(lambda: proxy.statistics().open_connections == 0)
+    with socket.socket() as held:  # nobody listens there, nor can begin to
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        async with FaultProxy("127.0.0.1", port) as proxy, client_of(proxy, LIST) as client:
+            assert await client.rest() == "reset"
+            await until(lambda: proxy.statistics().open_connections == 0)
 
 
 async def test_a_side_that_goes_away_takes_the_other_with_it() -> None:
