@@ -179,6 +179,8 @@ class Reconciler:
         self._executor: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
+        # Around the wait for the caches; `stop` lets it expire.
+        self._waiting = self._clock.timeout(None)
         self._running: set[str] = set()
         self._successes = self._requeues = self._errors = self._terminal_errors = 0
         self._timeouts = self._throttled = 0
@@ -391,8 +393,13 @@ class Reconciler:
         Raises:
             NotSyncedError: a cache has no first list after `sync_timeout`.
         """
-        for cache in self._used.values():
-            await cache.wait_for_sync(self._sync_timeout)
+        try:
+            async with self._waiting:
+                for cache in self._used.values():
+                    await cache.wait_for_sync(self._sync_timeout)
+        except TimeoutError:
+            if not self._waiting.expired:
+                raise
         try:
             async with asyncio.TaskGroup() as group:
                 workers = [
@@ -414,6 +421,7 @@ class Reconciler:
     def stop(self) -> None:
         """Begin no new reconcile; `run` returns when those that run have ended."""
         self._stopping = True
+        self._waiting.postpone(0)
         self.queue.shut_down()
 
     def statistics(self) -> ReconcilerStatistics:

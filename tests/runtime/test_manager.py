@@ -1,0 +1,366 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from listwatch.apiserver.server import APIServer
+from listwatch.client.client import Client
+from listwatch.client.config import Config
+from listwatch.errors import ConfigError
+from listwatch.runtime.health import Check
+from listwatch.runtime.leader_election import LeadershipLostError
+from listwatch.runtime.manager import Manager, ManagerError
+from listwatch.runtime.reconciler import NotStartedError
+
+
+def config_map(name: str, **more: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "default", **more}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+
+class Log:
+    """What happened, in order, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._news = asyncio.Event()
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+        self._news.set()
+
+    async def until(self, line: str) -> None:
+        async with asyncio.timeout(10):
+            while line not in self.lines:
+                self._news.clear()
+                await self._news.wait()
+
+
+def make(server: APIServer, log: Log, **options: Any) -> Manager:
+    app = Manager("test", config=Config(server=server.url), **options)
+    maps = app.reconciler("maps").for_("configmaps", namespace="default")
+
+    @maps
+    async def reconcile(key: str) -> None:
+        log.add(key if maps.get(key) else f"gone {key}")
+
+    return app
+
+
+async def get(url: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return response.status, await response.text()
+
+
+async def test_a_program_reconciles_inside_its_async_with(
+    server: APIServer, client: Client
+) -> None:
+    log = Log()
+    await client.create(config_map("a"))
+    async with make(server, log) as app:
+        await log.until("default/a")
+        await client.create(config_map("b"))
+        await log.until("default/b")
+        await client.delete("configmaps", "b", "default")
+        await log.until("gone default/b")
+        assert app.is_leader
+    assert not app.is_leader
+
+
+async def test_parts_start_in_order_and_stop_in_the_reverse(
+    server: APIServer, client: Client
+) -> None:
+    log = Log()
+    app = make(server, log, leader_election="lock")
+
+    def part(name: str) -> Callable[[], Awaitable[None]]:
+        async def run() -> None:
+            log.add(f"{name} began")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                log.add(f"{name} ended")
+
+        return run
+
+    app.task(part("everywhere"), name="everywhere", leader_only=False)
+    app.task(part("leader"), name="leader")
+    await client.create(config_map("a"))
+    async with app:
+        await log.until("default/a")
+    assert log.lines == [
+        "everywhere began",
+        "leader began",
+        "default/a",
+        "leader ended",
+        "everywhere ended",
+    ]
+    lease = await client.get("leases", "lock", "default")
+    assert "holderIdentity" not in lease["spec"]
+    events = (await client.list("events.events.k8s.io", "default")).items
+    assert {event["reason"] for event in events} == {"LeaderElection"}
+
+
+async def test_running_reconciles_get_their_grace_and_no_more(
+    server: APIServer, client: Client
+) -> None:
+    log = Log()
+    app = Manager("test", config=Config(server=server.url), grace=0.2, health_port=None)
+    maps = app.reconciler("maps", concurrency=2).for_("configmaps", namespace="default")
+    release = asyncio.Event()
+
+    @maps
+    async def reconcile(key: str) -> None:
+        log.add(f"{key} began")
+        try:
+            await (release.wait() if key == "default/quick" else asyncio.Event().wait())
+            log.add(f"{key} done")
+        except asyncio.CancelledError:
+            log.add(f"{key} cancelled")
+            raise
+
+    async with app:
+        await client.create(config_map("quick"))
+        await client.create(config_map("stuck"))
+        await log.until("default/quick began")
+        await log.until("default/stuck began")
+        asyncio.get_running_loop().call_later(0.05, release.set)
+    assert log.lines[2:] == ["default/quick done", "default/stuck cancelled"]
+
+
+async def test_a_part_that_fails_stops_the_rest_and_is_named(server: APIServer) -> None:
+    log = Log()
+    app = make(server, log)
+
+    async def broken() -> None:
+        raise ConfigError("no bucket")
+
+    app.task(broken)
+    with pytest.raises(ManagerError, match="broken failed: no bucket") as caught:
+        await app.serve()
+    assert isinstance(caught.value.__cause__, ConfigError)
+
+
+async def test_a_failure_ends_the_body_of_the_async_with(server: APIServer) -> None:
+    fail = asyncio.Event()
+    app = make(server, Log())
+
+    @app.task
+    async def breaks_later() -> None:
+        await fail.wait()
+        raise ConfigError("disk full")
+
+    async def body() -> None:
+        async with app:
+            fail.set()
+            await asyncio.Event().wait()
+
+    with pytest.raises(ManagerError, match="breaks_later failed: disk full"):
+        await body()
+
+
+async def test_what_the_body_raises_comes_out(server: APIServer) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with make(server, Log()):
+            raise KeyError("mine")
+
+
+async def test_a_task_that_ends_by_itself_stops_nothing(server: APIServer, client: Client) -> None:
+    log = Log()
+    app = make(server, log)
+
+    @app.task
+    async def once() -> None:
+        log.add("once")
+
+    async with app:
+        await log.until("once")
+        await client.create(config_map("a"))
+        await log.until("default/a")
+
+
+async def test_an_unknown_resource_is_told_after_the_time_to_start(server: APIServer) -> None:
+    app = Manager("test", config=Config(server=server.url), start_timeout=0.1)
+    widgets = app.reconciler("widgets").for_("widgets.example.com").owns("pods")
+
+    @widgets
+    async def reconcile(key: str) -> None:
+        raise AssertionError(key)
+
+    with pytest.raises(ManagerError, match="widgets"):
+        await app.serve()
+
+
+async def test_it_runs_once_and_needs_something_to_do(server: APIServer) -> None:
+    with pytest.raises(ValueError, match="nothing to do"):
+        await Manager(config=Config(server=server.url)).serve()
+    app = make(server, Log())
+    async with app:
+        pass
+    with pytest.raises(RuntimeError, match="runs once"):
+        await app.serve()
+    with pytest.raises(RuntimeError, match="put together before"):
+        app.reconciler("late")
+
+
+async def test_run_inside_an_event_loop_says_what_to_do(server: APIServer) -> None:
+    with pytest.raises(RuntimeError, match="use `async with app:`"):
+        make(server, Log()).run()
+
+
+async def test_names_of_reconcilers_are_unique(server: APIServer) -> None:
+    with pytest.raises(ValueError, match="a reconciler maps already"):
+        make(server, Log()).reconciler("maps")
+
+
+async def test_the_client_is_there_once_it_runs(server: APIServer) -> None:
+    with pytest.raises(NotStartedError, match="client is there once the manager runs"):
+        _ = make(server, Log()).client
+
+
+async def test_a_fenced_client_reads_but_does_not_write_without_leadership(
+    server: APIServer,
+) -> None:
+    app = make(server, Log(), leader_election="lock")
+
+    @app.task
+    async def lead() -> None:
+        await app.client.create(config_map("mine"))
+
+    async with app:
+        while not app.is_leader:  # noqa: ASYNC110 - another thread elects
+            await asyncio.sleep(0.01)
+        assert app.guard is not None
+        app.guard.end("for the test")
+        await app.client.list("configmaps", "default")
+        with pytest.raises(LeadershipLostError, match="for the test"):
+            await app.client.create(config_map("other"))
+        await app.unfenced_client.create(config_map("other"))
+
+
+async def test_the_endpoints_tell_health_readiness_and_figures(
+    server: APIServer, client: Client
+) -> None:
+    log = Log()
+    app = make(server, log, leader_election="lock")
+    state = Check("disk", ok=True)
+    app.ready_check(lambda: state)
+    await client.create(config_map("a"))
+    async with app:
+        await log.until("default/a")
+        assert await get(f"{app.health_url}/healthz") == (200, "ok\n")
+        status, text = await get(f"{app.health_url}/readyz")
+        assert (status, text) == (200, "[+] cache configmaps in default\n[+] disk\nready\n")
+        state = Check("disk", ok=False, problem="full")
+        status, text = await get(f"{app.health_url}/readyz")
+        assert (status, text.splitlines()[1:]) == (503, ["[-] disk: full", "not ready"])
+
+        _, text = await get(f"{app.health_url}/metrics")
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    values = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families.values()
+        for sample in family.samples
+    }
+    assert values["leader_election_master_status", (("name", "lock"),)] == 1
+    done = (("controller", "maps"), ("result", "success"))
+    assert values["controller_runtime_reconcile_total", done] >= 1
+    assert values["workqueue_adds_total", (("name", "maps"),)] >= 1
+    assert values["listwatch_cache_objects", (("name", "configmaps in default"),)] >= 1
+    assert problems(families) == []
+
+
+def problems(families: dict[str, Any]) -> list[str]:
+    """Return what `promtool check metrics` would complain of."""
+    found = []
+    for name, family in families.items():
+        if not family.documentation:
+            found.append(f"{name}: no help text")
+        if name != name.lower() or ":" in name:
+            found.append(f"{name}: not in snake case")
+        if any(name.endswith(unit) for unit in ("_milliseconds", "_ms", "_minutes", "_kilobytes")):
+            found.append(f"{name}: not a base unit")
+        if family.type == "counter":
+            found += [
+                f"{sample.name}: a counter without _total"
+                for sample in family.samples
+                if not sample.name.endswith(("_total", "_created"))
+            ]
+        elif name.endswith("_total"):
+            found.append(f"{name}: _total without a counter")
+        if family.type != "histogram" and name.endswith(("_count", "_sum", "_bucket")):
+            found.append(f"{name}: a histogram's suffix")
+    return found
+
+
+async def test_readiness_says_which_cache_has_not_synced_and_why() -> None:
+    async with APIServer() as gone:
+        pass
+    app = make(gone, Log())
+    serving = asyncio.ensure_future(app.serve())
+    try:
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    status, text = await get(f"{app.health_url}/readyz")
+                except NotStartedError:
+                    await asyncio.sleep(0.01)
+                    continue
+                if "refused" in text:
+                    break
+                await asyncio.sleep(0.01)
+        assert status == 503
+        assert text.startswith("[-] cache configmaps in default: not synced")
+        assert (await get(f"{app.health_url}/healthz"))[0] == 200
+    finally:
+        app.stop()
+        await serving
+
+
+async def test_a_port_that_is_taken_is_a_clear_error(server: APIServer) -> None:
+    app = make(server, Log(), health_port=server.port)
+    with pytest.raises(ManagerError, match=f"health and metrics on 127.0.0.1:{server.port}"):
+        await app.serve()
+
+
+async def test_a_script_stops_in_order_on_sigterm(server: APIServer, client: Client) -> None:
+    script = textwrap.dedent("""
+        import os, sys
+        from listwatch.client.config import Config
+        from listwatch.runtime.manager import Manager
+
+        app = Manager("script", config=Config(server=sys.argv[1]), leader_election="script")
+        maps = app.reconciler("maps").for_("configmaps", namespace="default")
+
+        @maps
+        async def reconcile(key):
+            print(key, flush=True)
+
+        app.run()
+        print("ended", flush=True)
+    """)
+    await client.create(config_map("a"))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, server.url, stdout=subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(20):
+            assert process.stdout is not None
+            assert b"default/" in await process.stdout.readline()
+            os.kill(process.pid, signal.SIGTERM)
+            rest = (await process.stdout.read()).splitlines()
+            assert rest[-1] == b"ended"
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert "holderIdentity" not in (await client.get("leases", "script", "default"))["spec"]
