@@ -1,7 +1,6 @@
 """Answers as tables, the form that kubectl prints."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -10,7 +9,7 @@ from listwatch.apiserver.negotiation import event_bytes, partial_bytes
 from listwatch.apiserver.resources import Resource
 from listwatch.apiserver.schema import facts
 from listwatch.apiserver.storage import Entry
-from listwatch.apiserver.table_cells import CELLS
+from listwatch.apiserver.table_cells import CELLS, age
 from listwatch.clock import Clock
 
 Object = Mapping[str, Any]
@@ -179,46 +178,6 @@ class TableMaker:
         empty = Entry("", "", "", 0, {}, b'{"metadata":{"name":""}}')
         cells: list[Any] = self.row(resource, empty, "None")["cells"]
         return cells
-
-
-def age(timestamp: str | None, now: float) -> str:
-    """Return how long ago a time stamp was, as kubectl prints it."""
-    if not timestamp:
-        return "<unknown>"
-    try:
-        then = datetime.fromisoformat(timestamp).replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return "<invalid>"
-    return duration(now - then)
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as `apimachinery/pkg/util/duration` writes it for people."""
-    whole = int(seconds)
-    if whole < 0:
-        return "0s" if whole == -1 else "<invalid>"
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
-    if whole < 120:
-        return f"{whole}s"
-    if minutes < 10:
-        rest = whole % 60
-        return f"{minutes}m{rest}s" if rest else f"{minutes}m"
-    if minutes < 180:
-        return f"{minutes}m"
-    if hours < 8:
-        rest = minutes % 60
-        return f"{hours}h{rest}m" if rest else f"{hours}h"
-    if hours < 48:
-        return f"{hours}h"
-    if hours < 192:
-        rest = hours % 24
-        return f"{days}d{rest}h" if rest else f"{days}d"
-    if days < 730:
-        return f"{days}d"
-    years, rest = divmod(days, 365)
-    if years < 8 and rest:
-        return f"{years}y{rest}d"
-    return f"{years}y"
 
 
 def column_value(obj: Object, get: Callable[[Object], Any], kind: str, now: float) -> Any:
