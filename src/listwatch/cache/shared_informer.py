@@ -4,19 +4,21 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import msgspec
 
 from listwatch.cache.backoff import Backoff
+from listwatch.cache.compression import ZstdCodec
 from listwatch.cache.controller import Config, Controller, ControllerStatistics
 from listwatch.cache.delta_processing import DeltaProcessor
 from listwatch.cache.deltas import Deltas
 from listwatch.cache.failures import Failure, LogFailures, OnError
-from listwatch.cache.handlers import Change, ResourceEventHandler
+from listwatch.cache.handlers import Added, Change, ResourceEventHandler, Updated
 from listwatch.cache.informer import make_queue, newest_of
 from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.lister import NAMESPACE_INDEX, OWNER_INDEX, Lister, namespace_of, owners_of
+from listwatch.cache.mutation_detector import MutationDetector, is_switched_on
 from listwatch.cache.processor import Listener, ListenerStatistics, Processor, StoppedError
 from listwatch.cache.reflector import WatchEndedError
 from listwatch.cache.reflector_machine import Phase, is_older
@@ -90,12 +92,16 @@ class SharedInformer:
         resync_period: for handlers that name none: seconds between two times that a handler is
             told of every object again; None for never.
         fields: a Struct of the fields to keep decoded with each object (see `ObjectDecoder`).
-        decode: makes the objects of bytes, in place of `fields`, `keep_managed_fields` and
-            `codec`.
+        decode: makes the objects of bytes, in place of `fields`, `keep_managed_fields`,
+            `codec` and `compress`.
         transform: changes objects before they are stored, for example to save memory. One that
             it fails on stays as it was, or out, and is reported.
         keep_managed_fields: keep `metadata.managedFields`.
-        codec: packs the stored bytes (see `compression`).
+        codec: packs the stored bytes.
+        compress: "zstd" for a codec of its own (see `compression.ZstdCodec`).
+        mutation_detector: find whoever changes the `fields` of a cached object; the informer's
+            run raises `CacheMutationError` then. As the environment says (see
+            `mutation_detector`) if not given.
         name: for logs and metrics.
         clock: time.
         page_size: of lists.
@@ -122,6 +128,8 @@ class SharedInformer:
         transform: Transform | None = None,
         keep_managed_fields: bool = False,
         codec: Codec | None = None,
+        compress: Literal["zstd"] | None = None,
+        mutation_detector: bool | None = None,
         name: str = "",
         clock: Clock | None = None,
         page_size: int = 500,
@@ -131,12 +139,16 @@ class SharedInformer:
         backoff: Backoff | None = None,
         rng: random.Random | None = None,
     ) -> None:
+        if compress is not None:
+            if codec is not None:
+                raise ValueError("compress= makes a codec: give only one of compress= and codec=")
+            codec = ZstdCodec()
         if decode is None:
             decode = ObjectDecoder(
                 fields=fields, keep_managed_fields=keep_managed_fields, codec=codec
             )
         elif fields is not None or keep_managed_fields or codec is not None:
-            raise ValueError("decode= takes the place of fields=, keep_managed_fields= and codec=")
+            raise ValueError("decode= takes the place of fields=, keep_managed_fields= and codecs")
         if transform is not None:
             decode = TransformingDecoder(decode, transform)
         self.name = name
@@ -180,6 +192,9 @@ class SharedInformer:
                 rng=rng,
             )
         )
+        if mutation_detector is None:
+            mutation_detector = is_switched_on()
+        self._detector = MutationDetector(clock, name=name) if mutation_detector else None
         self._version_waiters: list[tuple[str, asyncio.Future[None]]] = []
         self._started_at: float | None = None
         self._stopped = False
@@ -381,6 +396,8 @@ class SharedInformer:
             async with asyncio.TaskGroup() as tasks:
                 # Cancelled after the controller has ended, so that nothing is told to nobody.
                 tasks.create_task(self._processor.run())
+                if self._detector is not None:
+                    tasks.create_task(self._detector.run())
                 await self._controller.run()
         finally:
             self._stopped = True
@@ -408,11 +425,21 @@ class SharedInformer:
         await self._tasks.__aexit__(kind, error, traceback)
 
     async def _process(self, batch: Sequence[Deltas]) -> None:
-        await self._processor.apply(self._deltas.apply(batch))
+        await self._processor.apply(self._apply(batch))
         if self._version_waiters:
             for version, waiter in self._version_waiters:
                 if not waiter.done() and self._has_version(version):
                     waiter.set_result(None)
+
+    async def _apply(self, batch: Sequence[Deltas]) -> Sequence[Change]:
+        changes = await self._deltas.apply(batch)
+        if self._detector is not None:
+            for change in changes:
+                if isinstance(change, Added):
+                    self._detector.add(change.obj)
+                elif isinstance(change, Updated) and change.new is not change.old:
+                    self._detector.add(change.new)
+        return changes
 
     def _on_error(self, failure: Failure) -> None:
         self._last_failure = failure
