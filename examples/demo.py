@@ -198,7 +198,7 @@ class Observer:
 
     async def _show_complaints(self) -> None:
         async for line in _piped(self.process.stderr):
-            if not line.startswith(b"warning: without --names"):
+            if not line.startswith(b"warning: without --state"):
                 out.print(
                     f"  observe: {line.decode().rstrip()}",
                     style="yellow",

@@ -17,6 +17,7 @@ from listwatch.observe.options import ObserveOptions
 from listwatch.observe.output import OutputStream
 from listwatch.observe.printing import Format, Printer
 from listwatch.observe.reaction import Reaction
+from listwatch.observe.state import StateFile
 from listwatch.testing.fake_controller_source import FakeControllerSource
 
 
@@ -62,6 +63,7 @@ async def observing(
     in_namespaces: bool = True,
     printer_format: Format = Format.HEADERS,
     namespace: str = "",
+    state_file: Path | None = None,
     **options: Any,
 ) -> AsyncIterator[Observing]:
     """Observe a source as the options say; the body may end before the observer does."""
@@ -80,7 +82,7 @@ async def observing(
     list_watch = source.list_watch(
         namespace=namespace, label_selector=chosen.selector, field_selector=chosen.field_selector
     )
-    sources = [Source("pods", list_watch, in_namespaces, exists)]
+    sources = [Source("pods", list_watch, in_namespaces, exists, "pods.v1.")]
     executor = Executor(clock, timeout=chosen.timeout)
     reaction = Reaction(
         chosen,
@@ -102,8 +104,15 @@ async def observing(
             err=err,
             clock=clock,
         )
+    memory = StateFile(state_file, {"cluster": "test"}) if state_file is not None else None
     state.observer = Observer(
-        chosen, sources, reaction=reaction, known_names=names, err=err, clock=clock
+        chosen,
+        sources,
+        reaction=reaction,
+        known_names=names,
+        err=err,
+        clock=clock,
+        state=memory,
     )
     state.task = asyncio.ensure_future(state.observer.run())
     try:
@@ -114,5 +123,7 @@ async def observing(
     finally:
         state.task.cancel()
         await asyncio.wait({state.task})
+        if memory is not None:
+            memory.close()
         for fd in fds:
             os.close(fd)

@@ -44,6 +44,8 @@ class Change(msgspec.Struct, frozen=True):
         old: the state that was told before; None for a new object.
         resource: which of the observed resources it is of, as the user named it.
         final_state_unknown: the deletion itself was missed, so `object` may be stale.
+        position: the version up to which this change completes the object's story; 0 if the
+            server does not know of it.
     """
 
     type: ChangeType
@@ -52,6 +54,7 @@ class Change(msgspec.Struct, frozen=True):
     old: Object | None = None
     resource: str = ""
     final_state_unknown: bool = False
+    position: int = 0
 
     @property
     def resource_version(self) -> str:

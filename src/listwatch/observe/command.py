@@ -32,6 +32,7 @@ Exit codes:
   5    the server refuses the credentials
   6    the server forbids the request
   7    the server has no such resource
+  8    the state file can't be used
   126  a command is there but can't be executed
   127  a command is not there
   141  nobody reads standard output any more"""
@@ -221,6 +222,13 @@ DURATION = _Duration()
     show_default=True,
     help="How long running commands may go on at the end.",
 )
+@click.option(
+    "--state",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Remember in FILE what was told, so that the next run tells only what is new, deletions"
+    " included.",
+)
 @click.option("--once", is_flag=True, help="End when all present objects were processed.")
 @click.option("--exit-after", type=DURATION, default="0", help="End after this time.")
 @click.option("--resync-period", type=DURATION, default="0", help="Tell everything again so often.")
@@ -344,6 +352,7 @@ def _options(command: tuple[str, ...], values: Mapping[str, Any]) -> ObserveOpti
         resync_period=seconds("resync_period") or None,
         quiet=values["quiet"] or values["no_headers"],
         print_metrics_on_exit=values["print_metrics_on_exit"],
+        state=values["state"],
         listen_address=("" if once else "127.0.0.1:0") if listen is None else listen,
     )
 

@@ -54,6 +54,7 @@ class Dispatcher:
         debounce: seconds that an object's first change waits for more of them; those that come
             meanwhile are told as one, with the latest state. 0 tells each.
         clock: tells the time.
+        progressed: is called when `finished_up_to` has grown.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class Dispatcher:
         parallel: int = 1,
         debounce: float = 0.0,
         clock: Clock,
+        progressed: Callable[[], None] | None = None,
     ) -> None:
         self._run = run
+        self._progressed = progressed
         self._parallel = parallel
         self._debounce = debounce
         self._clock = clock
@@ -166,6 +169,7 @@ class Dispatcher:
 
     def _finish(self, numbers: list[int]) -> None:
         self._unfinished.difference_update(numbers)
+        before = self._oldest
         while self._oldest <= self._last and self._oldest not in self._unfinished:
             self._oldest += 1
         waiting = []
@@ -175,6 +179,8 @@ class Dispatcher:
             elif not waiter.done():
                 waiter.set_result(None)
         self._floor_waiters = waiting
+        if self._progressed is not None and self._oldest > before:
+            self._progressed()
 
     @property
     def last(self) -> int:

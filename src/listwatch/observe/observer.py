@@ -1,6 +1,7 @@
 """Observes resources and reacts to every change, from the first list to the end."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
@@ -16,13 +17,14 @@ from listwatch.cache.ordered_fifo import OrderedFIFO
 from listwatch.cache.store import Indexer
 from listwatch.clock import Clock
 from listwatch.errors import ForbiddenError, ListWatchError, NotFoundError, UnauthorizedError
-from listwatch.objects import DeletedFinalStateUnknown, decode_object
+from listwatch.objects import DeletedFinalStateUnknown, Object, decode_object
 from listwatch.observe.changes import Change, ChangeType
 from listwatch.observe.dispatch import Dispatcher
 from listwatch.observe.names import KnownNames
 from listwatch.observe.options import ObserveOptions
 from listwatch.observe.output import OutputStream
 from listwatch.observe.reaction import Reaction
+from listwatch.observe.state import ResumingListWatch, StateFile, version_number
 
 #: What no later try will mend, while nothing was listed yet.
 _HOPELESS = (UnauthorizedError, ForbiddenError, NotFoundError)
@@ -36,12 +38,14 @@ class Source(msgspec.Struct, frozen=True):
         list_watch: lists and watches it.
         namespaced: whether its objects lie in namespaces.
         exists: asks the server whether an object of this key is there, whatever the selectors.
+        full_name: its name with version and group, whatever word the user has for it.
     """
 
     resource: str
     list_watch: ListerWatcher
     namespaced: bool
     exists: Callable[[str], Awaitable[bool]]
+    full_name: str = ""
 
 
 class ListErrorLimitError(ListWatchError):
@@ -79,6 +83,7 @@ class Observer:
         err: standard error.
         clock: tells the time.
         decode: makes the objects of bytes.
+        state: remembers over restarts what was told.
     """
 
     def __init__(
@@ -91,20 +96,36 @@ class Observer:
         err: OutputStream,
         clock: Clock,
         decode: Decode = decode_object,
+        state: StateFile | None = None,
     ) -> None:
         self._options = options
         self._reaction = reaction
+        self._state = state
+        self._full_names = {source.resource: source.full_name for source in sources}
         self._err = err
         self._clock = clock
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self.dispatcher = Dispatcher(
-            reaction, parallel=options.parallel, debounce=options.debounce, clock=clock
+            reaction if state is None else self._react_and_remember,
+            parallel=options.parallel,
+            debounce=options.debounce,
+            clock=clock,
+            progressed=self._progressed,
         )
         self._feeds = [
-            _Feed(source, options, self.dispatcher, reaction, known_names, clock, decode)
+            _Feed(source, options, self.dispatcher, reaction, known_names, clock, decode, state)
             for source in sources
         ]
+
+    async def _react_and_remember(self, change: Change) -> None:
+        await self._reaction(change)
+        if self._state is not None:
+            self._state.finished(self._full_names[change.resource], change)
+
+    def _progressed(self) -> None:
+        for feed in self._feeds:
+            feed.remember_progress()
 
     @property
     def synced(self) -> bool:
@@ -191,6 +212,7 @@ class _Feed:
         known_names: KnownNames | None,
         clock: Clock,
         decode: Decode,
+        state: StateFile | None,
     ) -> None:
         self._source = source
         self._options = options
@@ -206,12 +228,23 @@ class _Feed:
         self._processor = DeltaProcessor(
             self.store, on_error=self._on_error, clock=clock, name=name
         )
-        self._lists: asyncio.Queue[int] = asyncio.Queue()
+        self._lists: asyncio.Queue[tuple[int, bool]] = asyncio.Queue()
+        self._state = state
+        self._positions: deque[tuple[int, int]] = deque()
+        list_watch, watch_list = source.list_watch, True
+        self._resumed: ResumingListWatch | None = None
+        if state is not None:
+            remembered = state.load(source.full_name)
+            self.store.replace(remembered.objects, "")
+            if remembered.version and not options.once:
+                list_watch = self._resumed = ResumingListWatch(list_watch, remembered)
+                watch_list = False  # the first list is the file's
         queue = OrderedFIFO(clock=clock, on_error=self._report)
         self._controller = Controller(
             Config(
                 queue=queue,
-                lister_watcher=source.list_watch,
+                lister_watcher=list_watch,
+                watch_list=watch_list,
                 process_batch=self._process,
                 full_resync_period=options.resync_period,
                 name=name,
@@ -228,37 +261,54 @@ class _Feed:
 
     async def _process(self, batch: Sequence[Deltas]) -> None:
         kind = batch[0][0].type
-        whole = kind in {DeltaType.REPLACED_ALL, DeltaType.SYNC_ALL}
         changes = await self._processor.apply(batch)
         if kind is DeltaType.REPLACED_ALL:
             self._failures_in_a_row = 0
+        initial = batch[0].is_in_initial_list
+        if initial and self._resumed is not None:
+            # What the file knows was told before, and the watch goes on from there.
+            self._lists.put_nowait((self._dispatcher.last, False))
+            return
+        whole = kind in {DeltaType.REPLACED_ALL, DeltaType.SYNC_ALL}
         if whole:
             await self._reaction.sync_line("started")
-        initial = batch[0].is_in_initial_list
-        for change in changes:
-            self._submit(change, kind, initial=initial)
+        version = _version(batch)
+        told = [self._told(change, kind, initial=initial) for change in changes]
+        if self._state is not None:
+            told = _with_positions(told, version)
+        for change in told:
+            if self._wanted(change):
+                self._dispatcher.submit(change)
         if whole:
             if initial:
                 self.listed += len(changes)
             if self._known_names is not None:
                 await self._tell_unknown(self._known_names)
-            self._lists.put_nowait(self._dispatcher.last)
+            self._lists.put_nowait((self._dispatcher.last, True))
+        if self._state is not None and version:
+            self._positions.append((self._dispatcher.last, version_number(version)))
+            self.remember_progress()
 
-    def _submit(self, change: CacheChange, source: DeltaType, *, initial: bool) -> None:
+    def remember_progress(self) -> None:
+        """Write down up to which version everything is done."""
+        reached = 0
+        while self._positions and self._positions[0][0] <= self._dispatcher.finished_up_to:
+            _, reached = self._positions.popleft()
+        if reached and self._state is not None:
+            self._state.reached(self._source.full_name, reached)
+
+    def _told(self, change: CacheChange, source: DeltaType, *, initial: bool) -> Change:
         relisted = source is DeltaType.REPLACED_ALL
         resource = self._source.resource
         if isinstance(change, Added):
             kind = ChangeType.RELISTED if relisted else ChangeType.ADDED
             kind = ChangeType.LISTED if initial else kind
-            told = Change(kind, change.obj.key, change.obj, resource=resource)
-        elif isinstance(change, Updated):
+            return Change(kind, change.obj.key, change.obj, resource=resource)
+        if isinstance(change, Updated):
             kind = ChangeType.RELISTED if relisted else ChangeType.UPDATED
             kind = ChangeType.RESYNC if change.is_resync else kind
-            told = Change(kind, change.new.key, change.new, old=change.old, resource=resource)
-        else:
-            told = self._deletion(change)
-        if self._wanted(told):
-            self._dispatcher.submit(told)
+            return Change(kind, change.new.key, change.new, old=change.old, resource=resource)
+        return self._deletion(change)
 
     def _deletion(self, change: Deleted) -> Change:
         item = change.obj
@@ -295,9 +345,10 @@ class _Feed:
     async def _end_syncs(self) -> None:
         """Say that a list is processed as soon as its last command has finished."""
         while True:
-            number = await self._lists.get()
+            number, is_told = await self._lists.get()
             await self._dispatcher.finished(number)
-            await self._reaction.sync_line("ended")
+            if is_told:
+                await self._reaction.sync_line("ended")
             self.processed.set()
 
     def _report(self, error: Exception) -> None:
@@ -318,6 +369,33 @@ class _Feed:
                     f" exiting: {error}"
                 ) from error
         self._log(failure)
+
+
+def _version(batch: Sequence[Deltas]) -> str:
+    """Return the version that the server had after these deltas; empty if they don't tell."""
+    last = batch[-1][-1]
+    if last.type in {DeltaType.REPLACED_ALL, DeltaType.BOOKMARK}:
+        return last.resource_version
+    return last.object.resource_version if isinstance(last.object, Object) else ""
+
+
+def _with_positions(changes: Sequence[Change], version: str) -> list[Change]:
+    """Add to each change the version up to which it completes its object's story."""
+    placed: list[Change] = []
+    next_life: dict[str, int] = {}
+    for change in reversed(changes):
+        if change.type is not ChangeType.DELETED:
+            position = version_number(change.resource_version)
+            next_life[change.key] = position
+        elif not change.final_state_unknown:
+            position = version_number(change.resource_version)
+        elif change.key in next_life:
+            position = next_life[change.key] - 1  # its addition is still to be told
+        else:
+            position = version_number(version)
+        placed.append(msgspec.structs.replace(change, position=position))
+    placed.reverse()
+    return placed
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -84,6 +85,7 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
         quiet: print no header lines.
         print_metrics_on_exit: write the metrics to standard output at the end.
         listen_address: host:port of metrics and health; empty is none.
+        state: the file that remembers over restarts what was told.
     """
 
     resources: tuple[str, ...]
@@ -118,6 +120,7 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
     quiet: bool = False
     print_metrics_on_exit: bool = False
     listen_address: str = ""
+    state: Path | None = None
 
     def check(self) -> None:
         """Check what can be checked without a server.

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from listwatch.client.client import Client
@@ -29,6 +30,7 @@ from listwatch.observe.output import OutputStream
 from listwatch.observe.printing import Printer
 from listwatch.observe.reaction import Reaction
 from listwatch.observe.server import serve
+from listwatch.observe.state import StateError, StateFile
 from listwatch.observe.templates.template import TemplateSyntaxError
 
 
@@ -41,6 +43,7 @@ def exit_code(error: BaseException) -> int:
         (5, (UnauthorizedError,)),
         (6, (ForbiddenError,)),
         (7, (UnknownResourceError, NotFoundError)),
+        (8, (StateError,)),
         (126, (CommandNotExecutableError,)),
         (127, (CommandNotFoundError,)),
     )
@@ -88,10 +91,10 @@ async def observe(
                 err=err,
                 clock=clock,
             )
-        elif options.delete_command:
+        elif options.delete_command and options.state is None:
             await err.write(
-                "warning: without --names, deletions that happen while observe is not running are"
-                " missed\n"
+                "warning: without --state or --names, deletions that happen while observe is not"
+                " running are missed\n"
             )
         reaction = Reaction(
             options,
@@ -103,8 +106,18 @@ async def observe(
             executor=executor,
             clock=clock,
         )
+        state = None
+        if options.state is not None:
+            state = StateFile(options.state, await _binding(client, options, namespace, sources))
+            stack.callback(state.close)
         observer = Observer(
-            options, sources, reaction=reaction, known_names=names, err=err, clock=clock
+            options,
+            sources,
+            reaction=reaction,
+            known_names=names,
+            err=err,
+            clock=clock,
+            state=state,
         )
         metrics.watch(observer.dispatcher.statistics)
         loop = asyncio.get_running_loop()
@@ -123,6 +136,30 @@ async def observe(
                 await out.write(metrics.text())
 
 
+async def _binding(
+    client: Client, options: ObserveOptions, namespace: str, sources: Sequence[Source]
+) -> dict[str, str]:
+    """Return what a state file belongs to.
+
+    Raises:
+        StateError: the cluster does not tell who it is.
+    """
+    try:
+        cluster = await client.get("namespaces", "kube-system")
+    except (ForbiddenError, NotFoundError) as error:
+        raise StateError(
+            f"--state needs to read the namespace kube-system, whose uid names the cluster: {error}"
+        ) from error
+    return {
+        "cluster": cluster.uid,
+        "resource": ",".join(sorted(source.full_name for source in sources)),
+        "namespace": namespace,
+        "selector": options.selector,
+        "field selector": options.field_selector,
+        "names": ",".join(sorted(options.names)),
+    }
+
+
 async def find_source(client: Client, word: str, options: ObserveOptions, namespace: str) -> Source:
     """Look a resource up and return what observes it.
 
@@ -135,7 +172,11 @@ async def find_source(client: Client, word: str, options: ObserveOptions, namesp
         name = f"metadata.name={options.names[0]}"
         field_selector = f"{field_selector},{name}" if field_selector else name
     reads_objects = bool(
-        options.template or options.object_env_var or options.stdin or not options.command
+        options.template
+        or options.object_env_var
+        or options.stdin
+        or options.state
+        or not options.command
     )
     list_watch = client.list_watch(
         resource,
@@ -153,4 +194,4 @@ async def find_source(client: Client, word: str, options: ObserveOptions, namesp
             return False
         return True
 
-    return Source(word, list_watch, resource.namespaced, exists)
+    return Source(word, list_watch, resource.namespaced, exists, full_name=resource.full_name)
