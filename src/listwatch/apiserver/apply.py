@@ -325,7 +325,7 @@ def apply_object(
             registry.check_namespace(resource, call.namespace, call.info.name)
         for key in ("uid", "resourceVersion"):
             obj["metadata"].pop(key, None)
-        made = registry.store_new(resource, call.namespace, obj, managed, context)
+        made = registry.store_new(resource, call.namespace, obj, managed.write(), context)
         return reader.answer_entry(call, resource, made, status=201)
     if given_uid:
         obj["metadata"]["uid"] = given_uid

@@ -216,16 +216,16 @@ class Access:
         name = headers.get("Impersonate-User", "")
         groups = headers.getall("Impersonate-Group", [])
         uid = headers.get("Impersonate-Uid", "")
+        if not (name or groups or uid):
+            return user
         extra: dict[str, list[str]] = {}
         for key, value in headers.items():
             if key.lower().startswith("impersonate-extra-"):
                 extra.setdefault(unquote(key[18:]).lower(), []).append(value)
         if not name:
-            if groups or uid or extra:
-                raise refusal.internal_error(
-                    "requested groups, uid or extra without impersonating a user"
-                )
-            return user
+            raise refusal.internal_error(
+                "requested groups, uid or extra without impersonating a user"
+            )
         account = name.split(":") if name.startswith("system:serviceaccount:") else []
         if len(account) == 4:
             self._may_impersonate(user, "serviceaccounts", account[3], account[2])

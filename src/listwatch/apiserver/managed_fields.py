@@ -58,6 +58,10 @@ _UNOWNED_METADATA = frozenset(
 )
 
 
+_UNOWNED_MARKS = frozenset(f"f:{key}" for key in _UNOWNED_METADATA)
+_BRANCHES = frozenset((Form.STRUCT, Form.MAP, Form.ANY))
+
+
 def _leaf() -> Fields:
     return {".": _MEMBER}
 
@@ -124,6 +128,70 @@ def _there_when_empty(parent: Schema, key: str, field: Schema) -> bool:
     if field.form is Form.STRUCT:
         return name in _HELD_BY_VALUE
     return field.form in {Form.LIST, Form.MAP} and name in parent.required
+
+
+def created_fields(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """Return the fields of a new object in the form of the wire, without those of the server.
+
+    The same as a difference from nothing, in one pass, since most objects are written once.
+    """
+    result = _created(value, schema, owned=False)
+    metadata = result.get("f:metadata")
+    if metadata is not None:
+        metadata = {key: below for key, below in metadata.items() if key not in _UNOWNED_MARKS}
+        if metadata.keys() - {"."}:
+            result["f:metadata"] = metadata
+        else:
+            del result["f:metadata"]
+    result.pop("f:apiVersion", None)
+    result.pop("f:kind", None)
+    return dict(sorted(result.items()))
+
+
+def _created(value: Mapping[str, Any], schema: Schema, *, owned: bool) -> dict[str, Any]:
+    result: dict[str, Any] = {".": _MEMBER} if owned else {}
+    fields = schema.fields if schema.form is Form.STRUCT else None
+    item = schema.item or _ANY
+    by_value = schema.go_name != ""
+    for key, each in sorted(value.items()):
+        field = item if fields is None else fields.get(key, _ANY)
+        mark = "f:" + key
+        if isinstance(each, dict):
+            if field.atomic or field.form not in _BRANCHES:
+                result[mark] = _MEMBER
+                continue
+            silent = by_value and _there_when_empty(schema, mark, field)
+            if not each:
+                if not silent:
+                    result[mark] = _MEMBER
+                continue
+            below = _created(each, field, owned=not silent)
+            if below:
+                result[mark] = below
+        elif isinstance(each, list) and field.list_type != "atomic" and field.form is Form.LIST:
+            silent = by_value and _there_when_empty(schema, mark, field)
+            items = _created_items(each, field, owned=not silent)
+            if items is None or items.keys() == {"."}:
+                result[mark] = _MEMBER
+            elif items:
+                result[mark] = items
+        else:
+            result[mark] = _MEMBER
+    return result
+
+
+def _created_items(value: list[Any], schema: Schema, *, owned: bool) -> dict[str, Any] | None:
+    items = granular_items(value, schema)
+    if items is None:
+        return None
+    result: dict[str, Any] = {".": _MEMBER} if owned else {}
+    for key, each in sorted(items.items()):
+        if isinstance(each, dict) and schema.list_type == "map":
+            below = _created(each, schema.item or _ANY, owned=True)
+            result[key] = _MEMBER if below.keys() == {"."} else below
+        else:
+            result[key] = _MEMBER
+    return result
 
 
 def difference_of_states(old: Any, new: Any, schema: Schema) -> tuple[Fields, Fields]:

@@ -1,5 +1,6 @@
 """Which form an answer gets, and how entries are written in it."""
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -39,7 +40,8 @@ class _Clause(msgspec.Struct, frozen=True):
     position: int
 
 
-def parse_accept(header: str) -> list[_Clause]:
+@functools.lru_cache(maxsize=256)
+def parse_accept(header: str) -> tuple[_Clause, ...]:
     """Read an Accept header, the clause that the client likes best first."""
     clauses = []
     for position, part in enumerate(header.split(",")):
@@ -58,7 +60,7 @@ def parse_accept(header: str) -> list[_Clause]:
             else:
                 parameters[key] = value
         clauses.append(_Clause(media_type.lower(), parameters, quality, position))
-    return sorted(clauses, key=lambda clause: (-clause.quality, clause.position))
+    return tuple(sorted(clauses, key=lambda clause: (-clause.quality, clause.position)))
 
 
 def negotiate(

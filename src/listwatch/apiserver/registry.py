@@ -18,7 +18,7 @@ from listwatch.apiserver.kinds import (
     spec_changed,
     traits_of,
 )
-from listwatch.apiserver.managed_fields import Managed, Owner
+from listwatch.apiserver.managed_fields import Managed, Owner, created_fields
 from listwatch.apiserver.resources import Resource
 from listwatch.apiserver.storage import Bucket, Entry, Store
 from listwatch.apiserver.validation import validate_create, validate_update
@@ -124,26 +124,32 @@ class Registry:
         version = metadata.pop("resourceVersion", None)
         if version and version != "0":
             raise refusal.server_error("resourceVersion should not be set on objects to be created")
-        managed = Managed()
-        managed.update(
-            Owner(context.operation, context.manager, resource.api_version, context.subresource),
-            None,
-            obj,
-            resource.schema,
-            now=self.now(),
-            reset=reset_fields(resource, ""),
-        )
-        return self.store_new(resource, namespace, obj, managed, context)
+        fields = created_fields(obj, resource.schema)
+        for path in reset_fields(resource, ""):
+            fields.pop(f"f:{path[0]}", None)
+        owners: list[Object] = []
+        if fields:
+            owners.append(
+                {
+                    "manager": context.manager,
+                    "operation": context.operation,
+                    "apiVersion": resource.api_version,
+                    "time": self.now(),
+                    "fieldsType": "FieldsV1",
+                    "fieldsV1": fields,
+                }
+            )
+        return self.store_new(resource, namespace, obj, owners, context)
 
     def store_new(
         self,
         resource: Resource,
         namespace: str,
         obj: Object,
-        managed: Managed,
+        owners: list[Object],
         context: WriteContext,
     ) -> Entry:
-        """Complete, check and store a new object whose owners are noted."""
+        """Complete, check and store a new object whose owners are noted in managedFields' form."""
         metadata: Object = obj["metadata"]
         for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"):
             metadata.pop(key, None)
@@ -164,9 +170,8 @@ class Registry:
         bucket = self.bucket(resource)
         if (f"{namespace}/{name}" if namespace else name) in bucket.entries:
             raise refusal.already_exists(resource, name)
-        entries = managed.write()
-        if entries:
-            metadata["managedFields"] = entries
+        if owners:
+            metadata["managedFields"] = owners
         if context.dry_run:
             return self.entry(resource, obj, 0)
         entry = self.entry(resource, obj, self.store.revision + 1)
