@@ -77,10 +77,12 @@ class Recorded:
 
 
 def asked_version(capture: Capture) -> str:
-    found = re.search(
-        rb"watch=.*resourceVersion=(\d+)|resourceVersion=(\d+).*watch=", capture.request
-    )
-    return (found[1] or found[2]).decode() if found else ""
+    """Return the version that a watch was asked for, "0" if none."""
+    line = capture.request.split(b"\r\n", 1)[0]
+    found = re.search(rb"resourceVersion=(\d+)", line)
+    if b"watch=" not in line:
+        return ""
+    return found[1].decode() if found else "0"
 
 
 def pieces(capture: Capture) -> list[bytes]:
