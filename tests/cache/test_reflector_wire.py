@@ -80,7 +80,7 @@ def asked_version(capture: Capture) -> str:
     """Return the version that a watch was asked for, "0" if none."""
     line = capture.request.split(b"\r\n", 1)[0]
     found = re.search(rb"resourceVersion=(\d+)", line)
-    if b"watch=" not in line:
+    if b"watch=" not in line or b" 200 " not in capture.response[:20]:
         return ""
     return found[1].decode() if found else "0"
 
