@@ -435,6 +435,24 @@ async def test_without_a_server_a_connection_is_reset() -> None:
             await until(lambda: proxy.statistics().open_connections == 0)
 
 
+async def test_never_listens_on_the_port_of_a_server_that_is_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+
+    def create_server(address: tuple[str, int], **options: Any) -> socket.socket:
+        listener = real(address, **options)
+        made.append(listener.getsockname()[1])
+        proxy._upstream = "127.0.0.1", made[0]
+        return listener
+
+    real = socket.create_server
+    monkeypatch.setattr(socket, "create_server", create_server)
+    proxy = FaultProxy("127.0.0.1", 1)
+    async with proxy:
+        assert proxy.port == made[1] != made[0]
+
+
 async def test_a_side_that_goes_away_takes_the_other_with_it() -> None:
     async with proxied() as (server, proxy), client_of(proxy, LIST) as client:
         await until(lambda: server.received[0] == LIST)

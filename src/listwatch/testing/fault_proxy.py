@@ -239,8 +239,7 @@ class FaultProxy:
         """
         self._resets_new = False
         if self._listener is None:
-            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-            self._listener = socket.create_server((self._host, self.port), family=family)
+            self._listener = self._listen()
             self._listener.setblocking(False)
             self.port = self._listener.getsockname()[1]
             asyncio.get_running_loop().add_reader(
@@ -411,6 +410,14 @@ class FaultProxy:
                 return f"silence of {seconds:.2f} s"
 
     # The way of the bytes.
+
+    def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listener = socket.create_server((self._host, self.port), family=family)
+        if listener.getsockname()[1] == self._upstream[1]:
+            with listener:  # the port of a server that is down: the proxy would call itself
+                return socket.create_server((self._host, 0), family=family)
+        return listener
 
     def _close_listener(self) -> None:
         if self._listener is not None:
