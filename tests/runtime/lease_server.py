@@ -1,12 +1,16 @@
 """A server of Leases in memory, with faults on the way to it."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
+
+from hypothesis import strategies as st
 
 from listwatch.clock import Clock, FakeClock, Timer
 from listwatch.errors import AlreadyExistsError, ConflictError, DisconnectedError, NotFoundError
 from listwatch.objects import Object, decode_object
+from listwatch.runtime.leader_election import OpenLeaseClient
+from listwatch.runtime.lease import LeaseClient
 from listwatch.selector import parse_label_selector
 
 
@@ -158,3 +162,33 @@ class FaultyLeaseClient:
 def _ignore_errors(call: Any, *args: object) -> None:
     with contextlib.suppress(NotFoundError, ConflictError):
         call(*args)
+
+
+def opened(client: LeaseClient) -> OpenLeaseClient:
+    @contextlib.asynccontextmanager
+    async def open_client() -> AsyncIterator[LeaseClient]:
+        yield client
+
+    return open_client
+
+
+async def until(world: FakeClock, condition: Callable[[], Any], limit: float = 60.0) -> float:
+    start = world.now()
+    while not condition():
+        assert world.now() - start < limit, "it did not happen"
+        await world.advance(0.1)
+    return world.now() - start
+
+
+def _expanded(runs: list[tuple[str, int]]) -> list[str]:
+    return [fault for fault, length in runs for _ in range(length)]
+
+
+FAULTS = st.lists(
+    st.tuples(
+        st.sampled_from(["ok", "refuse", "lose", "hang", "mute", "slow", "late"]),
+        st.integers(1, 30),
+    ),
+    min_size=1,
+    max_size=8,
+).map(_expanded)

@@ -2,7 +2,7 @@ import asyncio
 import contextlib
 import random
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,11 +17,10 @@ from listwatch.runtime.leader_election import (
     LeadershipGuard,
     LeadershipLostError,
     LeaseTimings,
-    OpenLeaseClient,
     default_identity,
 )
 from listwatch.runtime.lease import LeaseClient, LeaseRecord, new_lease
-from runtime.lease_server import FaultyLeaseClient, LeaseServer, ProcessClock
+from runtime.lease_server import FAULTS, FaultyLeaseClient, LeaseServer, ProcessClock, opened, until
 
 
 class Process:
@@ -77,14 +76,6 @@ class Process:
             await self.clock.sleep(1)
 
 
-def opened(client: LeaseClient) -> OpenLeaseClient:
-    @contextlib.asynccontextmanager
-    async def open_client() -> AsyncIterator[LeaseClient]:
-        yield client
-
-    return open_client
-
-
 @contextlib.asynccontextmanager
 async def running(*processes: Process) -> AsyncIterator[None]:
     tasks = [asyncio.ensure_future(process.campaign()) for process in processes]
@@ -99,14 +90,6 @@ async def running(*processes: Process) -> AsyncIterator[None]:
                 break
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(result) for result in results} == {asyncio.CancelledError}
-
-
-async def until(world: FakeClock, condition: Callable[[], Any], limit: float = 60.0) -> float:
-    start = world.now()
-    while not condition():
-        assert world.now() - start < limit, "it did not happen"
-        await world.advance(0.1)
-    return world.now() - start
 
 
 async def test_the_first_candidate_creates_the_lease_and_leads_at_once() -> None:
@@ -460,18 +443,6 @@ async def test_clocks_that_have_gone_on_end_the_leadership_although_the_monotoni
     assert not guard.is_leader  # once refused, for ever
 
 
-def _expanded(runs: list[tuple[str, int]]) -> list[str]:
-    return [fault for fault, length in runs for _ in range(length)]
-
-
-FAULTS = st.lists(
-    st.tuples(
-        st.sampled_from(["ok", "refuse", "lose", "hang", "mute", "slow", "late"]),
-        st.integers(1, 30),
-    ),
-    min_size=1,
-    max_size=8,
-).map(_expanded)
 PAUSES = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 300), st.integers(1, 80)), max_size=4)
 
 

@@ -16,7 +16,7 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -221,6 +221,7 @@ class Candidate:
         clock: the time.
         clocks: what a leader's time is measured by.
         rng: spreads the candidates' tries.
+        decorate: changes the Lease, in its decoded form, before it is written.
     """
 
     def __init__(
@@ -235,8 +236,10 @@ class Candidate:
         clock: Clock,
         clocks: Clocks,
         rng: random.Random,
+        decorate: Callable[[dict[str, Any]], object] = lambda lease: None,  # noqa: ARG005 - nothing to add
     ) -> None:
         self._client = client
+        self._decorate = decorate
         self._namespace = namespace
         self._name = name
         self._identity = identity
@@ -266,7 +269,7 @@ class Candidate:
     async def acquire(self) -> LeadershipGuard:
         """Return when this candidate leads. Failures are retried for ever, with their delay."""
         while True:
-            await self._try()
+            await self.renew(None)
             if self.guard is not None and self.guard.is_leader:
                 self._tell("BecameLeader", self._identity, f"{self._identity} became leader")
                 return self.guard
@@ -281,7 +284,7 @@ class Candidate:
         while (left := guard.remaining()) > 0:
             await self._clock.sleep(min(self._timings.retry_period, left))
             if (left := guard.remaining()) > 0:
-                await self._try(limit=left)
+                await self.renew(left)
         self._stopped(guard)
         return guard.refusal
 
@@ -328,16 +331,23 @@ class Candidate:
 
     # --- One attempt ---
 
-    async def _try(self, limit: float | None = None) -> None:
+    async def renew(self, limit: float | None) -> bool:
+        """Try once to acquire or renew the lease, in so many seconds at most.
+
+        Returns:
+            False if that failed; who holds the lease is told by `guard`.
+        """
         try:
             async with self._clock.timeout(limit):
                 await self._attempt()
         except Exception as error:  # noqa: BLE001 - whatever a lock raises, the election goes on; it is reported
-            self._fail(error)
-        else:
-            self._last_error = ""
+            self.report(error)
+            return False
+        self._last_error = ""
+        return True
 
-    def _fail(self, error: Exception) -> None:
+    def report(self, error: Exception) -> None:
+        """Count and log a failure."""
         self._failures += 1
         words = f"{type(error).__name__}: {error}"
         if words != self._last_error:  # a server that is away fails every 2 s with the same words
@@ -352,7 +362,7 @@ class Candidate:
             except ConflictError:
                 pass  # somebody has changed the lease: look
             except Exception as error:  # noqa: BLE001 - a lost answer looks the same; the read decides
-                self._fail(error)
+                self.report(error)
             else:
                 return
             self._slow_renewals += 1
@@ -400,11 +410,14 @@ class Candidate:
         self._claims.append(record.acquired)
         since = [clock() for clock in self._clocks]
         if lease is None:
-            written = await self._request(
-                self._client.create(new_lease(self._namespace, self._name, record))
-            )
+            body = new_lease(self._namespace, self._name, record)
         else:
-            written = await self._request(self._client.update(record.into(lease.to_dict())))
+            body = record.into(lease.to_dict())
+        self._decorate(body)
+        if lease is None:
+            written = await self._request(self._client.create(body))
+        else:
+            written = await self._request(self._client.update(body))
         self._claims.clear()  # an earlier claim can't come through any more
         self._claims.append(record.acquired)
         self._observe(written)
@@ -446,7 +459,7 @@ class Candidate:
         except NotFoundError:
             return True
         except Exception as error:  # noqa: BLE001 - retried by the caller, which has a deadline
-            self._fail(error)
+            self.report(error)
             return False
         return True
 
@@ -470,6 +483,26 @@ class Candidate:
     @property
     def _key(self) -> str:
         return f"{self._namespace}/{self._name}"
+
+
+class Contender(Protocol):
+    """What a `LeaderElector` runs."""
+
+    async def acquire(self) -> LeadershipGuard:
+        """Return when there is something to act for."""
+        ...
+
+    async def hold(self) -> str:
+        """Go on until that is lost, and return why."""
+        ...
+
+    async def resign(self, *, release: bool) -> None:
+        """Act no longer."""
+        ...
+
+    def statistics(self) -> LeaderElectionStatistics:
+        """Return the state of this moment."""
+        ...
 
 
 class LeaderElector:
@@ -526,7 +559,7 @@ class LeaderElector:
         self._clocks = clocks if clocks is not None else machine_clocks(self._clock)
         self._rng = rng or random.Random()  # noqa: S311 - spreads tries, no secret
         self._threaded = threaded
-        self._candidate: Candidate | None = None
+        self._candidate: Contender | None = None
 
     def statistics(self) -> LeaderElectionStatistics:
         """Return the state of this moment; any thread may ask."""
@@ -611,7 +644,26 @@ class LeaderElector:
         lost: Callable[[], object],
         work_ended: threading.Event,
     ) -> None:
-        candidate = self._candidate = Candidate(
+        candidate = self._candidate = self.make_candidate(client)
+        try:
+            became_leader(await candidate.acquire())
+            await candidate.hold()
+            lost()
+            await self._watch_overrun(work_ended)
+        finally:
+            await candidate.resign(release=self._release_on_stop)
+
+    def make_candidate(self, client: LeaseClient) -> Contender:
+        """Return what contends; called in the election's event loop."""
+        return self.make_lease_candidate(client)
+
+    def make_lease_candidate(
+        self,
+        client: LeaseClient,
+        decorate: Callable[[dict[str, Any]], object] = lambda lease: None,  # noqa: ARG005 - nothing to add
+    ) -> Candidate:
+        """Return what keeps the lease, with these options."""
+        return Candidate(
             client,
             namespace=self.namespace,
             name=self.name,
@@ -621,14 +673,8 @@ class LeaderElector:
             clock=self._clock,
             clocks=self._clocks,
             rng=self._rng,
+            decorate=decorate,
         )
-        try:
-            became_leader(await candidate.acquire())
-            await candidate.hold()
-            lost()
-            await self._watch_overrun(work_ended)
-        finally:
-            await candidate.resign(release=self._release_on_stop)
 
     async def _watch_overrun(self, work_ended: threading.Event) -> None:
         await self._clock.sleep(self.timings.lease_duration - self.timings.renew_deadline)

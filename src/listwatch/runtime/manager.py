@@ -30,6 +30,7 @@ from listwatch.runtime.leader_election import (
 from listwatch.runtime.lease import ClientLeases, LeaseClient
 from listwatch.runtime.metrics import Parts, make_registry
 from listwatch.runtime.reconciler import NotStartedError, Reconciler
+from listwatch.runtime.sharding import ShardMember
 from listwatch.workqueue.rate_limiters import RateLimiter
 
 _logger = logging.getLogger(__name__)
@@ -71,6 +72,8 @@ class Manager:
         config: of the client; by default what kubectl would use.
         client: in place of `config`; stays open.
         leader_election: the lease's name, or an elector of one's own; None for no election.
+        sharding: the group's name, or a member of one's own: all replicas run, and share the keys
+            of the reconcilers that would be the leader's. In place of `leader_election`.
         namespace: of the lease; by default the client's.
         health_host: where health and metrics are served.
         health_port: 0 for a free one, None for none.
@@ -88,6 +91,7 @@ class Manager:
         config: Config | None = None,
         client: Client | None = None,
         leader_election: str | LeaderElector | None = None,
+        sharding: str | ShardMember | None = None,
         namespace: str = "",
         health_host: str = "127.0.0.1",
         health_port: int | None = 0,
@@ -99,10 +103,13 @@ class Manager:
     ) -> None:
         if config is not None and client is not None:
             raise ValueError("a Manager takes config= or client=, not both")
+        if leader_election is not None and sharding is not None:
+            raise ValueError("a Manager takes leader_election= or sharding=, not both")
         self.name = name
         self._config = config
         self._given_client = client
-        self._election = leader_election
+        self._election = leader_election if sharding is None else sharding
+        self._shards = sharding is not None
         self._namespace = namespace
         self._health_host = health_host
         self._health_port = health_port
@@ -332,6 +339,10 @@ class Manager:
             )
         self._plain = self._fenced = client
         self._elector = self._make_elector(client)
+        if isinstance(self._elector, ShardMember):
+            for reconciler in self._reconcilers:
+                if reconciler.leader_only:
+                    self._elector.share(reconciler)
         if self._elector is not None:
             self._fenced = fenced(client, lambda: self.guard, self._clock)
         if self._health_port is not None:
@@ -386,12 +397,17 @@ class Manager:
             if event.type != "NewLeader" and self._recorder is not None:
                 self._recorder.event(lease, "Normal", "LeaderElection", event.message)
 
+        on_overrun = _kill_process if self._owns_process else None
+        if self._shards:
+            return ShardMember(
+                open_client, namespace=namespace, group=self._election, on_overrun=on_overrun
+            )
         return LeaderElector(
             open_client,
             namespace=namespace,
             name=self._election,
             on_event=report,
-            on_overrun=_kill_process if self._owns_process else None,
+            on_overrun=on_overrun,
         )
 
     async def _prepare(self, client: Client) -> None:

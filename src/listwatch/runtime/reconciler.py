@@ -29,6 +29,9 @@ _logger = logging.getLogger(__name__)
 #: A plain function that holds the event loop for so many seconds is named in the log.
 HELD_SECONDS = 0.1
 
+#: For so many seconds a key that belongs to another replica is remembered.
+REFUSED_SECONDS = 120.0
+
 
 class Result(msgspec.Struct, frozen=True):
     """What a reconcile that went well asks for.
@@ -176,12 +179,14 @@ class Reconciler:
         self._timers: list[tuple[float, Callable[[], Iterable[str]]]] = []
         self._streams: list[Callable[[], AsyncIterable[str]]] = []
         self._accepts: Callable[[str], bool] | None = None
+        self._refused: dict[str, float] = {}
         self._executor: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         # Around the wait for the caches; `stop` lets it expire.
         self._waiting = self._clock.timeout(None)
         self._running: set[str] = set()
+        self._ended = asyncio.Event()
         self._successes = self._requeues = self._errors = self._terminal_errors = 0
         self._timeouts = self._throttled = 0
         self._duration = Histogram()
@@ -306,8 +311,16 @@ class Reconciler:
         return self
 
     def shard(self, accepts: Callable[[str], bool]) -> None:
-        """Reconcile only the keys for which this says yes; asked before each reconcile."""
+        """Reconcile only the keys for which this says yes; asked right before each reconcile."""
         self._accepts = accepts
+
+    def wake(self, wanted: Callable[[str], bool]) -> None:
+        """Queue the wanted ones of all keys, and of those refused a short time ago."""
+        known = self._all_keys() if self._primary is not None else ()
+        for key in {*known, *self._refused}:
+            if wanted(key):
+                self._refused.pop(key, None)
+                self._put(key, LOW_PRIORITY)
 
     # --- While it runs ---
 
@@ -357,6 +370,15 @@ class Reconciler:
     def caches(self) -> Sequence[Cache]:
         """The caches that must have synced before it starts."""
         return list(self._used.values())
+
+    async def drained(self, keeps: Callable[[str], bool]) -> None:
+        """Return when no key is in process for which this says no.
+
+        So that no more of them begin meanwhile, what `shard` was given must refuse them by now.
+        """
+        while not all(keeps(key) for key in self._running):
+            self._ended.clear()
+            await self._ended.wait()
 
     @property
     def in_process(self) -> frozenset[str]:
@@ -499,6 +521,7 @@ class Reconciler:
                 queue.done(key)
                 return
             if self._accepts is not None and not self._accepts(key):
+                self._remember_refused(key)
                 queue.forget(key)
                 queue.done(key)
                 continue
@@ -513,6 +536,15 @@ class Reconciler:
                 queue.put_back(key)  # which also is done with it
                 raise
             queue.done(key)
+
+    def _remember_refused(self, key: str) -> None:
+        # A key may be refused by its old and its new owner while views change, and one whose
+        # object is gone is in no cache.
+        now = self._clock.now()
+        self._refused.pop(key, None)
+        self._refused[key] = now
+        while now - self._refused[oldest := next(iter(self._refused))] > REFUSED_SECONDS:
+            del self._refused[oldest]
 
     async def _reconcile(self, key: str) -> None:
         queue = self.queue
@@ -540,6 +572,7 @@ class Reconciler:
                 self._successes += 1
         finally:
             self._running.discard(key)
+            self._ended.set()
             self._duration.observe(self._clock.now() - started)
 
     async def _call(self, key: str) -> Result | None:
