@@ -112,7 +112,11 @@ class Call:
             fields.add("Warning", f"299 - {refusal.go_quoted(warning)}")
         if headers:
             fields.update(headers)
-        if len(body) > 1024 and wants_gzip(self.header("Accept-Encoding"), len(body)):
+        if (
+            self.fault is None
+            and len(body) > 1024
+            and wants_gzip(self.header("Accept-Encoding"), len(body))
+        ):
             body = gzip.compress(body, 1)
             fields["Content-Encoding"] = "gzip"
             fields["Vary"] = "Accept-Encoding"

@@ -50,10 +50,8 @@ class Controllers:
         self._terminating: set[str] = set()
         self._timers: dict[str, Timer] = {}
         store.observers.append(self._observe)
-        for bucket in store.buckets():
-            for entry in bucket.current():
-                self._note(bucket, entry)
         self._running = False
+        self._note_all()
 
     def start(self) -> None:
         """Begin to work, on what is there and on each change."""
@@ -62,6 +60,21 @@ class Controllers:
             for entry in bucket.current():
                 self._look(bucket, entry)
         self._schedule()
+
+    def reset(self) -> None:
+        """Look at all objects anew, after a change that nobody was told of."""
+        running = self._running
+        self.stop()
+        for known in (self._homes, self._owned, self._terminating):
+            known.clear()
+        self._note_all()
+        if running:
+            self.start()
+
+    def _note_all(self) -> None:
+        for bucket in self._store.buckets():
+            for entry in bucket.current():
+                self._note(bucket, entry)
 
     def stop(self) -> None:
         """Stop working; changes are still noted."""

@@ -429,6 +429,10 @@ class CustomResources:
             self._due = True
             asyncio.get_running_loop().call_soon(self._sync)
 
+    def refresh(self) -> None:
+        """Serve what the definitions say now, after a change that nobody was told of."""
+        self._sync()
+
     def _sync(self) -> None:
         self._due = False
         for name in [name for name in self._served if name not in self._bucket.entries]:

@@ -48,6 +48,8 @@ class Api:
         self._subresources = subresources
         self._faults = faults
         self.address = ""
+        #: the replica that has fallen behind, for tests
+        self.lagging: Api | None = None
         #: paths outside of the API, such as the control of tests
         self.extra_paths: dict[str, Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {}
 
@@ -63,7 +65,7 @@ class Api:
             fault = self._faults.take(call)
             if fault is not None:
                 return await self._faulty(call, fault)
-            return await self._dispatch(call)
+            return await self.dispatch(call)
         except StatusError as error:
             return call.refuse(error)
         except ExpiredTokenError as error:
@@ -82,10 +84,12 @@ class Api:
         if instead is not None:
             return instead
         call.fault = fault
-        response = await self._dispatch(call)
+        api = self if self.lagging is None or not fault.stale else self.lagging
+        response = await api.dispatch(call)
         return await self._faults.tamper(call, fault, response) if fault.tampers else response
 
-    async def _dispatch(self, call: Call) -> web.StreamResponse:
+    async def dispatch(self, call: Call) -> web.StreamResponse:
+        """Answer a request that no fault has hit; raises what `handle` turns into answers."""
         info = call.info
         call.user = self._access.authenticate(call.request)
         call.user = self._access.impersonate(call.user, call.request)

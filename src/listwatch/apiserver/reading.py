@@ -38,6 +38,7 @@ class Reader:
 
     Args:
         backlog_limit: how many changes may wait for a watch's slow client before it is cut off.
+        streams: where open watches are noted; given for a replica, to be stopped with the others.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Reader:
         *,
         randomness: random.Random,
         backlog_limit: int = 20_000,
+        streams: set[WatchStream] | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -60,7 +62,17 @@ class Reader:
         self.stale_at: int | None = None
         self.withhold_bookmarks = False
         #: the watches that are open now
-        self.streams: set[WatchStream] = set()
+        self.streams: set[WatchStream] = set() if streams is None else streams
+
+    def set_stale(self, revision: int | None) -> None:
+        """Follow the store no further than to a revision, for tests; None catches up."""
+        self.stale_at = revision
+        for stream in self.streams:
+            stream.look_again()
+
+    def forget(self) -> None:
+        """Drop what was made for revisions that may come again with something else."""
+        self._cache = FrameCache()
 
     def stop_watches(self, bucket: Bucket) -> None:
         """End the watches on a bucket, whose resource is served no longer."""
@@ -74,6 +86,12 @@ class Reader:
         """Answer with one object."""
         version = self._version(call.first("resourceVersion"), refusal.server_error)
         await self._wait_for(version)
+        if self.stale_at is not None and call.first("resourceVersion"):
+            entries = self._registry.bucket(resource).at(self.stale_at, call.namespace)
+            for entry in entries:
+                if entry.name == call.info.name:
+                    return self.answer_entry(call, resource, entry)
+            raise refusal.not_found(resource, call.info.name)
         entry = self._registry.get(resource, call.namespace, call.info.name)
         return self.answer_entry(call, resource, entry)
 
@@ -268,7 +286,8 @@ class Reader:
         since = None if initial or not version else version
         streaming = options.send_initial is True
         timeout = float(options.timeout or 0) or self._random.uniform(1800.0, 3600.0)
-        if streaming and version > self._store.revision:
+        present = self._store.revision if self.stale_at is None else self.stale_at
+        if streaming and version > present:
             await self._store.reached(version, FUTURE_WAIT)
         make, bookmark, form = self._frames(resource, representation.transform, include)
         stream = WatchStream(
@@ -292,16 +311,13 @@ class Reader:
         )
         fault = call.fault
         stream.withhold_bookmarks = self.withhold_bookmarks
-        if fault is not None and fault.expired:
-            stream.refused = refusal.expired(
-                f"too old resource version: {version} ({self._store.revision})"
-            )
-        elif fault is not None and fault.tampers:
-            stream.fault = fault
-        if self.stale_at is not None:
-            stream.hold(True)
-        if streaming and version > self._store.revision:
-            stream.refused = refusal.too_large_version(version, self._store.revision)
+        if fault is not None:
+            stream.withhold_bookmarks |= fault.withhold_bookmarks
+            stream.fault = fault if fault.tampers else None
+        stream.lag = lambda: self.stale_at
+        present = self._store.revision if self.stale_at is None else self.stale_at
+        if streaming and version > present:
+            stream.refused = refusal.too_large_version(version, present)
         self.streams.add(stream)
         try:
             await stream.run(call.request, response)

@@ -1,23 +1,18 @@
 """The server as a whole: made, started, restarted, stopped."""
 
 import asyncio
+import logging
 import random
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 import yaml
-from aiohttp import StreamReader, web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http_exceptions import BadHttpMethod
-from aiohttp.http_parser import RawRequestMessage
-from aiohttp.web_protocol import RequestHandler
 
-from listwatch.apiserver import refusal
 from listwatch.apiserver.auth import BOOTSTRAP, Access
-from listwatch.apiserver.call import BODY_LIMIT, User
+from listwatch.apiserver.call import User
 from listwatch.apiserver.control import Control
 from listwatch.apiserver.controllers import Controllers
 from listwatch.apiserver.custom_resources import CustomResources
@@ -25,9 +20,10 @@ from listwatch.apiserver.defaults import apply_defaults
 from listwatch.apiserver.faults import Faults
 from listwatch.apiserver.http import Api
 from listwatch.apiserver.journal import SQLiteJournal
-from listwatch.apiserver.negotiation import JSON
+from listwatch.apiserver.listening import listen, url_of
 from listwatch.apiserver.reading import Reader
 from listwatch.apiserver.registry import Registry, WriteContext
+from listwatch.apiserver.replica import Replica
 from listwatch.apiserver.resources import Resource, ResourceTable
 from listwatch.apiserver.schema import ANY, facts
 from listwatch.apiserver.storage import Entry, Snapshot, Store, StoreStatistics
@@ -35,6 +31,11 @@ from listwatch.apiserver.subresources import Subresources
 from listwatch.apiserver.writing import Writer
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+_log = logging.getLogger(__name__)
 
 _NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _CLUSTER = "listwatch"
@@ -79,7 +80,7 @@ class APIServer:
         self.host = host
         self.port = port
         self._clock = clock if clock is not None else Clock()
-        randomness = random.Random(seed)  # noqa: S311 - names, not secrets
+        self._randomness = randomness = random.Random(seed)  # noqa: S311 - names, not secrets
         self.store = Store(self._clock, history_limit=history_limit)
         self.table = ResourceTable(facts())
         self.registry = Registry(self.store, self._clock, randomness=randomness)
@@ -92,8 +93,13 @@ class APIServer:
         )
         self._writer = Writer(self.registry, self._reader)
         #: what is to go wrong, for tests
-        self.faults = Faults(self._clock, randomness)
+        self.faults = Faults(
+            self._clock,
+            random.Random(seed),  # noqa: S311 - as above, and drawn from alone
+        )
         self._snapshot: Snapshot | None = None
+        self._replica: Replica | None = None
+        self._restart: asyncio.Task[None] | None = None
         self.access = Access(self.store, tokens=tokens)
         self._tokens = tokens
         self.api = Api(
@@ -158,31 +164,23 @@ class APIServer:
         """
         if self._runner is not None:
             return
-        server = _Server(
-            self.api.handle,
-            request_factory=_make_request,
-            handler_cancellation=True,
-            access_log=None,
-        )
-        runner = web.ServerRunner(server, shutdown_timeout=0.05)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, self.host, self.port, backlog=1024, reuse_address=True)
-            await site.start()
-        except OSError as error:
-            await runner.cleanup()
-            raise ConfigError(
-                f"cannot listen on {self.host}:{self.port}: {error.strerror or error}; choose "
-                "another port, or 0 for a free one"
-            ) from None
-        self._runner = runner
-        _, self.port, *_ = runner.addresses[0]
+        self._runner = await listen(self.api.handle, self.host, self.port)
+        _, self.port, *_ = self._runner.addresses[0]
         self.api.address = f"{self.host}:{self.port}"
         if self._controllers is not None:
             self._controllers.start()
 
     async def stop(self) -> None:
         """Stop listening and end every watch cleanly; the objects stay."""
+        restart, self._restart = self._restart, None
+        if restart is not None:
+            restart.cancel()
+            await asyncio.gather(restart, return_exceptions=True)  # it has logged what it raised
+        await self._halt()
+        if self._replica is not None:
+            await self._replica.stop()
+
+    async def _halt(self) -> None:
         runner, self._runner = self._runner, None
         if runner is None:
             return
@@ -203,10 +201,23 @@ class APIServer:
         Args:
             downtime: seconds in between, during which connections are refused.
         """
-        await self.stop()
+        await self._halt()
         if downtime > 0:
             await self._clock.sleep(downtime)
         await self.start()
+
+    def restart_soon(self, *, downtime: float = 0.0) -> None:
+        """Restart from within a request, whose answer has been written."""
+        if self._restart is None or self._restart.done():
+            # held here until it ends or `stop` ends it
+            self._restart = asyncio.create_task(self._logged_restart(downtime))
+
+    async def _logged_restart(self, downtime: float) -> None:
+        try:
+            await self.restart(downtime=downtime)
+        except ConfigError as error:
+            _log.error("the server did not restart: %s", error)
+            raise
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -256,35 +267,74 @@ class APIServer:
         self._snapshot = self.store.snapshot()
         return self._snapshot.revision
 
-    def rewind(self) -> None:
-        """Go back to the snapshot, as a restore from a backup does: resource versions repeat.
+    def rewind(self, revision: int | None = None) -> None:
+        """Go back in time, as a restore from a backup does: resource versions repeat.
+
+        Watches are cut off, since a real server would have been down.
+
+        Args:
+            revision: that the history still reaches; None means the snapshot that was taken.
 
         Raises:
-            ValueError: no snapshot was taken, or a data file is in use.
+            ValueError: there is no such state, or a data file is in use.
         """
-        if self._snapshot is None or self._journal is not None:
-            raise ValueError("a snapshot has to be taken before, and no data file be in use")
+        if self._journal is not None:
+            raise ValueError("a server with a data file can't go back in time")
+        if revision is not None:
+            state = self.store.snapshot_at(revision)
+        elif self._snapshot is not None:
+            state = self._snapshot
+        else:
+            raise ValueError("name a revision, or take a snapshot before")
         self.cut_watches()
-        revision, entries = self._snapshot
-        self.store.restore(revision, revision, entries)
+        self.stale_replica(False)
+        if self._replica is not None:
+            self._replica.catch_up()
+        self.store.restore(state.revision, state.revision, state.entries)
+        self._reader.forget()
+        self.custom_resources.refresh()
+        if self._controllers is not None:
+            self._controllers.reset()
 
     def stale_replica(self, on: bool = True) -> None:  # noqa: FBT001, FBT002 - one word, one meaning
         """Answer from now on as a replica that has fallen behind, or catch up.
 
-        Lists that need not be new are as of this moment, and watches get no changes; consistent
+        Reads that need not be new are as of this moment, and watches get no changes; consistent
         reads and writes go on.
         """
-        self._reader.stale_at = self.store.revision if on else None
-        for stream in self._reader.streams:
-            stream.hold(on)
+        self._reader.set_stale(self.store.revision if on else None)
+
+    @property
+    def replica(self) -> Replica:
+        """A second API server on the same store, which can fall behind while this one does not."""
+        if self._replica is None:
+            reader = Reader(
+                self.store,
+                self.registry,
+                self._clock,
+                randomness=self._randomness,
+                streams=self._reader.streams,
+            )
+            writer = Writer(self.registry, reader)
+            api = Api(
+                self.table,
+                self.registry,
+                reader,
+                writer,
+                self.access,
+                Subresources(self.registry, reader, writer, self.access),
+                self.faults,
+            )
+            self._replica = Replica(self.store, reader, api, self.host)
+            self.api.lagging = api
+        return self._replica
 
     # -- for its users -----------------------------------------------------------------------
 
     @property
     def url(self) -> str:
         """The server's address, such as http://127.0.0.1:34567."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return url_of(self.host, self.port)
 
     def kubeconfig(self) -> str:
         """Return a kubeconfig for this server, as YAML, with the first token if there are any."""
@@ -315,51 +365,3 @@ class APIServer:
     def statistics(self) -> StoreStatistics:
         """Return the figures of the store at this moment."""
         return self.store.statistics()
-
-
-class _Connection(RequestHandler):
-    """A connection that refuses unknown methods as the rest of the server would."""
-
-    __slots__ = ()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Answer a request that could not be read or handled."""
-        if isinstance(exc, BadHttpMethod):
-            body = msgspec.json.encode(refusal.method_not_allowed().to_status()) + b"\n"
-            response: web.StreamResponse = web.Response(
-                body=body, status=405, headers={"Content-Type": JSON}
-            )
-            response.force_close()
-            return response
-        return super().handle_error(request, status, exc, message)
-
-
-class _Server(web.Server):
-    """aiohttp's server, with connections of our own."""
-
-    def __call__(self) -> RequestHandler:
-        return _Connection(self, loop=self._loop, **self._kwargs)
-
-
-def _make_request(
-    message: RawRequestMessage,
-    payload: StreamReader,
-    protocol: RequestHandler,
-    writer: AbstractStreamWriter,
-    task: "asyncio.Task[None]",
-) -> web.BaseRequest:
-    return web.BaseRequest(
-        message,
-        payload,
-        protocol,
-        writer,
-        task,
-        asyncio.get_running_loop(),
-        client_max_size=BODY_LIMIT,
-    )

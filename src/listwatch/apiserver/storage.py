@@ -329,6 +329,20 @@ class Store:
         entries = {name: tuple(bucket.current()) for name, bucket in self._buckets.items()}
         return Snapshot(self.revision, entries)
 
+    def snapshot_at(self, revision: int) -> Snapshot:
+        """Return the objects at an earlier revision.
+
+        Raises:
+            ValueError: the history does not reach it.
+        """
+        if not self.compacted <= revision <= self.revision:
+            raise ValueError(
+                f"no state at revision {revision} is kept; there are those from {self.compacted} "
+                f"to {self.revision}"
+            )
+        entries = {name: tuple(each.at(revision)) for name, each in self._buckets.items()}
+        return Snapshot(revision, entries)
+
     def statistics(self) -> StoreStatistics:
         """Return the figures of this moment."""
         buckets = self._buckets.values()

@@ -133,6 +133,10 @@ class WatchOptions:
         self.timeout = timeout
 
 
+def _no_lag() -> int | None:
+    return None
+
+
 class WatchStream:
     """Streams the changes of a bucket into one answer, until its time is over or it is stopped.
 
@@ -176,7 +180,9 @@ class WatchStream:
         self._stopped = False
         self._wake = asyncio.Event()
         self._transport: _Transport | None = None
-        self._held = False
+        #: returns the revision at which the server has stopped to follow its store, None while it
+        #: does; for tests
+        self.lag: Callable[[], int | None] = _no_lag
         #: what is to go wrong with the stream, for tests
         self.fault: Fault | None = None
         self.withhold_bookmarks = False
@@ -193,9 +199,8 @@ class WatchStream:
         if self._transport is not None:
             self._transport.abort()
 
-    def hold(self, on: bool) -> None:  # noqa: FBT001 - one word, one meaning
-        """Keep changes back, as a server that has fallen behind, or let them go."""
-        self._held = on
+    def look_again(self) -> None:
+        """Take note of a lag that has ended."""
         self._wake.set()
 
     def send_bookmark(self) -> None:
@@ -203,7 +208,7 @@ class WatchStream:
         transport = self._transport
         if transport is None or transport.is_closing() or not self._options.bookmarks:
             return
-        if not self._backlog and not self._held and self._direct:
+        if not self._backlog and self._direct and self.lag() is None:
             revision = max(self._seen, self._store.revision)
             transport.write(chunk(self._bookmark(revision, False)))
 
@@ -211,10 +216,10 @@ class WatchStream:
         transport = self._transport
         if (
             self._direct
-            and not self._held
             and not self._backlog
             and transport is not None
             and transport.get_write_buffer_size() < _HIGH_WATER
+            and self.lag() is None
         ):
             self._write(change, transport)
             return
@@ -241,16 +246,19 @@ class WatchStream:
         Cancelled when the client goes away.
         """
         options, bucket, store = self._options, self.bucket, self._store
-        self._seen = options.since if options.since is not None else store.revision
+        lag = self.lag()
+        present = store.revision if lag is None else lag
+        self._seen = options.since if options.since is not None else present
         initial: list[Entry] = []
         replay: list[Change] = []
         if options.initial:
-            self._seen = store.revision
+            self._seen = present
             initial = [
                 entry
-                for entry in bucket.current(options.namespace)
+                for entry in bucket.at(present, options.namespace)
                 if options.filter.matches(entry)
             ]
+            self._backlog.extend(self._changes_since(present))
         elif options.since is not None:
             try:
                 store.check_readable(options.since)
@@ -259,11 +267,9 @@ class WatchStream:
             except CompactedError as error:
                 self.refused = _too_old(bucket, options.since, error.revision)
             else:
-                replay = [
-                    change
-                    for change in bucket.since(options.since)
-                    if not options.namespace or change.entry.namespace == options.namespace
-                ]
+                changes = self._changes_since(options.since)
+                replay = [change for change in changes if change.revision <= present]
+                self._backlog.extend(changes[len(replay) :])
         listener = self._on_change
         timers: list[Timer] = []
         bucket.listeners[listener] = options.namespace
@@ -292,14 +298,26 @@ class WatchStream:
             for timer in timers:
                 timer.cancel()
 
+    def _changes_since(self, revision: int) -> list[Change]:
+        namespace = self._options.namespace
+        changes = self.bucket.since(revision)
+        return [each for each in changes if not namespace or each.entry.namespace == namespace]
+
     def _way(self, transport: asyncio.WriteTransport) -> _Transport:
-        return transport if self.fault is None else TamperedTransport(transport, self.fault)
+        if self.fault is None:
+            return transport
+
+        def end(error: StatusError) -> None:
+            transport.write(chunk(error_frame(error)))
+            self.stop()
+
+        return TamperedTransport(transport, self.fault, end)
 
     async def _follow(self, response: web.StreamResponse, transport: _Transport) -> None:
         """Write what waits whenever the client has read enough, until the end."""
         while not self._stopped:
             self._wake.clear()
-            if self._backlog and not self._held:
+            if self._backlog and self.lag() is None:
                 await _drained(response)
                 if transport.is_closing():
                     return

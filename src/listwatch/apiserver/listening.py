@@ -1,0 +1,97 @@
+"""Listening for connections, and the connections themselves."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import BadHttpMethod
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.web_protocol import RequestHandler
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.call import BODY_LIMIT
+from listwatch.apiserver.negotiation import JSON
+from listwatch.errors import ConfigError
+
+Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+async def listen(handle: Handle, host: str, port: int) -> web.ServerRunner:
+    """Begin to answer requests on an address; `cleanup` of what is returned ends it.
+
+    Raises:
+        ConfigError: the address can't be listened on.
+    """
+    server = _Server(
+        handle, request_factory=_make_request, handler_cancellation=True, access_log=None
+    )
+    runner = web.ServerRunner(server, shutdown_timeout=0.05)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port, backlog=1024, reuse_address=True)
+        await site.start()
+    except OSError as error:
+        await runner.cleanup()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another port, or "
+            "0 for a free one"
+        ) from None
+    except BaseException:
+        await runner.cleanup()
+        raise
+    return runner
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the URL of an address."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Connection(RequestHandler):
+    """A connection that refuses unknown methods as the rest of the server would."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a request that could not be read or handled."""
+        if isinstance(exc, BadHttpMethod):
+            body = msgspec.json.encode(refusal.method_not_allowed().to_status()) + b"\n"
+            response: web.StreamResponse = web.Response(
+                body=body, status=405, headers={"Content-Type": JSON}
+            )
+            response.force_close()
+            return response
+        return super().handle_error(request, status, exc, message)
+
+
+class _Server(web.Server):
+    """aiohttp's server, with connections of our own."""
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, loop=self._loop, **self._kwargs)
+
+
+def _make_request(
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: RequestHandler,
+    writer: AbstractStreamWriter,
+    task: "asyncio.Task[None]",
+) -> web.BaseRequest:
+    return web.BaseRequest(
+        message,
+        payload,
+        protocol,
+        writer,
+        task,
+        asyncio.get_running_loop(),
+        client_max_size=BODY_LIMIT,
+    )

@@ -1,0 +1,72 @@
+"""A second API server on the store of another one."""
+
+from typing import TYPE_CHECKING
+
+from listwatch.apiserver.http import Api
+from listwatch.apiserver.listening import listen, url_of
+from listwatch.apiserver.reading import Reader
+from listwatch.apiserver.storage import Store
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+
+class Replica:
+    """One of two API servers on one store, whose watch cache can fall behind.
+
+    What a client meets where several API servers stand behind one address: a list from one of
+    them and the watch that follows from another, which has not seen that version yet. Faults with
+    `stale` send single requests here; `start` gives it an address of its own. For the event loop
+    of the server that it belongs to.
+    """
+
+    def __init__(self, store: Store, reader: Reader, api: Api, host: str) -> None:
+        self._store = store
+        self._reader = reader
+        self._api = api
+        self._host = host
+        self._port = 0
+        self._runner: web.ServerRunner | None = None
+
+    def fall_behind(self, revision: int | None = None) -> None:
+        """Stop to follow the store, now or at an earlier revision that its history reaches.
+
+        Reads that need not be new are as of then, and watches get no later changes; consistent
+        reads and writes go to the store.
+
+        Raises:
+            ValueError: the history does not reach back so far.
+        """
+        present = self._store.revision
+        if revision is not None and not self._store.compacted <= revision <= present:
+            raise ValueError(
+                f"no state at revision {revision} is kept; there are those from "
+                f"{self._store.compacted} to {present}"
+            )
+        self._reader.set_stale(present if revision is None else revision)
+
+    def catch_up(self) -> None:
+        """Follow the store again; watches get what they missed."""
+        self._reader.set_stale(None)
+
+    @property
+    def url(self) -> str:
+        """The address of its own, after `start`."""
+        return url_of(self._host, self._port)
+
+    async def start(self) -> None:
+        """Listen on an address of its own; harmless when it does already.
+
+        Raises:
+            ConfigError: the address can't be listened on.
+        """
+        if self._runner is None:
+            self._runner = await listen(self._api.handle, self._host, self._port)
+            _, self._port, *_ = self._runner.addresses[0]
+            self._api.address = f"{self._host}:{self._port}"
+
+    async def stop(self) -> None:
+        """Stop listening. The server does that when it stops."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
