@@ -43,7 +43,7 @@ _HEAD_TRIES: Final = 8
 #: How much of the items' common beginning is part of the separator.
 _PREFIX: Final = 96
 #: How often a separator may be learnt anew.
-_LESSONS: Final = 128
+_LESSONS: Final = 32
 #: How many items that are no objects a list may have.
 _MAX_POISON: Final = 10_000
 #: What wrong separators may waste, beside a quarter of what was cut.
@@ -125,7 +125,6 @@ class ListFrames:
         self._head = b""
         self._stand_in = b""  # for the items that were cut off, so that the rest is a list again
         self._hold = 0  # nothing is tried before so many bytes are pending
-        self._largest = 0
         self._consumed = 0
         # A separator is "}", what stood between two items, and the items' common beginning.
         self._separator = b""
@@ -270,7 +269,6 @@ class ListFrames:
             self._kind,
             self._api_version,
         )
-        largest = self._largest
         begin = position
         while (end := find(separator, max(position, self._searched))) >= 0:
             try:
@@ -282,12 +280,10 @@ class ListFrames:
                 if self._wasted > _WASTE + (self._consumed + position) // 4:
                     self._forget_separator()
                 break
-            largest = max(largest, end - position)
             position = end + step
         else:
             self._searched = max(position, len(view) - len(separator) + 1)
         if position > begin:
-            self._largest = largest
             self._hold = 0
         return position
 
@@ -304,8 +300,6 @@ class ListFrames:
             if position == size or pending[position] == _BRACKET:
                 self._hold = 2 * left if position == size else _NEVER
                 return -1
-        elif self._separator and left < 4 * self._largest:
-            return -1
         end = self._end_of_value(view, position)
         if end < 0 or (end == size and pending[position] not in b'{["'):  # digits may follow
             self._hold = 4 * left
@@ -320,7 +314,6 @@ class ListFrames:
             self._report(error)
         self._learn_separator(raw)
         self._stand_in = b"0"
-        self._largest = max(self._largest, len(raw))
         self._hold = 0
         return position + len(raw)
 
