@@ -210,10 +210,10 @@ async def test_a_key_in_work_is_not_handed_over_before_its_work_ends() -> None:
 
 async def test_a_view_whose_write_is_slow_is_compared_with_what_was_written_meanwhile() -> None:
     world, server, everyone = FakeClock(), LeaseServer(), list[Member]()
-    a = Member(server, world, "a", everyone, [*["ok"] * 4, "slow", "slow", *["ok"] * 10_000])
+    a = Member(server, world, "a", everyone, [*["ok"] * 6, "slow", "slow", *["ok"] * 10_000])
     b = Member(server, world, "b", everyone)
     async with living(a):
-        await world.advance(2.5)
+        await world.advance(3.5)
         async with living(b):
             await world.advance(60)
             assert a.done
