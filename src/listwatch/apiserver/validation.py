@@ -247,6 +247,7 @@ def validate_update(
     ]
     causes += _own_rules(resource, new)
     update_rule = UPDATE_RULES.get(resource.storage)
-    if update_rule is not None:
+    # binding, resize and their like write just what the main path may not
+    if update_rule is not None and subresource in {"", "scale"}:
         causes += update_rule(new, old)
     return causes

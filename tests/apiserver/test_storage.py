@@ -1,0 +1,105 @@
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from listwatch.apiserver.storage import Change, ChangeType, CompactedError, Entry, Store
+from listwatch.clock import FakeClock
+
+
+def entry(name: str, revision: int, namespace: str = "ns", text: str = "") -> Entry:
+    data = f'{{"metadata":{{"name":"{name}","resourceVersion":"{revision}"}},"t":"{text}"}}'
+    return Entry(namespace, name, f"uid-{name}", revision, {}, data.encode())
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(FakeClock())
+
+
+def test_entries_come_in_the_order_of_their_keys(store: Store) -> None:
+    bucket = store.bucket("pods")
+    for namespace, name in (("b", "x"), ("a-b", "x"), ("a", "z"), ("a", "y")):
+        store.put(bucket, entry(name, store.revision + 1, namespace))
+    assert [found.key for found in bucket.current()] == ["a-b/x", "a/y", "a/z", "b/x"]
+    assert [found.key for found in bucket.current("a")] == ["a/y", "a/z"]
+
+
+def test_a_deletion_is_told_with_the_last_state_at_its_own_revision(store: Store) -> None:
+    bucket = store.bucket("pods")
+    store.put(bucket, entry("a", 2))
+    seen: list[Change] = []
+    bucket.listeners[seen.append] = ""
+    last = store.delete(bucket, bucket.entries["ns/a"])
+    assert last.data == b'{"metadata":{"name":"a","resourceVersion":"3"},"t":""}'
+    assert [(change.type, change.revision) for change in seen] == [(ChangeType.DELETED, 3)]
+    assert bucket.current() == []
+
+
+def test_history_goes_with_its_age_and_its_number() -> None:
+    clock = FakeClock()
+    store = Store(clock, history_limit=3, history_seconds=10.0)
+    bucket = store.bucket("pods")
+    for number in range(5):
+        store.put(bucket, entry(f"p{number}", store.revision + 1))
+    assert store.compacted == 3
+    asyncio.run(clock.advance(11.0))
+    store.put(bucket, entry("new", store.revision + 1))
+    assert store.statistics().history == 1
+    with pytest.raises(CompactedError):
+        store.check_readable(5)
+
+
+def test_a_revision_that_does_not_follow_is_refused(store: Store) -> None:
+    with pytest.raises(ValueError, match="revision 9 does not follow 1"):
+        store.put(store.bucket("pods"), entry("a", 9))
+
+
+async def test_waiting_for_a_revision_ends_when_it_is_there_or_the_time_is_over() -> None:
+    clock = FakeClock()
+    store = Store(clock)
+    early = asyncio.create_task(store.reached(2, 3.0))
+    late = asyncio.create_task(store.reached(9, 3.0))
+    await clock.settle()
+    store.put(store.bucket("pods"), entry("a", 2))
+    await clock.settle()
+    assert early.done()
+    assert not late.done()
+    await clock.advance(3.0)
+    assert late.done()
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["put", "delete", "compact"]), st.integers(0, 4)), max_size=40
+)
+
+
+@given(OPERATIONS)
+@settings(max_examples=100, deadline=None)
+def test_every_readable_revision_is_as_a_plain_model_has_it(
+    operations: list[tuple[str, int]],
+) -> None:
+    """Each revision that is not compacted reads as the copy that was made of it then."""
+    store = Store(FakeClock())
+    bucket = store.bucket("pods")
+    copies: dict[int, list[bytes]] = {1: []}
+    changes: list[Change] = []
+    bucket.listeners[changes.append] = ""
+    for action, number in operations:
+        name = f"p{number}"
+        if action == "put":
+            store.put(bucket, entry(name, store.revision + 1, text=str(store.revision)))
+        elif action == "delete" and f"ns/{name}" in bucket.entries:
+            store.delete(bucket, bucket.entries[f"ns/{name}"])
+        elif action == "compact":
+            store.compact(store.revision - number)
+        copies[store.revision] = [found.data for found in bucket.current()]
+    for revision, expected in copies.items():
+        if revision < store.compacted:
+            with pytest.raises(CompactedError):
+                store.check_readable(revision)
+            continue
+        assert [found.data for found in bucket.at(revision)] == expected
+        told = [change.revision for change in bucket.since(revision)]
+        assert told == [change.revision for change in changes if change.revision > revision]
