@@ -1,7 +1,7 @@
 """One shared informer for each resource and selection, however many ask for it."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
@@ -11,6 +11,7 @@ import msgspec
 from listwatch.cache.failures import LogFailures, OnError
 from listwatch.cache.list_watch import ListerWatcher
 from listwatch.cache.lister import Lister
+from listwatch.cache.namespaces import NamespacesInformer
 from listwatch.cache.processor import StoppedError
 from listwatch.cache.shared_informer import SharedInformer
 from listwatch.cache.store import IndexFunc
@@ -147,6 +148,39 @@ class InformerFactory:
             {name: func for name, func in (indexers or {}).items() if name not in there}
         )
         return informer
+
+    def namespaces(
+        self,
+        resource: str,
+        namespaces: Iterable[str],
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+        fields: type[msgspec.Struct] | None = None,
+        transform: Transform | None = None,
+        indexers: Mapping[str, IndexFunc] | None = None,
+    ) -> NamespacesInformer:
+        """Return the informers of several namespaces as one; else as `informer`.
+
+        Raises:
+            StoppedError: the factory has ended.
+        """
+        return NamespacesInformer(
+            {
+                namespace: self.informer(
+                    resource,
+                    namespace,
+                    label_selector=label_selector,
+                    field_selector=field_selector,
+                    metadata_only=metadata_only,
+                    fields=fields,
+                    transform=transform,
+                    indexers=indexers,
+                )
+                for namespace in namespaces
+            }
+        )
 
     def lister(self, resource: str, namespace: str | None = None) -> Lister:
         """Return the lister of a whole resource, or of one namespace of it, from one informer."""

@@ -216,6 +216,7 @@ class Reflector:
             MODIFIED: store.update,
             DELETED: store.delete,
         }
+        self._watch_now: _Watch | None = None
         self._version = ""
         self._last_frame: float | None = None
         self._last_error = ""
@@ -256,6 +257,11 @@ class Reflector:
             undecodable=self._undecodable,
             errors=self._errors,
         )
+
+    def relist(self) -> None:
+        """Have everything listed anew, now if a watch is open; does nothing otherwise."""
+        if self._watch_now is not None and self._state.phase is Phase.WATCHING:
+            self._watch_now.watchdog.end_in(0.0)
 
     async def run(self) -> None:
         """Feed the store until cancelled; may be called again after that, and then begins anew.
@@ -398,6 +404,7 @@ class Reflector:
             decode=self._decode,
         )
         error: Exception | None = None
+        self._watch_now = watch
         try:
             async with watch.watchdog, self._source.watch(options) as stream:
                 watch.opened = self._clock.now()
@@ -405,6 +412,8 @@ class Reflector:
                 await self._read(watch, stream, initial=initial)
         except Exception as raised:  # noqa: BLE001 - whatever a source raises is survived
             error = raised
+        finally:
+            self._watch_now = None
         return self._watch_ended(watch, error)
 
     def _watch_ended(self, watch: _Watch, error: Exception | None) -> Ended:

@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 import msgspec
 
+from listwatch.cache.audit import Auditor
 from listwatch.cache.backoff import Backoff
 from listwatch.cache.compression import ZstdCodec
 from listwatch.cache.controller import Config, Controller, ControllerStatistics
@@ -106,6 +107,8 @@ class SharedInformer:
         clock: time.
         page_size: of lists.
         watch_list: get the present state by a stream where the server can.
+        audit_relist: seconds between two lists that the cache is compared with; differences are
+            reported and mended (see `audit`). None for never.
         startup_deadline: seconds after which `wait_for_sync` gives up on a lasting refusal: 401,
             403, or a resource that the server does not have.
         on_error: is told of every failure of list, watch, decoding and handlers; logs them if
@@ -134,6 +137,7 @@ class SharedInformer:
         clock: Clock | None = None,
         page_size: int = 500,
         watch_list: bool = True,
+        audit_relist: float | None = None,
         startup_deadline: float = 30.0,
         on_error: OnError | None = None,
         backoff: Backoff | None = None,
@@ -192,6 +196,19 @@ class SharedInformer:
                 rng=rng,
             )
         )
+        self._auditor: Auditor | None = None
+        if audit_relist is not None:
+            self._auditor = Auditor(
+                list_watch,
+                self.indexer,
+                period=audit_relist,
+                decode=decode,
+                on_error=self._on_error,
+                relist=self._controller.reflector.relist,
+                clock=clock,
+                name=name,
+                page_size=page_size,
+            )
         if mutation_detector is None:
             mutation_detector = is_switched_on()
         self._detector = MutationDetector(clock, name=name) if mutation_detector else None
@@ -396,6 +413,8 @@ class SharedInformer:
             async with asyncio.TaskGroup() as tasks:
                 # Cancelled after the controller has ended, so that nothing is told to nobody.
                 tasks.create_task(self._processor.run())
+                if self._auditor is not None:
+                    tasks.create_task(self._auditor.run())
                 if self._detector is not None:
                     tasks.create_task(self._detector.run())
                 await self._controller.run()

@@ -1,0 +1,166 @@
+"""Compares a cache with the server now and then, for those who trust nothing."""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from listwatch.cache.failures import Failure, OnError
+from listwatch.cache.list_watch import Decode, ListerWatcher, ListOptions
+from listwatch.cache.reflector_machine import is_older
+from listwatch.cache.store import Store
+from listwatch.clock import Clock
+from listwatch.errors import ExpiredError, ListWatchError
+
+#: How long after a list a cache may take to be as new.
+_CATCH_UP_SECONDS = 60.0
+_LOOK_SECONDS = 1.0
+#: How many keys an error names.
+_NAMED = 5
+
+
+class AuditError(ListWatchError):
+    """A cache and the server differ where no change on its way explains it.
+
+    Attributes:
+        missing: keys that the server has and the cache has not.
+        surplus: keys that the cache has and the server has not.
+        stale: keys of which the cache has another state.
+    """
+
+    def __init__(self, missing: set[str], surplus: set[str], stale: set[str]) -> None:
+        self.missing = missing
+        self.surplus = surplus
+        self.stale = stale
+        parts = [
+            f"{len(keys)} {word} ({', '.join(sorted(keys)[:_NAMED])}{'…' * (len(keys) > _NAMED)})"
+            for word, keys in (("missing", missing), ("surplus", surplus), ("stale", stale))
+            if keys
+        ]
+        super().__init__("the cache differs from the server: " + ", ".join(parts))
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    missing: frozenset[str]
+    surplus: frozenset[str]
+    stale: frozenset[str]
+
+
+class Auditor:
+    """Lists a resource now and then and reports how the cache differs.
+
+    It finds what no watch can tell: a server restored from a backup whose versions have overtaken
+    the cache's. A difference counts when two lists in a row show it, since changes are on their
+    way at any time. For one event loop.
+
+    Args:
+        list_watch: the resource.
+        store: its cache.
+        period: seconds between two audits.
+        decode: makes the objects of bytes; nothing of them is kept but key, uid and version.
+        on_error: is told of differences, and of lists that fail.
+        relist: called after a difference, to have the cache filled anew.
+        clock: time.
+        name: of the informer.
+        page_size: of the lists.
+    """
+
+    def __init__(
+        self,
+        list_watch: ListerWatcher,
+        store: Store,
+        *,
+        period: float,
+        decode: Decode,
+        on_error: OnError,
+        relist: Callable[[], None],
+        clock: Clock,
+        name: str = "",
+        page_size: int = 500,
+    ) -> None:
+        self._source = list_watch
+        self._store = store
+        self._period = period
+        self._decode = decode
+        self._on_error = on_error
+        self._relist = relist
+        self._clock = clock
+        self._name = name
+        self._page_size = page_size
+        self.audits = 0
+
+    async def run(self) -> None:
+        """Audit until cancelled."""
+        while True:
+            await self._clock.sleep(self._period)
+            try:
+                await self.audit()
+            except AuditError as error:
+                self._report(error)
+                self._relist()
+            except Exception as error:  # noqa: BLE001 - reported; the next audit tries again
+                self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        failure = Failure(error=error, doing="audit", name=self._name, delay=self._period)
+        self._on_error(failure)
+
+    async def audit(self) -> None:
+        """List and compare; a second time if there are differences.
+
+        Raises:
+            AuditError: there are differences both times.
+        """
+        self.audits += 1
+        first = await self._compare()
+        if not (first.missing or first.surplus or first.stale):
+            return
+        await self._clock.sleep(_LOOK_SECONDS)
+        second = await self._compare()
+        missing = first.missing & second.missing
+        surplus = first.surplus & second.surplus
+        stale = first.stale & second.stale
+        if missing or surplus or stale:
+            raise AuditError(set(missing), set(surplus), set(stale))
+
+    async def _compare(self) -> _Seen:
+        listed, version = await self._list()
+        waited = 0.0
+        while (
+            is_older(self._store.last_store_sync_resource_version, version)
+            and waited < _CATCH_UP_SECONDS
+        ):
+            await self._clock.sleep(_LOOK_SECONDS)
+            waited += _LOOK_SECONDS
+        cached = {obj.key: (obj.meta.uid, obj.meta.resource_version) for obj in self._store.list()}
+        # What the cache has from after the list is no difference.
+        cached = {key: state for key, state in cached.items() if not is_older(version, state[1])}
+        held = self._store.list_keys()
+        return _Seen(
+            missing=frozenset(listed.keys() - set(held)),
+            surplus=frozenset(cached.keys() - listed.keys()),
+            stale=frozenset(
+                key for key, state in listed.items() if key in cached and cached[key] != state
+            ),
+        )
+
+    async def _list(self) -> tuple[Mapping[str, tuple[str, str]], str]:
+        found: dict[str, tuple[str, str]] = {}
+        options = ListOptions(limit=self._page_size, decode=self._decode)
+        while True:
+            try:
+                page = await self._source.list(options)
+            except ExpiredError:
+                if not options.continue_token:
+                    raise
+                found.clear()
+                page = await self._source.list(ListOptions(decode=self._decode))
+            for obj in page.items:
+                found[obj.key] = (obj.meta.uid, obj.meta.resource_version)
+            for error in page.undecodable:
+                if error.key is not None and (kept := self._store.get_by_key(error.key)):
+                    found[error.key] = (kept.meta.uid, kept.meta.resource_version)
+            if not page.continue_token:
+                return found, page.resource_version
+            options = ListOptions(
+                limit=self._page_size, continue_token=page.continue_token, decode=self._decode
+            )

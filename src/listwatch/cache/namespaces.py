@@ -1,0 +1,147 @@
+"""One resource in several namespaces, for those who may not read all of them."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from listwatch.cache.handlers import ResourceEventHandler
+from listwatch.cache.lister import Lister
+from listwatch.cache.processor import Listener
+from listwatch.cache.shared_informer import SharedInformer
+from listwatch.errors import NotFoundError
+from listwatch.objects import Object
+from listwatch.selector import LabelSelector
+
+# `list` is a method below, so that annotations can't say it.
+_Objects = list[Object]
+
+
+class NamespacesLister:
+    """Reads the caches of several namespaces as one; as `Lister`, from any thread."""
+
+    def __init__(self, listers: Mapping[str, Lister]) -> None:
+        self._listers = dict(listers)
+
+    def namespaced(self, namespace: str) -> Lister:
+        """Return the lister of one namespace.
+
+        Raises:
+            NotFoundError: it is not among them.
+        """
+        try:
+            return self._listers[namespace]
+        except KeyError:
+            names = ", ".join(sorted(self._listers))
+            raise NotFoundError(
+                f"namespace {namespace!r} is not watched; watched are {names}"
+            ) from None
+
+    def get(self, name: str, namespace: str) -> Object:
+        """Return an object.
+
+        Raises:
+            NotFoundError: the caches have none of this name.
+        """
+        return self.namespaced(namespace).get(name, namespace)
+
+    def find(self, name: str, namespace: str) -> Object | None:
+        """Return an object, or None."""
+        lister = self._listers.get(namespace)
+        return None if lister is None else lister.find(name, namespace)
+
+    def list(self, selector: LabelSelector | str = "") -> _Objects:
+        """Return the objects whose labels match a selector."""
+        return [obj for lister in self._listers.values() for obj in lister.list(selector)]
+
+    def by_index(self, index: str, value: str) -> _Objects:
+        """Return the objects that have this value in an index."""
+        return [obj for lister in self._listers.values() for obj in lister.by_index(index, value)]
+
+    def by_owner(self, uid: str) -> _Objects:
+        """Return the objects that an object owns."""
+        return [obj for lister in self._listers.values() for obj in lister.by_owner(uid)]
+
+    def __len__(self) -> int:
+        return sum(len(lister) for lister in self._listers.values())
+
+
+class NamespacesListener:
+    """One handler in several namespaces; see `Listener`."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self.listeners = tuple(listeners)
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether it was told everything that was there at the beginning."""
+        return all(listener.has_synced for listener in self.listeners)
+
+    async def wait_for_sync(self) -> None:
+        """Wait until it was told everything that was there at the beginning.
+
+        Raises:
+            StoppedError: it was removed, or an informer has ended, before that.
+        """
+        for listener in self.listeners:
+            await listener.wait_for_sync()
+
+    def remove(self) -> None:
+        """Tell it nothing more."""
+        for listener in self.listeners:
+            listener.remove()
+
+
+class NamespacesInformer:
+    """Shared informers of one resource, one for each of several namespaces, as if they were one.
+
+    Each lists and watches for itself, since there is no such request for several. There is no
+    order between namespaces. `InformerFactory.namespaces` makes and runs it; for one event loop.
+
+    Args:
+        informers: by namespace.
+    """
+
+    def __init__(self, informers: Mapping[str, SharedInformer]) -> None:
+        self.informers = dict(informers)
+        #: Reads all caches, from any thread.
+        self.lister = NamespacesLister(
+            {
+                namespace: informer.lister.namespaced(namespace)
+                for namespace, informer in self.informers.items()
+            }
+        )
+
+    def add_handler(
+        self,
+        handler: ResourceEventHandler,
+        *,
+        name: str = "",
+        resync_period: float | None = None,
+        max_pending: int | None = None,
+    ) -> NamespacesListener:
+        """Add a handler; see `SharedInformer.add_handler`.
+
+        Changes of different namespaces may be told while one of another is waiting.
+        """
+        return NamespacesListener(
+            [
+                informer.add_handler(
+                    handler, name=name, resync_period=resync_period, max_pending=max_pending
+                )
+                for informer in self.informers.values()
+            ]
+        )
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether all caches have had the present state."""
+        return all(informer.has_synced for informer in self.informers.values())
+
+    async def wait_for_sync(self) -> None:
+        """Wait until all caches have the present state.
+
+        Raises:
+            ExceptionGroup: of what `SharedInformer.wait_for_sync` raises.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self.informers.values():
+                tasks.create_task(informer.wait_for_sync())
