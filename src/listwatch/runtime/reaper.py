@@ -1,0 +1,88 @@
+"""Reaps orphans where this process is PID 1, as the first process of a container is.
+
+The kernel hands children whose parent has died to PID 1, which must wait for them or they stay as
+zombies. A wait for *any* child would take the exit codes of the program's own children from those
+who wait for them (the field's `proc.StartReaper` does, and `subprocess` then reports success). So
+only what nobody else waits for is reaped: a child that has been dead for a while, and was not
+announced as one's own.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from pathlib import Path
+
+from listwatch.clock import Clock
+
+_logger = logging.getLogger(__name__)
+
+
+class Reaper:
+    """Reaps orphans; for the main thread's event loop.
+
+    Args:
+        patience: seconds for which a dead child is left to whoever may wait for it.
+        clock: time.
+    """
+
+    def __init__(self, *, patience: float = 5.0, clock: Clock | None = None) -> None:
+        #: Children that the program waits for itself, however late.
+        self.ours: set[int] = set()
+        self.reaped = 0
+        self._patience = patience
+        self._clock = clock or Clock()
+        self._dead_since: dict[int, float] = {}
+
+    async def run(self) -> None:
+        """Reap until cancelled; returns at once where this process is not PID 1."""
+        if os.getpid() == 1:
+            await self.reap_forever()
+
+    async def reap_forever(self) -> None:
+        """Reap until cancelled, whatever this process' number: for a subreaper."""
+        child_died = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGCHLD, child_died.set)
+        try:
+            while True:
+                wait = self._reap(self._clock.now())
+                child_died.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with self._clock.timeout(wait):
+                        await child_died.wait()
+        finally:
+            loop.remove_signal_handler(signal.SIGCHLD)
+
+    def _reap(self, now: float) -> float | None:
+        """Reap what is due, and return the seconds until more is; None if nothing is dead."""
+        dead = _dead_children() - self.ours
+        self._dead_since = {pid: self._dead_since.get(pid, now) for pid in dead}
+        for pid, since in list(self._dead_since.items()):
+            if now - since >= self._patience:
+                del self._dead_since[pid]
+                with contextlib.suppress(ChildProcessError):  # somebody has waited for it just now
+                    _, status = os.waitpid(pid, os.WNOHANG)
+                    self.reaped += 1
+                    code = os.waitstatus_to_exitcode(status)
+                    _logger.debug("reaped orphan %d, exit code %d", pid, code)
+        if not self._dead_since:
+            return None
+        return max(0.0, self._patience - (now - min(self._dead_since.values())))
+
+
+def _dead_children() -> set[int]:
+    own, dead = os.getpid(), set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            stat = (entry / "stat").read_text(errors="replace")
+        except OSError:
+            continue  # it is gone since
+        # The command's name, in parentheses, may hold anything.
+        state, parent = stat.rpartition(")")[2].split()[:2]
+        if state == "Z" and int(parent) == own:
+            dead.add(int(entry.name))
+    return dead
