@@ -27,7 +27,6 @@ from listwatch.objects import Object
 from listwatch.testing.story import Change, ChangeType, Comparison, Gap, compare
 from listwatch.testing.workload import Action, ActionType, PodWorkload
 
-SERVER = Path(__file__).with_name("restartable_server.py")
 LISTWATCH = (sys.executable, "-m", "listwatch.cli")
 WRITERS = 8
 #: Appends one line to the story: the type, the namespace, the name, and what the template made.
@@ -45,43 +44,45 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self.kubeconfig = directory / "kubeconfig"
         self.done: list[Change] = []
+        self._data = directory / "data"
+        self._port = 0
         self._process: asyncio.subprocess.Process | None = None
         self._client: Client | None = None
 
     async def start(self) -> None:
-        """Start the server and wait until it listens."""
+        """Start the server, with the data that it left, and wait until it listens."""
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(SERVER),
-            str(self.kubeconfig),
+            *LISTWATCH, "apiserver", "--test-api", "--data", str(self._data),
+            "--port", str(self._port), "--kubeconfig", str(self.kubeconfig),
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for this process alone
-        )
-        await self._says("listening on ")
-        self._client = Client.from_config(load_config(self.kubeconfig))
+        )  # fmt: skip
+        address = await self._says("listening on ")
+        self._port = int(address.rpartition(":")[2])
+        if self._client is None:
+            self._client = Client.from_config(load_config(self.kubeconfig))
 
-    async def restart(self) -> None:
-        """Let the server end all that is open, go away for a while, and listen again."""
-        self._server.send_signal(signal.SIGHUP)
-        await self._says("listening on ")
+    async def kill(self) -> None:
+        """End the server as a crash would."""
+        self._server.kill()
+        await self._server.wait()
 
     async def compact(self) -> None:
         """Make the server forget its history, so that a watch from before it must list again."""
-        self._server.send_signal(signal.SIGUSR1)
-        await self._says("forgot")
+        await self.client.http.request("POST", "/-/compact", body=b"{}")
 
     async def stop(self) -> None:
         """End the server and the connections to it."""
         if self._client is not None:
             await self._client.close()
         if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+            await self.kill()
 
-    async def _says(self, words: str) -> None:
+    async def _says(self, words: str) -> str:
         line = (await _piped(self._server.stdout).readline()).decode().strip()
         if not line.startswith(words):
             raise SystemExit(f"the API server said {line!r} in place of {words!r}")
+        return line.removeprefix(words)
 
     @property
     def _server(self) -> asyncio.subprocess.Process:
@@ -243,16 +244,17 @@ async def catch_up(cluster: Cluster, observer: Observer, gaps: list[Gap], second
 
 
 async def trouble(cluster: Cluster, observer: Observer, workload: PodWorkload, count: int) -> Gap:
-    """Restart the server under way, change much while nobody watches, and forget the history."""
+    """Kill the server under way, change much while nobody watches, and forget the history."""
     before = cluster.version
     await cluster.carry_out(workload.changes(count))
     observer.process.send_signal(signal.SIGSTOP)  # so that it can't be back before the compaction
-    await cluster.restart()
+    await cluster.kill()
+    await cluster.start()
     await cluster.carry_out(workload.changes(count))
     await cluster.compact()
     gap = Gap(before, cluster.version)
     out.print(
-        "--- the API server was restarted, changed, and has forgotten its history ---",
+        "--- the API server was killed, started again, changed, and has forgotten its history ---",
         soft_wrap=True,
     )
     observer.synced.clear()

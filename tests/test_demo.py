@@ -47,25 +47,24 @@ def test_a_story_that_differs_is_shown_and_ends_with_another_exit_code() -> None
 
 
 def test_live_goes_on_until_ctrl_c_and_then_compares() -> None:
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(DEMO), "--live", "--pods", "10", "--changes", "40"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "--- live" in line:
-                break
-        else:
-            pytest.fail("it never went live")
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        output, complaints = process.communicate(timeout=40)
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if "--- live" in line:
+                    break
+            else:
+                pytest.fail("it never went live")
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            output, complaints = process.communicate(timeout=40)
+        finally:
+            process.kill()
     assert process.returncode == 0, output + complaints
     assert "The story told is what was done" in output
     assert complaints == ""

@@ -23,6 +23,9 @@ def test_pods_are_about_eight_kilobytes_with_managed_fields_status_volumes_and_e
     assert Object.from_dict(pods[7]).namespace == "team-7"
     assert len(pods[7]["spec"]["containers"]) == 2
     assert pods[7]["status"]["phase"] == "Running"
+    assert "ownerReferences" not in pods[7]["metadata"]
+    owned = PodGenerator(owned=True).pod(7)
+    assert owned["metadata"]["ownerReferences"][0]["kind"] == "ReplicaSet"
 
 
 def test_one_seed_makes_the_same_pods_and_changes_every_time() -> None:

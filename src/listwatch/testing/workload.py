@@ -25,18 +25,21 @@ _TIME = "2026-03-0{day}T1{hour}:{minute:02d}:{second:02d}Z"
 class PodGenerator:
     """Makes pods of about 8 KB of JSON each, as a Deployment's pods look on a busy cluster.
 
-    They have owner references, two containers with environment, probes and mounts, volumes,
+    They have two containers with environment, probes and mounts, volumes,
     tolerations, a full status, and the `managedFields` that two writers leave behind (about a
     fifth of the bytes). Two generators of one seed make the same pods.
 
     Args:
         seed: chooses the pods.
         namespaces: how many namespaces the pods are spread over, named team-0, team-1 …
+        owned: name ReplicaSets as their owners. Since nobody creates those, a server with a
+            garbage collector deletes such pods.
     """
 
-    def __init__(self, seed: int = 0, *, namespaces: int = 10) -> None:
+    def __init__(self, seed: int = 0, *, namespaces: int = 10, owned: bool = False) -> None:
         self._random = random.Random(seed)  # noqa: S311 - a workload, not cryptography
         self._namespaces = namespaces
+        self._owned = owned
 
     @property
     def namespaces(self) -> list[str]:
@@ -59,6 +62,7 @@ class PodGenerator:
             "owner": "platform",
         }
         containers = [self._container(app), self._container("envoy-sidecar")]
+        owners = {"ownerReferences": [self._owner(replica_set)]} if self._owned else {}
         return {
             "kind": "Pod",
             "apiVersion": "v1",
@@ -73,16 +77,7 @@ class PodGenerator:
                     "prometheus.io/port": "9090",
                     "example.net/description": "Größe und Zweck: bedient die Kundschaft ☕",
                 },
-                "ownerReferences": [
-                    {
-                        "apiVersion": "apps/v1",
-                        "kind": "ReplicaSet",
-                        "name": replica_set,
-                        "uid": self._uid(),
-                        "controller": True,
-                        "blockOwnerDeletion": True,
-                    }
-                ],
+                **owners,
                 "managedFields": _managed_fields(labels, containers),
             },
             "spec": self._spec(node, containers),
@@ -106,6 +101,16 @@ class PodGenerator:
                     for status in pod["status"]["containerStatuses"]
                 ],
             },
+        }
+
+    def _owner(self, replica_set: str) -> dict[str, Any]:
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "ReplicaSet",
+            "name": replica_set,
+            "uid": self._uid(),
+            "controller": True,
+            "blockOwnerDeletion": True,
         }
 
     def _container(self, name: str) -> dict[str, Any]:
