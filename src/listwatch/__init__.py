@@ -7,8 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from listwatch.cache.factory import InformerFactory
     from listwatch.cache.handlers import HandlerFuncs
     from listwatch.cache.informer import Informer
+    from listwatch.cache.shared_informer import SharedInformer
     from listwatch.client.client import Client
     from listwatch.clock import Clock, FakeClock
     from listwatch.errors import StatusError
@@ -21,7 +23,9 @@ _HOME = {
     "FakeClock": "listwatch.clock",
     "HandlerFuncs": "listwatch.cache.handlers",
     "Informer": "listwatch.cache.informer",
+    "InformerFactory": "listwatch.cache.factory",
     "Object": "listwatch.objects",
+    "SharedInformer": "listwatch.cache.shared_informer",
     "StatusError": "listwatch.errors",
     "WorkQueue": "listwatch.workqueue.work_queue",
 }
@@ -32,7 +36,9 @@ __all__ = [
     "FakeClock",
     "HandlerFuncs",
     "Informer",
+    "InformerFactory",
     "Object",
+    "SharedInformer",
     "StatusError",
     "WorkQueue",
 ]
