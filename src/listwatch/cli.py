@@ -14,6 +14,10 @@ _COMMANDS = {
         "listwatch.apiserver.command:apiserver_command",
         "Run an API server on this machine, for tests and trials.",
     ),
+    "build-controllers": (
+        "listwatch.controllers.builds.command:build_controllers_command",
+        "End builds that lost their pods, and pods that lost their builds.",
+    ),
     "config": (
         "listwatch.client.command:config_command",
         "Print the configuration in force, and check the connection.",

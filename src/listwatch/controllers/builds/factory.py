@@ -1,0 +1,243 @@
+"""Puts the build controllers together as the seed does, from list-watch to retry loop."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from listwatch.cache.delta_fifo import DeltaFIFO
+from listwatch.cache.deltas import Deltas, DeltaType, QueueStatistics
+from listwatch.cache.list_watch import ListerWatcher
+from listwatch.cache.reflector import Reflector, ReflectorStatistics
+from listwatch.clock import Clock
+from listwatch.controllers.builds.api import BuildsAPI
+from listwatch.controllers.builds.deletion import (
+    BuildDeleteController,
+    BuildPodDeleteController,
+    Recorder,
+)
+from listwatch.controllers.builds.list_watch import (
+    BuildDeleteListWatch,
+    BuildPodDeleteListWatch,
+    DeletionsOnly,
+    EveryKeyKnown,
+)
+from listwatch.objects import DeletedFinalStateUnknown, Object, meta_namespace_key
+from listwatch.workqueue.rate_limiters import TokenBucket
+from listwatch.workqueue.retry_controller import (
+    QueueRetryManager,
+    RetryController,
+    RetryControllerStatistics,
+    RetryFunc,
+    retry_never,
+)
+
+_logger = logging.getLogger(__name__)
+
+#: Seconds between two searches for deletions that no watch has told.
+RELIST_SECONDS = 300.0
+
+
+class DeleteControllerStatistics(msgspec.Struct, frozen=True):
+    """The figures of a delete controller's parts at one moment.
+
+    Attributes:
+        queue: of its queue.
+        reflector: of what feeds the queue.
+        handling: of the loop that empties it.
+        searches: how often deletions were looked for beside the reflector's own lists.
+        failed_searches: how often that failed.
+    """
+
+    queue: QueueStatistics
+    reflector: ReflectorStatistics
+    handling: RetryControllerStatistics
+    searches: int
+    failed_searches: int
+
+
+class _FindsDeletions(ListerWatcher, Protocol):
+    async def find_deletions(self) -> str: ...
+
+
+class DeleteController:
+    """Handles the deletions of one kind of object: the seed's `RunnableController`.
+
+    Made by a factory. For one event loop; runs once at a time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        queue: DeltaFIFO,
+        source: _FindsDeletions,
+        handle: Callable[[Object], Awaitable[None]],
+        *,
+        retry_func: RetryFunc[Deltas],
+        relist_period: float,
+        clock: Clock,
+    ) -> None:
+        self.name = name
+        self._clock = clock
+        self._queue = queue
+        self._source = source
+        self._handle = handle
+        self._relist_period = relist_period
+        self._searches = self._failed_searches = 0
+        # The reflector is told not to stream: only a list looks for what is gone.
+        self._reflector = Reflector(
+            source, DeletionsOnly(queue), name=name, clock=clock, watch_list=False
+        )
+        self._loop = RetryController(
+            queue,
+            self._handle_deltas,
+            QueueRetryManager(
+                queue, queue.key_of, retry_func, TokenBucket(1, 10, clock=clock), clock=clock
+            ),
+        )
+
+    async def run(self) -> None:
+        """Handle deletions until cancelled."""
+        await self.run_until(asyncio.Event())
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Handle deletions until `stop` is set; a handler that runs then may finish."""
+        async with asyncio.TaskGroup() as group:
+            others = (
+                group.create_task(self._reflector.run()),
+                group.create_task(self._search_forever()),
+            )
+            try:
+                await self._loop.run_until(stop)
+            finally:
+                for task in others:
+                    task.cancel()
+
+    def statistics(self) -> DeleteControllerStatistics:
+        """Return the figures of this moment."""
+        return DeleteControllerStatistics(
+            self._queue.statistics(),
+            self._reflector.statistics(),
+            self._loop.statistics(),
+            self._searches,
+            self._failed_searches,
+        )
+
+    async def _search_forever(self) -> None:
+        # The seed's resync period did this when a resync was a relist; it no longer is.
+        while True:
+            await self._clock.sleep(self._relist_period)
+            self._searches += 1
+            try:
+                await self._source.find_deletions()
+            except Exception as error:  # noqa: BLE001 - whatever the server answers, the next period comes
+                self._failed_searches += 1
+                _logger.warning(
+                    "%s: looking for deletions failed (%s); next in %g s",
+                    self.name,
+                    error,
+                    self._relist_period,
+                )
+
+    async def _handle_deltas(self, deltas: Deltas) -> None:
+        for delta in deltas:
+            if delta.type is not DeltaType.DELETED:
+                continue
+            item = delta.object
+            if isinstance(item, DeletedFinalStateUnknown):
+                item = item.obj
+            if item is not None:
+                await self._handle(item)
+
+
+class BuildPodControllerFactory:
+    """Makes the controller that ends builds whose pods were deleted.
+
+    Args:
+        api: reads and writes builds, reads pods.
+        pods: the pods that carry the label `openshift.io/build.name`.
+        builds: all builds.
+        recorder: gets an event for each build that failed.
+        retry_func: whether a failed deletion is tried again, once a second after a burst of 10.
+            Never, as in the seed: the next search finds it again.
+        relist_period: seconds between two searches for deletions that no watch has told.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        api: BuildsAPI,
+        pods: ListerWatcher,
+        builds: ListerWatcher,
+        *,
+        recorder: Recorder | None = None,
+        retry_func: RetryFunc[Deltas] = retry_never,
+        relist_period: float = RELIST_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._api = api
+        self._pods = pods
+        self._builds = builds
+        self._recorder = recorder
+        self._retry_func = retry_func
+        self._relist_period = relist_period
+        self._clock = clock or Clock()
+
+    def create_delete_controller(self) -> DeleteController:
+        """Return a new controller."""
+        queue = DeltaFIFO(meta_namespace_key, known_objects=EveryKeyKnown(), clock=self._clock)
+        controller = BuildPodDeleteController(self._api, self._recorder, self._clock)
+        return DeleteController(
+            "build-pod-delete-controller",
+            queue,
+            BuildPodDeleteListWatch(self._pods, self._builds, self._api, queue),
+            controller.handle_build_pod_deletion,
+            retry_func=self._retry_func,
+            relist_period=self._relist_period,
+            clock=self._clock,
+        )
+
+
+class BuildControllerFactory:
+    """Makes the controller that deletes the pods of builds that were deleted.
+
+    Args:
+        api: reads builds, reads and deletes pods.
+        builds: all builds.
+        pods: the pods that carry the label `openshift.io/build.name`.
+        retry_func: as for `BuildPodControllerFactory`.
+        relist_period: as for `BuildPodControllerFactory`.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        api: BuildsAPI,
+        builds: ListerWatcher,
+        pods: ListerWatcher,
+        *,
+        retry_func: RetryFunc[Deltas] = retry_never,
+        relist_period: float = RELIST_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._api = api
+        self._builds = builds
+        self._pods = pods
+        self._retry_func = retry_func
+        self._relist_period = relist_period
+        self._clock = clock or Clock()
+
+    def create_delete_controller(self) -> DeleteController:
+        """Return a new controller."""
+        queue = DeltaFIFO(meta_namespace_key, known_objects=EveryKeyKnown(), clock=self._clock)
+        return DeleteController(
+            "build-delete-controller",
+            queue,
+            BuildDeleteListWatch(self._builds, self._pods, self._api, queue),
+            BuildDeleteController(self._api).handle_build_deletion,
+            retry_func=self._retry_func,
+            relist_period=self._relist_period,
+            clock=self._clock,
+        )

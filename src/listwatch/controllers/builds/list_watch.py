@@ -1,0 +1,212 @@
+"""Lists that look for what is gone: the seed's `buildPodDeleteLW` and `buildDeleteLW`.
+
+Both give a reflector an empty list and, before that, put into its queue a deletion of each object
+that was deleted while nobody watched. Such deletions can't be told from the list itself, since
+nothing remembers what there was; but a build tells of its pod, and a pod of its build.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from listwatch.cache.deltas import Item
+from listwatch.cache.list_watch import (
+    ListerWatcher,
+    ListOptions,
+    ObjectList,
+    WatchOptions,
+    WatchStream,
+)
+from listwatch.controllers.builds.api import BuildsAPI
+from listwatch.controllers.builds.naming import (
+    NEW,
+    POD_NAME,
+    belongs_to,
+    build_name_of,
+    build_pod_name,
+    build_that_is_gone,
+    build_uid_of,
+    facts,
+    pod_that_is_gone,
+)
+from listwatch.objects import DeletedFinalStateUnknown, Object, ObjectKey
+
+_PAGE_SIZE = 500
+
+
+class Deletions(Protocol):
+    """What takes the deletions that a list has found: a DeltaFIFO."""
+
+    def delete(self, obj: Item, /) -> None:
+        """Take the end of an object."""
+        ...
+
+
+class EveryKeyKnown:
+    """Known objects of a DeltaFIFO that lets every deletion in: the seed's `keyListerGetter`.
+
+    A DeltaFIFO drops the deletion of what nobody knows, and here nobody keeps anything.
+    """
+
+    def list_keys(self) -> Iterable[str]:
+        """Return none, so that a replace finds nothing missing."""
+        return ()
+
+    def get_by_key(self, key: str) -> Item | None:
+        """Return that the object is known, in an unknown state."""
+        return DeletedFinalStateUnknown(key)
+
+
+class DeletionsOnly:
+    """Stands before a queue and keeps whole lists from it.
+
+    The list is always empty, and a DeltaFIFO would take it for the end of everything that is
+    queued.
+    """
+
+    def __init__(self, queue: "_Queue") -> None:
+        self._queue = queue
+
+    def add(self, obj: Object) -> None:
+        """Pass it on."""
+        self._queue.add(obj)
+
+    def update(self, obj: Object) -> None:
+        """Pass it on."""
+        self._queue.update(obj)
+
+    def delete(self, obj: Item) -> None:
+        """Pass it on."""
+        self._queue.delete(obj)
+
+    def replace(self, objs: Sequence[Object], resource_version: str) -> None:
+        """Do nothing: what is gone has been queued by the list itself."""
+
+    def resync(self) -> None:
+        """Do nothing: no state is kept that could be told again."""
+
+    def bookmark(self, resource_version: str) -> None:
+        """Do nothing: nobody asks for a position."""
+
+
+class _Queue(Deletions, Protocol):
+    def add(self, obj: Object, /) -> None: ...
+
+    def update(self, obj: Object, /) -> None: ...
+
+
+async def _all(source: ListerWatcher) -> tuple[Mapping[str, Object], str]:
+    """Return all objects by key, and the version of the list."""
+    found: dict[str, Object] = {}
+    page = await source.list(ListOptions(limit=_PAGE_SIZE))
+    # All pages are of the first one's version; a server that tells it late tells it then.
+    version = page.resource_version
+    while True:
+        found.update((obj.key, obj) for obj in page.items)
+        if not page.continue_token:
+            return found, version or page.resource_version
+        page = await source.list(ListOptions(limit=_PAGE_SIZE, continue_token=page.continue_token))
+
+
+class BuildPodDeleteListWatch:
+    """Watches the pods of builds; its list finds the builds that run without their pod.
+
+    Builds that are new have no pod yet, those that ended need none, and pipelines never have one.
+
+    Args:
+        pods: the pods that carry the label of a build.
+        builds: all builds.
+        api: asked again before anything is taken for gone: the two lists are of different times.
+        deletions: gets a deletion of each missing pod, with the build's name and uid.
+    """
+
+    def __init__(
+        self, pods: ListerWatcher, builds: ListerWatcher, api: BuildsAPI, deletions: Deletions
+    ) -> None:
+        self._pods = pods
+        self._builds = builds
+        self._api = api
+        self._deletions = deletions
+
+    async def list(self, options: ListOptions) -> ObjectList:
+        """Queue the deletions that were missed and return an empty list, for a watch to follow.
+
+        The list has the version that the pods were read at, so that no deletion falls between
+        the list and its watch.
+        """
+        del options
+        return ObjectList(items=[], resource_version=await self.find_deletions())
+
+    async def find_deletions(self) -> str:
+        """Queue the deletions that were missed; return the version of the pods that were read."""
+        pods, version = await _all(self._pods)
+        builds, _ = await _all(self._builds)
+        for build in builds.values():
+            if not _should_have_pod(build):
+                continue
+            name = build_pod_name(build)
+            pod = pods.get(str(ObjectKey(build.namespace, name)))
+            if pod is None or not belongs_to(pod, build):
+                pod = await self._api.get_pod(build.namespace, name)
+            if pod is None or not belongs_to(pod, build):
+                self._deletions.delete(pod_that_is_gone(build))
+        return version
+
+    def watch(self, options: WatchOptions) -> AbstractAsyncContextManager[WatchStream]:
+        """Watch the pods."""
+        return self._pods.watch(options)
+
+
+def _should_have_pod(build: Object) -> bool:
+    known = facts(build)
+    if known.is_complete or known.pipeline:
+        return False
+    return known.phase != NEW or POD_NAME in known.annotations
+
+
+class BuildDeleteListWatch:
+    """Watches the builds; its list finds the pods that are left of builds that are gone.
+
+    Args:
+        builds: all builds.
+        pods: the pods that carry the label of a build.
+        api: asked again before anything is taken for gone.
+        deletions: gets a deletion of each missing build, with its pod's name.
+    """
+
+    def __init__(
+        self, builds: ListerWatcher, pods: ListerWatcher, api: BuildsAPI, deletions: Deletions
+    ) -> None:
+        self._builds = builds
+        self._pods = pods
+        self._api = api
+        self._deletions = deletions
+
+    async def list(self, options: ListOptions) -> ObjectList:
+        """Queue the deletions that were missed and return an empty list, for a watch to follow."""
+        del options
+        return ObjectList(items=[], resource_version=await self.find_deletions())
+
+    async def find_deletions(self) -> str:
+        """Queue the deletions that were missed; return the version of the builds that were read."""
+        builds, version = await _all(self._builds)
+        pods, _ = await _all(self._pods)
+        for pod in pods.values():
+            name = build_name_of(pod)
+            if not name or pod.meta.deletion_timestamp is not None:
+                continue
+            build = builds.get(str(ObjectKey(pod.namespace, name)))
+            if build is None or _is_of_another(pod, build):
+                build = await self._api.get_build(pod.namespace, name)
+            if build is None or _is_of_another(pod, build):
+                self._deletions.delete(build_that_is_gone(pod))
+        return version
+
+    def watch(self, options: WatchOptions) -> AbstractAsyncContextManager[WatchStream]:
+        """Watch the builds."""
+        return self._builds.watch(options)
+
+
+def _is_of_another(pod: Object, build: Object) -> bool:
+    uid = build_uid_of(pod)
+    return bool(uid) and uid != build.uid
