@@ -102,6 +102,28 @@ async def test_a_watch_list_begins_with_the_present_state(real: Client) -> None:
     assert "a" in names
 
 
+async def test_changes_at_the_same_time_all_count(real: Client) -> None:
+    await real.create(config_map("a", count="0"))
+
+    def count(value: dict[str, Any]) -> None:
+        value["data"]["count"] = str(int(value["data"]["count"]) + 1)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(5):
+            tasks.create_task(real.update_with_retry("cm", "a", count))
+        for name in ("example.com/x", "example.com/y", "example.com/x"):
+            tasks.create_task(real.add_finalizer("cm", "a", name))
+    obj = await real.get("cm", "a")
+    assert obj["data"]["count"] == "5"
+    assert sorted(obj.meta.finalizers) == ["example.com/x", "example.com/y"]
+    await real.delete("cm", "a")
+    left = await real.remove_finalizer("cm", "a", "example.com/x")
+    assert left is not None
+    assert left.meta.finalizers == ("example.com/y",)
+    await real.remove_finalizer("cm", "a", "example.com/y")
+    assert await real.remove_finalizer("cm", "a", "example.com/y") is None
+
+
 async def test_custom_resources_are_found_once_they_are_there(real: Client) -> None:
     definition = {
         "apiVersion": "apiextensions.k8s.io/v1",

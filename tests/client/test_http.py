@@ -3,10 +3,11 @@
 import asyncio
 import gc
 import gzip
+import logging
 import ssl
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import trustme
 
 from listwatch.client.client import Client
-from listwatch.client.config import Config
+from listwatch.client.config import Config, OIDCConfig
 from listwatch.client.connections import CONNECT_TIMEOUT, HEADERS_TIMEOUT
 from listwatch.client.http import HTTP, SILENCE_TIMEOUT, Request
 from listwatch.clock import FakeClock
@@ -580,6 +581,33 @@ async def test_no_error_shows_a_secret(server: ScriptedServer) -> None:
             error = error.__cause__ or error.__context__
     assert len(texts) >= 6
     assert not [text for text in texts if secret in text]
+
+
+@pytest.mark.parametrize("answer", [200, 302, 401, 429, 500])
+async def test_no_log_shows_a_secret(
+    server: ScriptedServer, caplog: pytest.LogCaptureFixture, tmp_path: Path, answer: int
+) -> None:
+    secret = "sw0rdfish"
+    (tmp_path / "token").write_text(secret)
+    more = f'Warning: 299 - "w"\r\nLocation: http://{secret}@x/\r\n'
+    server.answers["/x"] = respond(b"no", code=answer, type_="text/plain", more=more)
+    caplog.set_level(logging.DEBUG)
+    settings: list[dict[str, Any]] = [
+        {"token": secret},
+        {"token_file": str(tmp_path / "token")},
+        {"username": "u", "password": secret},
+        {"oidc": OIDCConfig(id_token=secret, refresh_token=secret, client_secret=secret)},
+    ]
+    for setting in settings:
+        for method in ("GET", "POST"):
+            async with HTTP(Config(server=server.url, **setting)) as http:
+                with suppress(ListWatchError):
+                    await http.request(method, "/x", body=b"{}")
+                with suppress(ListWatchError):
+                    async with http.stream("/x") as body:
+                        await body.read()
+    assert len(server.requests) >= 12
+    assert not [record for record in caplog.records if secret in record.getMessage()]
 
 
 async def test_unauthorized_is_told_as_it_is(server: ScriptedServer) -> None:
