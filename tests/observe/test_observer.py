@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
+from listwatch.clock import FakeClock
 from listwatch.errors import ForbiddenError, UnauthorizedError
 from listwatch.observe.changes import ChangeType
 from listwatch.observe.names import NamesError
 from listwatch.observe.observer import ListErrorLimitError
 from listwatch.observe.options import DeleteLimit
 from listwatch.observe.printing import Format
-from listwatch.observe.reaction import ErrorLimitError
+from listwatch.observe.reaction import ErrorBudget, ErrorLimitError
 from listwatch.observe.templates.jsonpath import JSONPathTemplate
 from listwatch.observe.templates.template import TemplateError
 from listwatch.testing.fake_controller_source import FakeControllerSource, pod
@@ -429,3 +430,19 @@ async def test_quiet_prints_no_headers(tmp_path: Path) -> None:
     async with observing(tmp_path, source, quiet=True, command=ECHO, once=True) as state:
         await state.task
     assert state.out == "got ns a\n"
+
+
+async def test_an_error_window_forgets_old_errors() -> None:
+    clock = FakeClock()
+    budget = ErrorBudget(3, 60.0, clock)
+    for _ in range(10):
+        budget.spend()
+        await clock.advance(31)
+    budget.spend()
+    with pytest.raises(ErrorLimitError, match="reached maximum error limit of 3 within 60s"):
+        budget.spend()
+    assert budget.total == 12
+    never = ErrorBudget(-1, 0.0, clock)
+    for _ in range(100):
+        never.spend()
+    assert never.total == 100
