@@ -5,7 +5,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from listwatch.apiserver import refusal
+from listwatch.apiserver.kinds import selectable_fields
 from listwatch.apiserver.reading import Reader
 from listwatch.apiserver.refusal import Cause, invalid_value, not_supported, required
 from listwatch.apiserver.registry import DeleteOptions, Registry, WriteContext
@@ -460,7 +463,19 @@ class CustomResources:
             # a real server's watch cache of a custom resource begins here
             self._store.bucket(f"{group}/{plural}").since_served = entry.revision
         self._served[entry.name] = (group, plural)
-        self._table.set_custom(group, plural, resources_of(definition))
+        resources = resources_of(definition)
+        self._table.set_custom(group, plural, resources)
+        self._select(resources)
+
+    def _select(self, resources: list[Resource]) -> None:
+        """Let objects that were stored before have the values that selectors ask for now."""
+        for resource in resources:
+            paths = set((resource.custom or {}).get("selectable") or ())
+            entries = self._store.bucket(resource.storage).entries
+            for key, entry in entries.items():
+                if not paths <= entry.fields.keys():
+                    values = selectable_fields(resource, self._registry.decode(entry))
+                    entries[key] = msgspec.structs.replace(entry, fields={**entry.fields, **values})
 
     def _definitions(self) -> Resource:
         resource = self._table.get("apiextensions.k8s.io", "v1", "customresourcedefinitions")

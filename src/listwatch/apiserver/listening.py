@@ -1,6 +1,7 @@
 """Listening for connections, and the connections themselves."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -34,9 +35,10 @@ async def listen(handle: Handle, host: str, port: int) -> web.ServerRunner:
         await site.start()
     except OSError as error:
         await runner.cleanup()
+        # asyncio puts words of its own around the system's, which say it all
+        why = os.strerror(error.errno).lower() if error.errno else str(error)
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another port, or "
-            "0 for a free one"
+            f"cannot listen on {host}:{port}: {why}; choose another port, or 0 for a free one"
         ) from None
     except BaseException:
         await runner.cleanup()

@@ -1,0 +1,118 @@
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+_COMMAND = (
+    sys.executable,
+    "-c",
+    "from listwatch.apiserver.command import apiserver_command as c; c()",
+)
+
+
+def start(*arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [*_COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def first_line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_a_signal_and_ends_cleanly(number: signal.Signals, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text("old")
+    kubeconfig.chmod(0o644)
+    process = start("--kubeconfig", str(kubeconfig))
+    line = first_line(process)
+    assert line.startswith("listening on http://127.0.0.1:")
+    url = line.removeprefix("listening on ")
+    assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
+    assert yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]["server"] == url
+    with urllib.request.urlopen(f"{url}/readyz", timeout=10) as answer:  # noqa: S310 - our server
+        assert answer.read() == b"ok"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=10)
+    assert (process.returncode, out, err) == (0, "", "")
+    assert os.listdir(tmp_path) == ["kubeconfig"]  # noqa: PTH208 - the names alone
+
+
+def test_an_open_watch_ends_with_its_last_chunk_when_the_server_is_stopped() -> None:
+    process = start()
+    port = int(first_line(process).rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(
+            b"GET /api/v1/pods?watch=1&resourceVersion=1 HTTP/1.1\r\nHost: x\r\n\r\n"
+        )
+        received = connection.recv(65536)
+        begun = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        while part := connection.recv(65536):
+            received += part
+    assert received.startswith(b"HTTP/1.1 200 OK")
+    assert received.endswith(b"\r\n\r\n0\r\n\r\n")
+    process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert time.monotonic() - begun < 2.0
+
+
+def test_a_used_port_is_one_clear_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = start("--port", str(port))
+        out, err = process.communicate(timeout=10)
+    assert (process.returncode, out) == (1, "")
+    assert err == (
+        f"listwatch apiserver: cannot listen on 127.0.0.1:{port}: address already in use; choose "
+        "another port, or 0 for a free one\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("token,user\n", "line 1: a line of a token file is token,user,uid"),
+        ("t,a,1\nt,b,2\n", "line 2: this token was given to another user above"),
+        ("\n", "no tokens in this file"),
+    ],
+)
+def test_a_broken_token_file_is_one_clear_line(content: str, words: str, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.csv"
+    tokens.write_text(content)
+    process = start("--token-auth-file", str(tokens))
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_a_token_file_is_obeyed(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.csv"
+    tokens.write_text('secret,root,1,"system:masters"\n')
+    kubeconfig = tmp_path / "kubeconfig"
+    process = start("--token-auth-file", str(tokens), "--kubeconfig", str(kubeconfig))
+    url = first_line(process).removeprefix("listening on ")
+    config = yaml.safe_load(kubeconfig.read_text())
+    assert config["users"][0]["user"] == {"token": "secret"}
+    request = urllib.request.Request(  # noqa: S310 - the server of this test
+        f"{url}/api/v1/pods", headers={"Authorization": "Bearer secret"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+        assert answer.status == 200
+    with pytest.raises(OSError, match="HTTP Error 403"):
+        urllib.request.urlopen(f"{url}/api/v1/pods", timeout=10)  # noqa: S310 - our server
+    process.terminate()
+    process.communicate(timeout=10)

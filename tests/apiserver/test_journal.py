@@ -1,0 +1,190 @@
+import asyncio
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api_client import MAPS, Client, events, names
+from listwatch.apiserver import APIServer
+from listwatch.errors import ConfigError
+
+_SERVE = """
+import asyncio, sys
+from pathlib import Path
+from listwatch.apiserver import APIServer
+
+async def main():
+    async with APIServer(data=Path(sys.argv[1])) as server:
+        print(server.url, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_objects_version_and_history_survive_a_restart(tmp_path: Path) -> None:
+    data = tmp_path / "data.db"
+    async with APIServer(data=data) as server, Client(server) as client:
+        first = await client.create(MAPS, "a", data={"k": "1"})
+        await client.merge(f"{MAPS}/a", {"data": {"k": "2"}})
+        await client.create(MAPS, "b")
+        await client.call("DELETE", f"{MAPS}/b", expect=200)
+        before = await client.call("GET", MAPS)
+        revision = server.store.revision
+    async with APIServer(data=data) as server, Client(server) as client:
+        assert server.store.revision == revision
+        after = await client.call("GET", MAPS)
+        assert after["items"] == before["items"]
+        version = first["metadata"]["resourceVersion"]
+        async with client.watch(MAPS, f"resourceVersion={version}") as watch:
+            found = await events(watch, 3)
+        old = await client.call(
+            "GET", f"{MAPS}?resourceVersion={version}&resourceVersionMatch=Exact", expect=200
+        )
+    assert [event["type"] for event in found] == ["MODIFIED", "ADDED", "DELETED"]
+    assert old["items"][0]["data"] == {"k": "1"}
+
+
+async def test_custom_resources_are_served_again_after_a_restart(tmp_path: Path) -> None:
+    data = tmp_path / "data.db"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    definition = {
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"plural": "widgets", "kind": "Widget"},
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": schema,
+                    "selectableFields": [{"jsonPath": ".spec.color"}],
+                }
+            ],
+        },
+    }
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    widgets = "/apis/example.com/v1/namespaces/default/widgets"
+    widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
+    async with APIServer(data=data) as server, Client(server) as client:
+        await client.call("POST", crds, definition, expect=201)
+        await client.call("GET", widgets, expect=200)
+        await client.call("POST", widgets, {**widget, "spec": {"color": "red"}}, expect=201)
+    async with APIServer(data=data) as server, Client(server) as client:
+        query = "fieldSelector=spec.color=red"
+        assert names(await client.call("GET", f"{widgets}?{query}", expect=200)) == ["w"]
+
+
+async def test_compaction_survives_too(tmp_path: Path) -> None:
+    data = tmp_path / "data.db"
+    async with APIServer(data=data) as server, Client(server) as client:
+        await client.create(MAPS, "a")
+        server.compact()
+        compacted = server.store.compacted
+    async with APIServer(data=data) as server:
+        assert server.store.compacted == compacted
+        assert server.store.revision == compacted
+
+
+@pytest.mark.parametrize("damage", ["text", "other", "pages"])
+async def test_a_file_that_can_not_be_used_is_refused_and_left_alone(
+    tmp_path: Path, damage: str
+) -> None:
+    data = tmp_path / "data.db"
+    if damage == "text":
+        data.write_text("apiVersion: v1\n" * 1000)
+    elif damage == "other":
+        with sqlite3.connect(data) as other:
+            other.execute("CREATE TABLE t (x)")
+        other.close()
+    else:
+        async with APIServer(data=data) as server, Client(server) as client:
+            for number in range(50):
+                await client.create(MAPS, f"m{number}", data={"k": "x" * 2000})
+        content = bytearray(data.read_bytes())
+        content[8192:32768] = os.urandom(32768 - 8192)
+        data.write_bytes(content)
+    before = data.read_bytes()
+    with pytest.raises(ConfigError, match="was left as it is") as refused:
+        APIServer(data=data)
+    assert str(data) in str(refused.value)
+    assert data.read_bytes() == before
+
+
+async def test_a_file_in_use_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data.db"
+    async with APIServer(data=data):
+        with pytest.raises(ConfigError, match="is in use by another process"):
+            APIServer(data=data)
+
+
+def _request(url: str, method: str, path: str, body: Any = None) -> Any:
+    request = urllib.request.Request(  # noqa: S310 - the server of this test
+        url + path,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+        return json.load(answer)
+
+
+def _write_until_killed(url: str, process: "subprocess.Popen[str]", after: int) -> dict[str, str]:
+    """Create objects one by one, kill the server in mid-work; returns what was acknowledged."""
+    acknowledged: dict[str, str] = {}
+    for number in range(10_000):
+        if number == after:
+            process.send_signal(signal.SIGKILL)
+        name = f"m{process.pid}-{number}"
+        try:
+            made = _request(url, "POST", MAPS, {"metadata": {"name": name}})
+        except OSError:
+            break
+        acknowledged[name] = made["metadata"]["resourceVersion"]
+    process.wait(10)
+    return acknowledged
+
+
+def test_nothing_that_was_acknowledged_is_lost_when_the_server_is_killed(tmp_path: Path) -> None:
+    """Killed at random instants again and again, the file has every object, and versions grow."""
+    data = tmp_path / "data.db"
+    random.seed(5)
+    known: dict[str, str] = {}
+    for _ in range(5):
+        process = subprocess.Popen(
+            [sys.executable, "-c", _SERVE, str(data)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        with process.stdout:
+            url = process.stdout.readline().strip()
+            found = _request(url, "GET", MAPS)
+            present = {
+                item["metadata"]["name"]: item["metadata"]["resourceVersion"]
+                for item in found["items"]
+            }
+            assert known.items() <= present.items()
+            newest = int(found["metadata"]["resourceVersion"])
+            assert all(int(version) <= newest for version in known.values())
+            made = _write_until_killed(url, process, random.randrange(5, 60))
+            assert all(int(version) > newest for version in made.values())
+            known = {**present, **made}
+    assert len(known) > 25
+
+
+def test_the_journal_is_closed_with_the_server(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with APIServer(data=tmp_path / "data.db"):
+            pass
+
+    asyncio.run(run())
+    asyncio.run(run())

@@ -1,0 +1,258 @@
+"""The real kubectl works on the server."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
+if _KUBECTL is None and not os.environ.get("CI"):
+    pytest.skip(
+        "no kubectl here: install one (Debian: apt-get install kubernetes-client) or name it in "
+        "KUBECTL",
+        allow_module_level=True,
+    )
+
+_MANIFEST = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, labels: {app: web, tier: front}}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - {name: web, image: "registry.example/web:1", env: [{name: A, value: "1"}]}
+"""
+_GADGETS = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: gadgets.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {plural: gadgets, kind: Gadget, shortNames: [gd]}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec: {type: object, properties: {size: {type: integer, description: how big}}}
+    additionalPrinterColumns: [{name: Size, type: integer, jsonPath: .spec.size}]
+"""
+
+
+def _manifest(name: str) -> str:
+    return _MANIFEST.replace("{name: web,", f"{{name: {name},", 1)
+
+
+class Kubectl:
+    """Runs kubectl against one server, with a cache and home of its own."""
+
+    def __init__(self, kubeconfig: Path, home: Path) -> None:
+        self._env = {
+            "PATH": os.environ.get("PATH", ""),
+            "KUBECONFIG": str(kubeconfig),
+            "HOME": str(home),
+        }
+        self.home = home
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        assert _KUBECTL is not None, "CI needs kubectl: apt-get install kubernetes-client"
+        return subprocess.Popen(
+            [_KUBECTL, *arguments],
+            env=self._env,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def run(self, *arguments: str, stdin: str = "", code: int = 0) -> str:
+        """Return what a command prints, after checking its exit code."""
+        process = self.start(*arguments)
+        out, err = process.communicate(stdin, timeout=30)
+        assert process.returncode == code, (arguments, out, err)
+        return out if code == 0 else err
+
+    def __call__(self, line: str, stdin: str = "", code: int = 0) -> str:
+        return self.run(*line.split(), stdin=stdin, code=code)
+
+
+@pytest.fixture(scope="module")
+def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
+    home = tmp_path_factory.mktemp("kubectl")
+    config = home / "kubeconfig"
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from listwatch.apiserver.command import apiserver_command as c; c()",
+            "--kubeconfig",
+            str(config),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    with server.stdout:
+        assert server.stdout.readline().startswith("listening on ")
+        yield Kubectl(config, home)
+        server.terminate()
+        assert server.wait(10) == 0
+
+
+def columns(table: str) -> list[list[str]]:
+    return [line.split() for line in table.splitlines()]
+
+
+def test_objects_are_created_shown_and_deleted(kubectl: Kubectl) -> None:
+    assert kubectl("create configmap c1 --from-literal=k=v") == "configmap/c1 created\n"
+    assert kubectl("get cm c1 -o jsonpath={.data.k}") == "v"
+    assert columns(kubectl("get cm"))[0] == ["NAME", "DATA", "AGE"]
+    assert "k: v" in kubectl("get cm c1 -o yaml")
+    assert kubectl("get cm c1 -o name") == "configmap/c1\n"
+    assert kubectl("label cm c1 x=1") == "configmap/c1 labeled\n"
+    assert kubectl("annotate cm c1 note=hello") == "configmap/c1 annotated\n"
+    assert columns(kubectl("get cm -l x=1 --no-headers"))[0][:2] == ["c1", "1"]
+    assert kubectl("delete cm c1") == 'configmap "c1" deleted\n'
+    assert "(NotFound)" in kubectl("get cm c1", code=1)
+
+
+def test_the_imperative_commands_that_send_protobuf_work(kubectl: Kubectl) -> None:
+    assert kubectl("create namespace other") == "namespace/other created\n"
+    assert kubectl("create secret generic s1 --from-literal=k=v") == "secret/s1 created\n"
+    assert kubectl("get secret s1 -o jsonpath={.data.k}") == "dg=="
+    assert kubectl("create serviceaccount a1") == "serviceaccount/a1 created\n"
+    made = kubectl("create deployment d1 --image=registry.example/d:1 --port=80 --replicas=3")
+    assert made == "deployment.apps/d1 created\n"
+    assert kubectl("get deployment d1 -o jsonpath={.spec.replicas}") == "3"
+    assert "registry.example/d:1" in kubectl("get deployments -o wide")
+    assert "Replicas:               3 desired" in kubectl("describe deployment d1")
+    assert kubectl("delete deployment d1") == 'deployment.apps "d1" deleted\n'
+
+
+def test_apply_creates_changes_and_leaves_alone(kubectl: Kubectl) -> None:
+    assert kubectl("apply -f -", _MANIFEST) == "deployment.apps/web created\n"
+    assert kubectl("apply -f -", _MANIFEST) == "deployment.apps/web unchanged\n"
+    changed = _MANIFEST.replace(", tier: front", "").replace("replicas: 2", "replicas: 5")
+    difference = kubectl("diff -f -", changed, code=1)
+    assert difference == ""
+    assert kubectl("apply -f -", changed) == "deployment.apps/web configured\n"
+    shown = kubectl("get deployment web -o jsonpath={.metadata.labels}{.spec.replicas}")
+    assert shown == '{"app":"web"}5'
+    dry = kubectl("apply --dry-run=server -f -", _MANIFEST)
+    assert dry == "deployment.apps/web configured (server dry run)\n"
+    assert kubectl("get deployment web -o jsonpath={.spec.replicas}") == "5"
+
+
+def test_server_side_apply_takes_over_and_conflicts(kubectl: Kubectl) -> None:
+    manifest = _manifest("ssa")
+    kubectl("apply -f -", manifest)
+    for _ in range(2):
+        applied = kubectl("apply --server-side -f -", manifest)
+        assert applied == "deployment.apps/ssa serverside-applied\n"
+    kubectl("scale deployment ssa --replicas=7")
+    refused = kubectl("apply --server-side -f -", manifest, code=1)
+    assert "conflict" in refused
+    assert ".spec.replicas" in refused
+    kubectl("apply --server-side --force-conflicts -f -", manifest)
+    assert kubectl("get deployment ssa -o jsonpath={.spec.replicas}") == "2"
+
+
+def test_edits_scale_and_rollouts_change_the_spec(kubectl: Kubectl) -> None:
+    kubectl("apply -f -", _manifest("ed"))
+    kubectl("set image deployment/ed web=registry.example/web:2")
+    kubectl("scale deployment ed --replicas=4")
+    kubectl("rollout restart deployment/ed")
+    kubectl.run("patch", "deployment", "ed", "-p", '{"spec":{"paused":true}}')
+    shown = kubectl("get deployment ed -o jsonpath={.spec.replicas},{.spec.paused},{.spec..image}")
+    assert shown == "4,true,registry.example/web:2"
+    assert "condition met" in kubectl(
+        "wait --for=jsonpath={.spec.replicas}=4 deployment/ed --timeout=5s"
+    )
+    replaced = kubectl("replace -f -", _manifest("ed"))
+    assert replaced == "deployment.apps/ed replaced\n"
+
+
+def test_deletions_cascade_and_wait(kubectl: Kubectl) -> None:
+    kubectl("create namespace gone")
+    kubectl("create configmap x -n gone")
+    assert kubectl("delete namespace gone") == 'namespace "gone" deleted\n'
+    assert "(NotFound)" in kubectl("get namespace gone", code=1)
+    kubectl("run p1 --image=i:1")
+    forced = kubectl("delete pod p1 --grace-period=0 --force")
+    assert forced == 'pod "p1" force deleted\n'
+    kubectl("apply -f -", _manifest("fg"))
+    kubectl("delete deployment fg --cascade=foreground")
+    kubectl("create configmap a1")
+    kubectl("create configmap a2")
+    assert kubectl("delete cm --all").count("deleted") == 2
+
+
+def test_a_watch_prints_changes(kubectl: Kubectl) -> None:
+    watch = kubectl.start("get", "configmaps", "-w", "-o", "name")
+    assert watch.stdout is not None
+    time.sleep(0.5)  # until it has listed; no output tells
+    kubectl("create configmap w1")
+    assert watch.stdout.readline() == "configmap/w1\n"
+    kubectl("delete configmap w1")
+    assert watch.stdout.readline() == "configmap/w1\n"
+    watch.terminate()
+    watch.communicate(timeout=10)
+
+
+def test_discovery_and_explain_know_the_kinds(kubectl: Kubectl) -> None:
+    assert "apps/v1" in kubectl("api-versions").splitlines()
+    resources = columns(kubectl("api-resources --no-headers"))
+    assert ["deployments", "deploy", "apps/v1", "true", "Deployment"] in resources
+    assert "FIELD: dnsPolicy <string>" in kubectl("explain pod.spec.dnsPolicy")
+    assert "maxSurge" in kubectl("explain deployment --recursive")
+    assert "v1.36" in kubectl("version")
+    assert "doesn't have a resource type" in kubectl("get nopes", code=1)
+
+
+def test_custom_resources_are_applied_explained_and_printed(kubectl: Kubectl) -> None:
+    kubectl("apply -f -", _GADGETS)
+    kubectl("wait --for=condition=Established crd/gadgets.example.com --timeout=5s")
+    gadget = "apiVersion: example.com/v1\nkind: Gadget\nmetadata: {name: g1}\nspec: {size: 3}\n"
+    assert kubectl("apply -f -", gadget) == "gadget.example.com/g1 created\n"
+    assert kubectl("apply -f -", gadget) == "gadget.example.com/g1 unchanged\n"
+    assert kubectl("apply -f -", gadget.replace("3", "4")) == "gadget.example.com/g1 configured\n"
+    assert columns(kubectl("get gd")) == [["NAME", "SIZE"], ["g1", "4"]]
+    assert "how big" in kubectl("explain gadget.spec.size")
+    refused = kubectl("apply -f -", gadget.replace("3", '"big"'), code=1)
+    assert "spec.size" in refused
+    assert kubectl("delete gadget g1") == 'gadget.example.com "g1" deleted\n'
+    kubectl("delete crd gadgets.example.com")
+
+
+def test_strict_validation_names_unknown_fields(kubectl: Kubectl) -> None:
+    wrong = _manifest("bad").replace("replicas: 2", "replicaz: 2")
+    assert 'unknown field "spec.replicaz"' in kubectl("create -f -", wrong, code=1)
+
+
+def test_access_is_told(kubectl: Kubectl) -> None:
+    assert "kubernetes-admin" in kubectl("auth whoami")
+    assert kubectl("auth can-i create pods") == "yes\n"
+    assert "*.*" in kubectl("auth can-i --list")
+    assert kubectl("get --raw /healthz") == "ok"
+
+
+def test_chunks_are_put_together(kubectl: Kubectl) -> None:
+    for number in range(5):
+        kubectl(f"create configmap chunk{number}")
+    names = kubectl("get cm --chunk-size=2 -o name").splitlines()
+    assert [name for name in names if "chunk" in name] == [
+        f"configmap/chunk{number}" for number in range(5)
+    ]
