@@ -213,15 +213,17 @@ async def test_a_finalizer_is_added_once_cleans_up_and_goes_without_touching_ano
     meta = {**CONFIG_MAP["metadata"], "finalizers": ["example.com/other"]}  # type: ignore[dict-item] # a mapping
     obj = await client.create({**CONFIG_MAP, "metadata": meta})
     for _ in range(2):
-        assert not await finalize(client, obj, FINALIZER, clean_up)
+        kept = await finalize(client, obj, FINALIZER, clean_up)
+        assert kept is not None
         obj = await client.get("configmaps", "x", "default")
+        assert obj.resource_version == kept.resource_version
         assert obj.meta.finalizers == ("example.com/other", FINALIZER)
     await client.delete("configmaps", "x", "default")
     obj = await client.get("configmaps", "x", "default")
-    assert await finalize(client, obj, FINALIZER, clean_up)
+    assert await finalize(client, obj, FINALIZER, clean_up) is None
     obj = await client.get("configmaps", "x", "default")
     assert obj.meta.finalizers == ("example.com/other",)
-    assert await finalize(client, obj, FINALIZER, clean_up)
+    assert await finalize(client, obj, FINALIZER, clean_up) is None
     assert cleaned == ["x"]
 
 
@@ -230,7 +232,7 @@ async def test_a_finalizer_stays_when_the_clean_up_fails(client: Client) -> None
         raise NotFoundError("the other side is away")
 
     obj = await client.create(CONFIG_MAP)
-    await finalize(client, obj, FINALIZER, fail)
+    assert await finalize(client, obj, FINALIZER, fail) is not None
     await client.delete("configmaps", "x", "default")
     obj = await client.get("configmaps", "x", "default")
     with pytest.raises(NotFoundError, match="other side"):

@@ -18,6 +18,7 @@ from listwatch.client.config import Config
 from listwatch.client.discovery import UnknownResourceError
 from listwatch.clock import Clock, Timeout
 from listwatch.errors import DisconnectedError, ListWatchError, StatusError
+from listwatch.runtime.api_time import api_time
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.events import ClientEvents, EventRecorder
 from listwatch.runtime.fencing import fenced
@@ -189,6 +190,33 @@ class Manager:
         """Ask this too for /readyz."""
         self._checks.append(check)
 
+    def configure(
+        self,
+        *,
+        config: Config | None = None,
+        leader_election: str | None = None,
+        health_host: str | None = None,
+        health_port: int | None = None,
+    ) -> None:
+        """Change options from outside, as a command line does; None leaves one as it is.
+
+        Args:
+            config: of the client.
+            leader_election: the lease's name; "" for no election.
+            health_host: where health and metrics are served.
+            health_port: 0 for a free one.
+        """
+        self._check_not_started()
+        if config is not None:
+            self._config = config
+        if leader_election is not None:
+            self._election = leader_election or None
+            self._shards = False
+        if health_host is not None:
+            self._health_host = health_host
+        if health_port is not None:
+            self._health_port = health_port
+
     # --- While it runs ---
 
     @property
@@ -231,6 +259,28 @@ class Manager:
             yield check()
         if self._failure is not None:
             yield Check(self._failure[0], False, str(self._failure[1]))
+
+    def now(self) -> str:
+        """Return the present time as the API writes it, for conditions."""
+        return api_time(self._clock.time())
+
+    @property
+    def reconcilers(self) -> Sequence[Reconciler]:
+        """All reconcilers."""
+        return list(self._reconcilers)
+
+    @property
+    def lease(self) -> str:
+        """The name of the lease for the election, or of the group of shards; empty for neither."""
+        election = self._election
+        if isinstance(election, ShardMember):
+            return election.group
+        return election.name if isinstance(election, LeaderElector) else election or ""
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether replicas share the keys."""
+        return self._shards
 
     def stop(self) -> None:
         """Stop in order; returns at once. From the manager's own event loop."""

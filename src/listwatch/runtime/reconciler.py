@@ -173,6 +173,8 @@ class Reconciler:
             name=name, clock=self._clock, rate_limiter=rate_limiter
         )
         self._hot: TokenBuckets[str] = TokenBuckets(hot_key_burst, hot_key_interval)
+        #: The verbs for each resource that `writes` named.
+        self.written: dict[str, set[str]] = {}
         self._primary: Cache | None = None
         self._used: dict[Selection, Cache] = {}
         self._owned: list[tuple[Cache, Sequence[Predicate], bool]] = []
@@ -287,6 +289,18 @@ class Reconciler:
     ) -> Self:
         """Keep a cache of a resource for the function to read, whose changes wake nothing."""
         self._use(Selection(resource, namespace, label_selector), None)
+        return self
+
+    def writes(self, resource: str, *verbs: str) -> Self:
+        """Say what the function writes, so that the least rights can be derived (`listwatch rbac`).
+
+        Args:
+            resource: with its group, such as "deployments.apps" or "widgets.example.com/status".
+            verbs: such as "create" and "patch".
+        """
+        if not verbs:
+            raise ValueError(f"reconciler {self.name}: which verbs does it use on {resource}?")
+        self.written.setdefault(resource, set()).update(verbs)
         return self
 
     def every(self, seconds: float, keys: Callable[[], Iterable[str]] | None = None) -> Self:

@@ -4,6 +4,7 @@ All take the manager's client and let through what it raises: a `ConflictError` 
 object was read from a cache which is behind, and the retry of the reconcile is its remedy.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -276,12 +277,13 @@ def set_condition(
 
 async def finalize(
     client: "Client", obj: Object, finalizer: str, clean_up: Callable[[], Awaitable[object]]
-) -> bool:
+) -> Object | None:
     """Keep a finalizer on an object while it lives, and clean up when it is deleted.
 
     Call it first in a reconcile:
 
-        if await finalize(app.client, widget, "example.com/widgets", lambda: drop(widget)):
+        widget = await finalize(app.client, widget, "example.com/widgets", lambda: drop(widget))
+        if widget is None:
             return
 
     Args:
@@ -292,8 +294,8 @@ async def finalize(
             finalizer is taken away. It may run more than once.
 
     Returns:
-        True when the object is being deleted and nothing is left to do; False when it lives and
-        has the finalizer.
+        The object with its finalizer while it lives; None when it is being deleted, and nothing
+        is left to do.
 
     Raises:
         ConflictError: the object has changed since it was read.
@@ -303,23 +305,21 @@ async def finalize(
         why = "" if "/" not in finalizer else f": {problems[0]}"
         raise ValueError(f"{finalizer!r} is no finalizer like 'example.com/widgets'{why}")
     if obj.meta.deletion_timestamp is None:
-        if finalizer not in obj.meta.finalizers:
-            await _set_finalizers(client, obj, [*obj.meta.finalizers, finalizer])
-        return False
+        if finalizer in obj.meta.finalizers:
+            return obj
+        return await _set_finalizers(client, obj, [*obj.meta.finalizers, finalizer])
     if finalizer in obj.meta.finalizers:
         await clean_up()
         others = [name for name in obj.meta.finalizers if name != finalizer]
-        try:
-            await _set_finalizers(client, obj, others)
-        except NotFoundError:
-            return True
-    return True
+        with contextlib.suppress(NotFoundError):  # somebody took it away, and so it is gone
+            _ = await _set_finalizers(client, obj, others)
+    return None
 
 
-async def _set_finalizers(client: "Client", obj: Object, finalizers: list[str]) -> None:
+async def _set_finalizers(client: "Client", obj: Object, finalizers: list[str]) -> Object:
     # The version makes the whole list safe to write: whoever changed it meanwhile wins.
     resource = await client.discovery.for_kind(obj.api_version, obj.kind)
-    await client.patch(
+    return await client.patch(
         resource,
         obj.name,
         {"metadata": {**_unchanged(obj), "finalizers": finalizers}},

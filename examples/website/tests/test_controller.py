@@ -1,0 +1,210 @@
+"""The controller against an API server in this process."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from listwatch.apiserver.server import APIServer
+from listwatch.client.client import Client
+from listwatch.client.config import Config
+from listwatch.errors import ConflictError, NotFoundError
+from listwatch.objects import Object
+from listwatch.runtime import Manager, ManagerError, load_app
+
+HERE = Path(__file__).parent.parent
+
+
+def app_for(server: APIServer) -> Manager:
+    return load_app(HERE / "controller.py", config=Config(server=server.url))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[APIServer]:
+    async with APIServer() as server, Client(Config(server=server.url)) as client:
+        _ = await client.create(yaml.safe_load((HERE / "crd.yaml").read_text()))
+        yield server
+
+
+@pytest.fixture
+async def client(server: APIServer) -> AsyncIterator[Client]:
+    async with Client(Config(server=server.url)) as client:
+        yield client
+
+
+def website(name: str = "shop", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "example.com/v1",
+        "kind": "Website",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"image": "nginx:1", **spec},
+    }
+
+
+async def until(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the first answer that is true; the server is asked again and again."""
+    async with asyncio.timeout(15):
+        while True:
+            with contextlib.suppress(NotFoundError):
+                if answer := await ask():
+                    return answer
+            await asyncio.sleep(0.01)
+
+
+async def deployment(client: Client, name: str = "shop") -> Object:
+    return await client.get("deployments.apps", name, "default")
+
+
+async def condition(client: Client, name: str = "shop") -> tuple[str, str] | None:
+    found = (await client.get("websites.example.com", name, "default")).to_dict()
+    conditions = found.get("status", {}).get("conditions", [])
+    return (conditions[0]["status"], conditions[0]["message"]) if conditions else None
+
+
+async def test_a_website_becomes_a_deployment_and_its_status_follows(
+    server: APIServer, client: Client
+) -> None:
+    async with app_for(server):
+        owner = await client.create(website(replicas=2))
+        made = await until(lambda: deployment(client))
+        assert made["spec"]["replicas"] == 2
+        assert [ref.uid for ref in made.meta.owner_references] == [owner.uid]
+        await until(lambda: condition(client))
+        assert await condition(client) == ("False", "0 of 2 replicas are ready")
+
+        await client.patch(
+            "deployments.apps",
+            "shop",
+            {"status": {"replicas": 2, "readyReplicas": 2}},
+            "default",
+            subresource="status",
+        )
+
+        async def is_ready() -> bool:
+            return await condition(client) == ("True", "2 of 2 replicas are ready")
+
+        await until(is_ready)
+
+
+async def test_a_change_or_a_deletion_of_the_deployment_is_undone(
+    server: APIServer, client: Client
+) -> None:
+    async with app_for(server):
+        await client.create(website(replicas=2))
+        first = await until(lambda: deployment(client))
+        await client.patch("deployments.apps", "shop", {"spec": {"replicas": 7}}, "default")
+
+        async def is_two() -> bool:
+            return bool((await deployment(client))["spec"]["replicas"] == 2)
+
+        await until(is_two)
+        await client.delete("deployments.apps", "shop", "default")
+
+        async def is_new() -> bool:
+            return bool((await deployment(client)).uid != first.uid)
+
+        await until(is_new)
+
+
+async def test_what_changed_while_the_controller_was_away_is_done_when_it_is_back(
+    server: APIServer, client: Client
+) -> None:
+    async with app_for(server):
+        await client.create(website())
+        await until(lambda: deployment(client))
+    await client.patch("websites.example.com", "shop", {"spec": {"replicas": 5}}, "default")
+    await client.create(website("blog"))
+    async with app_for(server):
+
+        async def is_five() -> bool:
+            return bool((await deployment(client))["spec"]["replicas"] == 5)
+
+        await until(is_five)
+        await until(lambda: deployment(client, "blog"))
+
+
+async def test_a_restart_of_the_server_is_survived(server: APIServer, client: Client) -> None:
+    async with app_for(server):
+        await client.create(website())
+        await until(lambda: deployment(client))
+        await server.restart(downtime=0.2)
+        await client.create(website("blog"))
+        await until(lambda: deployment(client, "blog"))
+
+
+async def test_conflicts_are_got_over(server: APIServer, client: Client) -> None:
+    async with app_for(server):
+        await client.create(website(replicas=1))
+        for replicas in range(2, 12):
+            # Somebody else keeps writing the object while the controller does.
+            with contextlib.suppress(ConflictError):
+                await client.patch(
+                    "websites.example.com",
+                    "shop",
+                    {
+                        "metadata": {"annotations": {"n": str(replicas)}},
+                        "spec": {"replicas": replicas},
+                    },
+                    "default",
+                )
+
+        async def is_done() -> bool:
+            return await condition(client) == ("False", "0 of 11 replicas are ready")
+
+        await until(is_done)
+
+
+async def test_a_deleted_website_is_cleaned_up_and_goes_with_its_deployment(
+    server: APIServer, client: Client
+) -> None:
+    async with app_for(server):
+        await client.create(website())
+        await until(lambda: condition(client))
+        made = await client.get("websites.example.com", "shop", "default")
+        assert made.meta.finalizers == ("example.com/website",)
+        await client.delete("websites.example.com", "shop", "default")
+
+        async def is_gone() -> bool:
+            found = await client.list("websites.example.com", "default")
+            left = await client.list("deployments.apps", "default")
+            return not found.items and not left.items
+
+        await until(is_gone)
+
+        async def reasons() -> bool:
+            events = (await client.list("events.events.k8s.io", "default")).items
+            return "CleanedUp" in {event["reason"] for event in events}
+
+        await until(reasons)
+
+
+async def test_a_website_that_can_not_be_is_refused_by_the_server(client: Client) -> None:
+    with pytest.raises(Exception, match=r"spec\.replicas"):
+        await client.create(website(replicas=-1))
+
+
+async def test_a_controller_that_loses_its_lease_stops_and_another_goes_on(
+    server: APIServer, client: Client
+) -> None:
+    async def lose() -> None:
+        async with app_for(server):
+            await client.create(website())
+            await until(lambda: deployment(client))
+            # Somebody takes the lease, as happens when this process could not renew it.
+            await client.patch(
+                "leases.coordination.k8s.io",
+                "website-controller",
+                {"spec": {"holderIdentity": "another", "leaseDurationSeconds": 1}},
+                "default",
+            )
+            await asyncio.Event().wait()
+
+    with pytest.raises(ManagerError, match="leadership failed"):
+        await lose()
+    async with app_for(server):
+        await client.create(website("blog"))
+        await until(lambda: deployment(client, "blog"))
