@@ -89,9 +89,11 @@ class Caller:
                 waiting: object = None
                 try:
                     waiting = self._call(change)
-                    if inspect.iscoroutine(waiting):
+                    if waiting is None:
+                        pass
+                    elif inspect.iscoroutine(waiting):
                         await _Watched(waiting, now, partial(self._slow, change))
-                    elif waiting is not None and inspect.isawaitable(waiting):
+                    elif inspect.isawaitable(waiting):
                         await waiting
                 except Exception as error:  # noqa: BLE001 - reported; the others must hear the rest
                     self._fail(change, error)

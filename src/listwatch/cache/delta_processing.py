@@ -53,54 +53,48 @@ class DeltaProcessor:
 
     async def apply(self, batch: Sequence[Deltas]) -> list[Change]:
         """Apply the deltas in their order and return what to tell, in the order of telling."""
+        if len(batch) > 1 or batch[0][0].type not in _NOT_ONE_OBJECT:
+            return self._apply_batch(batch)
         changes: list[Change] = []
-        if len(batch) == 1 and (delta := batch[0][0]).type in _NOT_ONE_OBJECT:
-            for delta in batch[0]:
-                await self._apply_to_all(
-                    delta, initial=batch[0].is_in_initial_list, changes=changes
-                )
-            return changes
-        steps: list[tuple[str, Object | None]] = []
-        found: list[tuple[Delta, bool]] = []
-        version = ""
-        get = self._store.get_by_key
-        for deltas in batch:
-            old = get(deltas.key)
-            for delta in deltas:
-                item = delta.object
-                if item is None:
-                    raise ValueError(f"a {delta.type} delta without an object, in a batch")
-                new = None
-                if isinstance(item, Object) and delta.type is not DeltaType.DELETED:
-                    # The cached one stays, so that an update's old is what was told as new.
-                    new = old if old is not None and _is_same(old, item) else item
-                steps.append((deltas.key, new))
-                old = new
-                found.append((delta, deltas.is_in_initial_list))
-                if isinstance(item, Object) and item.meta.resource_version:
-                    version = item.meta.resource_version
-        results = self._store.apply(steps, version if self._ordered else "")
-        for (key, put), (delta, initial), was in zip(steps, found, results, strict=True):
-            if isinstance(was, IndexFunctionError):
-                self._report(was)
-            elif put is not None:
-                resync = delta.type is DeltaType.SYNC
-                changes += self._changes(was, put, initial=initial, resync=resync)
-            elif was is not None:
-                changes.append(Deleted(_gone(key, was, delta.object)))
+        for delta in batch[0]:
+            await self._apply_to_all(delta, initial=batch[0].is_in_initial_list, changes=changes)
         return changes
 
-    @staticmethod
-    def _changes(
-        old: Object | None, new: Object, *, initial: bool, resync: bool = False
-    ) -> Sequence[Change]:
-        if old is None:
-            return (Added(new, initial),)
-        if old.meta.uid != new.meta.uid:
-            return (Deleted(DeletedFinalStateUnknown(old.key, old)), Added(new, initial))
-        if resync or not _is_same(old, new):
-            return (Updated(old, new, resync),)
-        return ()
+    def _apply_batch(self, batch: Sequence[Deltas]) -> list[Change]:
+        changes: list[Change] = []
+        put, remove, tell = self._store.put, self._store.remove, changes.append
+        version = ""
+        for deltas in batch:
+            key, initial = deltas.key, deltas.is_in_initial_list
+            for delta in deltas:
+                item = delta.object
+                if delta.type is DeltaType.DELETED or not isinstance(item, Object):
+                    if item is None:
+                        raise ValueError(f"a {delta.type} delta without an object, in a batch")
+                    if (old := remove(key)) is not None:
+                        tell(Deleted(_gone(key, old, item)))
+                else:
+                    try:
+                        old = put(key, item)
+                    except IndexFunctionError as error:
+                        self._report(error)
+                        continue
+                    if old is None:
+                        tell(Added(item, initial))
+                    elif old.meta.uid != item.meta.uid:
+                        tell(Deleted(DeletedFinalStateUnknown(key, old)))
+                        tell(Added(item, initial))
+                    elif _is_same(old, item):
+                        put(key, old)  # so that an update's old is what was told as new
+                        if delta.type is DeltaType.SYNC:
+                            tell(Updated(old, old, True))
+                    else:
+                        tell(Updated(old, item, delta.type is DeltaType.SYNC))
+                if isinstance(item, Object):
+                    version = item.meta.resource_version or version
+        if self._ordered:
+            self._store.bookmark(version)
+        return changes
 
     async def _apply_to_all(self, delta: Delta, *, initial: bool, changes: list[Change]) -> None:
         match delta.type:
@@ -128,10 +122,10 @@ class DeltaProcessor:
                 changes.append(Deleted(DeletedFinalStateUnknown(key, gone)))
         for step, (key, obj) in enumerate(new.items()):
             was = old.get(key)
-            if was is not None and was.meta.uid != obj.meta.uid:
-                was = None  # its deletion was told above
-            if was is not obj:
-                came += self._changes(was, obj, initial=initial)
+            if was is None or was.meta.uid != obj.meta.uid:
+                came.append(Added(obj, initial))
+            elif was is not obj and not _is_same(was, obj):
+                came.append(Updated(was, obj))
             if not step % _STEPS and self._clock.now() - yielded >= YIELD_SECONDS:
                 await self._clock.sleep(0)
                 yielded = self._clock.now()

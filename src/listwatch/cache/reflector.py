@@ -510,10 +510,12 @@ class Reflector:
             kind = event.type
             if obj is not None and (give := take.get(kind)) is not None:
                 version = event.resource_version or obj.meta.resource_version
-                if is_older(version, self._version):
+                last = self._version
+                # Most versions are greater, as words of one length too.
+                if not (len(version) == len(last) and version > last) and is_older(version, last):
                     # Deletions may carry the version of the last state.
                     if kind != DELETED and not watch.synthetic:
-                        raise SetBackError(_set_back_text(version, self._version))
+                        raise SetBackError(_set_back_text(version, last))
                     version = ""
                 if kind != ADDED:
                     watch.synthetic = False
