@@ -239,6 +239,9 @@ DURATION = _Duration()
     help="host:port for /metrics, /healthz and /readyz. A free port on loopback by default, none"
     " with --once or an empty value.",
 )
+@click.option(
+    "--ui", is_flag=True, help="Serve a web page that shows changes and commands as they happen."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print no lines with '#'.")
 @click.option("--no-headers", is_flag=True, hidden=True)
 @click.option(
@@ -319,7 +322,6 @@ def _options(command: tuple[str, ...], values: Mapping[str, Any]) -> ObserveOpti
         return value
 
     once: bool = values["once"]
-    listen = values["listen_addr"]
     return ObserveOptions(
         resources=tuple(word for word in values["resource"].split(",") if word),
         names=values["names_of_objects"],
@@ -352,9 +354,17 @@ def _options(command: tuple[str, ...], values: Mapping[str, Any]) -> ObserveOpti
         resync_period=seconds("resync_period") or None,
         quiet=values["quiet"] or values["no_headers"],
         print_metrics_on_exit=values["print_metrics_on_exit"],
+        ui=values["ui"],
         state=values["state"],
-        listen_address=("" if once else "127.0.0.1:0") if listen is None else listen,
+        listen_address=_listen_address(values),
     )
+
+
+def _listen_address(values: Mapping[str, Any]) -> str:
+    given: str | None = values["listen_addr"]
+    if given is not None:
+        return given
+    return "" if values["once"] and not values["ui"] else "127.0.0.1:0"
 
 
 def _template(values: Mapping[str, Any]) -> Template | None:

@@ -85,6 +85,7 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
         quiet: print no header lines.
         print_metrics_on_exit: write the metrics to standard output at the end.
         listen_address: host:port of metrics and health; empty is none.
+        ui: serve a page that shows changes and commands as they happen.
         state: the file that remembers over restarts what was told.
     """
 
@@ -120,6 +121,7 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
     quiet: bool = False
     print_metrics_on_exit: bool = False
     listen_address: str = ""
+    ui: bool = False
     state: Path | None = None
 
     def check(self) -> None:
@@ -138,6 +140,8 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--delete and --names must both be specified")
         if self.all_namespaces and self.namespace is not None:
             raise UsageError("--all-namespaces and --namespace exclude each other")
+        if self.ui and not self.listen_address:
+            raise UsageError("--ui needs a --listen-addr to be seen at")
         if self.names_dry_run and not self.names_command:
             raise UsageError("--names-dry-run needs --names")
         for option, parse, text in (

@@ -1,7 +1,7 @@
 """Changes for people to read, or for programs: what is printed where no command is run."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
@@ -10,7 +10,7 @@ import msgspec
 import yaml
 
 from listwatch.objects import Object
-from listwatch.observe.changes import MISSING, Change, ChangeType, differences
+from listwatch.observe.changes import MISSING, Change, ChangeType, Difference, differences
 
 _LONGEST_VALUE = 120
 _COLOURS = {
@@ -94,18 +94,15 @@ class Printer:
     def _fields(self, change: Change) -> str:
         if change.type is ChangeType.DELETED or not (change.object and change.old):
             return ""
-        secret = change.object.kind == "Secret"
-        lines = []
-        for difference in differences(change.old.to_dict(), change.object.to_dict()):
-            if any(_matches(difference.path, pattern) for pattern in self._ignored):
-                continue
-            if secret and difference.path.startswith(("data", "stringData")):
-                lines.append(f"    {difference.path}: (a secret value changed)\n")
-                continue
-            old = self._paint(_value(difference.old), _OLD)
-            new = self._paint(_value(difference.new), _NEW)
-            lines.append(f"    {difference.path}: {old} → {new}\n")
-        return "".join(lines)
+        found = (
+            difference
+            for difference in differences(change.old.to_dict(), change.object.to_dict())
+            if not any(_matches(difference.path, pattern) for pattern in self._ignored)
+        )
+        return "".join(
+            f"    {path}: {self._paint(old, _OLD)} → {self._paint(new, _NEW)}\n"
+            for path, old, new in shown_differences(found, change.object.kind)
+        )
 
     def _diff(self, change: Change) -> str:
         new = None if change.type is ChangeType.DELETED else change.object
@@ -125,6 +122,15 @@ class Printer:
 
     def _paint(self, text: str, colour: str) -> str:
         return f"\x1b[{colour}m{text}\x1b[0m" if self._coloured else text
+
+
+def shown_differences(found: Iterable[Difference], kind: str) -> Iterator[tuple[str, str, str]]:
+    """Yield path, old and new value as text; long values are cut, those of Secrets hidden."""
+    for difference in found:
+        if kind == "Secret" and difference.path.startswith(("data", "stringData")):
+            yield difference.path, "(hidden)", "(hidden)"
+        else:
+            yield difference.path, _value(difference.old), _value(difference.new)
 
 
 def _matches(path: str, pattern: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -65,6 +66,22 @@ class ErrorBudget:
             )
 
 
+class Spectator(Protocol):
+    """Is told what a reaction does, in its event loop. Must not block."""
+
+    def told(self, change: Change, kind: str) -> None:
+        """Take a change and the word for its type."""
+
+    def started(self, run: int, change: Change, argv: Sequence[str]) -> None:
+        """Take the start of a command, and the number that stands for this run of it."""
+
+    def wrote(self, run: int, fd: int, data: bytes) -> None:
+        """Take what it wrote to 1, standard output, or 2, standard error."""
+
+    def ended(self, run: int, outcome: Outcome) -> None:
+        """Take its end."""
+
+
 class Reaction:
     """Reacts to changes as the options say.
 
@@ -79,6 +96,7 @@ class Reaction:
         printer: tells people of changes for which there is no command.
         executor: runs the commands.
         clock: tells the time.
+        spectator: looks on.
     """
 
     def __init__(
@@ -92,7 +110,10 @@ class Reaction:
         printer: Printer,
         executor: Executor,
         clock: Clock,
+        spectator: Spectator | None = None,
     ) -> None:
+        self._spectator = spectator
+        self._runs = 0
         self._options = options
         self._namespaced = namespaced
         self._streams = {1: out, 2: err}
@@ -112,6 +133,8 @@ class Reaction:
         """
         kind = self.type_word(change)
         self._metrics.told(kind)
+        if self._spectator is not None:
+            self._spectator.told(change, kind)
         words = self._arguments(change)
         command = self._command(change)
         line = shown_command([*(command or [""]), *words])
@@ -124,7 +147,7 @@ class Reaction:
             await lines.write(1, header.encode())
         try:
             async with self._surroundings(change, kind) as (env, stdin):
-                outcome = await self._run([*command, *words], kind, lines, env, stdin)
+                outcome = await self._run([*command, *words], change, lines, env, stdin)
         finally:
             await lines.finish()
         if not outcome.succeeded:
@@ -190,7 +213,7 @@ class Reaction:
     async def _run(
         self,
         argv: Sequence[str],
-        kind: str,
+        change: Change,
         lines: "_Lines",
         env: Mapping[str, str] | None,
         stdin: bytes | None,
@@ -199,9 +222,7 @@ class Reaction:
         tries_left = options.retry_count if options.retry_on_exit_code else 0
         delay = options.retry_delay
         while True:
-            outcome = await self._executor.run(argv, lines.write, env=env, stdin=stdin)
-            await lines.end_lines()
-            self._metrics.ran(kind, outcome)
+            outcome = await self._run_once(argv, change, lines, env, stdin)
             again = not outcome.failure and outcome.exit_code == options.retry_on_exit_code
             if outcome.succeeded or not again or tries_left <= 0:
                 return outcome
@@ -212,6 +233,33 @@ class Reaction:
             )
             await self._clock.sleep(delay)
             delay = min(2 * delay, _LONGEST_RETRY_DELAY)
+
+    async def _run_once(
+        self,
+        argv: Sequence[str],
+        change: Change,
+        lines: "_Lines",
+        env: Mapping[str, str] | None,
+        stdin: bytes | None,
+    ) -> Outcome:
+        spectator = self._spectator
+        self._runs += 1
+        run = self._runs
+
+        async def watched(fd: int, data: bytes) -> None:
+            if spectator is not None:
+                spectator.wrote(run, fd, data)
+            await lines.write(fd, data)
+
+        if spectator is not None:
+            spectator.started(run, change, argv)
+        sink = lines.write if spectator is None else watched
+        outcome = await self._executor.run(argv, sink, env=env, stdin=stdin)
+        await lines.end_lines()
+        self._metrics.ran(self.type_word(change), outcome)
+        if spectator is not None:
+            spectator.ended(run, outcome)
+        return outcome
 
     async def _failed(self, command: str, outcome: Outcome) -> None:
         if outcome.timed_out:

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.options import UsageError
+from listwatch.observe.page import Page
 
 
 class ListenError(UsageError):
@@ -15,9 +16,9 @@ class ListenError(UsageError):
 
 @asynccontextmanager
 async def serve(
-    address: str, metrics: ObserveMetrics, *, ready: Callable[[], bool]
+    address: str, metrics: ObserveMetrics, *, ready: Callable[[], bool], page: Page | None = None
 ) -> AsyncIterator[str]:
-    """Serve `/metrics`, `/healthz` and `/readyz` while the body runs; yield the URL.
+    """Serve `/metrics`, `/healthz`, `/readyz` and a page while the body runs; yield the URL.
 
     `/healthz/ready`, the original's path, is the same as `/readyz`: 500 until the first list was
     told and processed.
@@ -26,6 +27,7 @@ async def serve(
         address: `host:port`; port 0 is a free one, and an empty host is every interface.
         metrics: what `/metrics` shows.
         ready: says whether the first list was processed.
+        page: the page to serve at `/`.
 
     Raises:
         ListenError: the address is no address, or is taken.
@@ -54,10 +56,12 @@ async def serve(
             web.get("/healthz/ready", readiness),
         ]
     )
-    runner = web.AppRunner(app, access_log=None)
+    if page is not None:
+        app.add_routes(page.routes())
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host or None, port, shutdown_timeout=1.0)
+        site = web.TCPSite(runner, host or None, port)
         try:
             await site.start()
         except OSError as error:
@@ -69,6 +73,8 @@ async def serve(
         shown = host or "127.0.0.1"
         yield f"http://{f'[{shown}]' if ':' in shown else shown}:{bound[1]}"
     finally:
+        if page is not None:
+            page.close()
         await runner.cleanup()
 
 

@@ -27,6 +27,7 @@ from listwatch.observe.options import (
     UsageError,
 )
 from listwatch.observe.output import OutputStream
+from listwatch.observe.page import Page
 from listwatch.observe.printing import Printer
 from listwatch.observe.reaction import Reaction
 from listwatch.observe.server import serve
@@ -96,6 +97,7 @@ async def observe(
                 "warning: without --state or --names, deletions that happen while observe is not"
                 " running are missed\n"
             )
+        page = Page(_title(options, namespace), clock) if options.ui else None
         reaction = Reaction(
             options,
             namespaced=namespaced(sources),
@@ -105,6 +107,7 @@ async def observe(
             printer=printer,
             executor=executor,
             clock=clock,
+            spectator=page,
         )
         state = None
         if options.state is not None:
@@ -126,14 +129,19 @@ async def observe(
             stack.callback(loop.remove_signal_handler, number)
         if options.listen_address:
             url = await stack.enter_async_context(
-                serve(options.listen_address, metrics, ready=lambda: observer.synced)
+                serve(options.listen_address, metrics, ready=lambda: observer.synced, page=page)
             )
-            await err.write(f"metrics and health on {url}\n")
+            await err.write(f"{'page, ' if page else ''}metrics and health on {url}\n")
         try:
             await observer.run()
         finally:
             if options.print_metrics_on_exit:
                 await out.write(metrics.text())
+
+
+def _title(options: ObserveOptions, namespace: str) -> str:
+    place = f" in {namespace}" if namespace else ""
+    return f"{', '.join(options.resources)}{place}"
 
 
 async def _binding(
@@ -176,6 +184,7 @@ async def find_source(client: Client, word: str, options: ObserveOptions, namesp
         or options.object_env_var
         or options.stdin
         or options.state
+        or options.ui
         or not options.command
     )
     list_watch = client.list_watch(

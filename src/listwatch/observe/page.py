@@ -1,0 +1,184 @@
+"""The web page of an observer: its changes and commands as they happen, by server-sent events."""
+
+import asyncio
+import html
+from collections import deque
+from collections.abc import Sequence
+from importlib.resources import files
+from ipaddress import ip_address
+from typing import Final
+
+import msgspec
+from aiohttp import web
+from yarl import URL
+
+from listwatch.clock import Clock
+from listwatch.observe.changes import Change, ChangeType, differences
+from listwatch.observe.execute import Outcome
+from listwatch.observe.printing import shown_differences
+
+_KEPT: Final = 1000
+_MOST_DIFFERENCES: Final = 50
+_MOST_OUTPUT: Final = 8 * 1024
+_BEAT_SECONDS: Final = 10.0
+_POLICY: Final = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+connect-src 'self'"
+
+
+class _Reader:
+    """One open page: what it has not been sent yet."""
+
+    def __init__(self, backlog: Sequence[bytes]) -> None:
+        self.waiting: deque[bytes] = deque(backlog)
+        self.ready = asyncio.Event()
+        self.ready.set()
+        self.lost = 0
+
+    def push(self, event: bytes) -> None:
+        if len(self.waiting) >= 2 * _KEPT:
+            self.waiting.popleft()
+            self.lost += 1
+        self.waiting.append(event)
+        self.ready.set()
+
+
+class Page:
+    """Shows an observer's changes and commands. For one event loop.
+
+    It is told by `Reaction`, keeps the last thousand events, and sends them to every page that is
+    open. A reader that is too slow loses the oldest ones, and is told how many. The values of
+    Secrets are never sent.
+
+    Args:
+        title: what is observed.
+        clock: dates the events.
+    """
+
+    def __init__(self, title: str, clock: Clock) -> None:
+        self._title = title
+        self._clock = clock
+        self._kept: deque[bytes] = deque(maxlen=_KEPT)
+        self._readers: set[_Reader] = set()
+        self._written: dict[int, int] = {}
+        self._closed = False
+
+    # --- What it is told ---
+
+    def told(self, change: Change, kind: str) -> None:
+        """Take a change."""
+        fields = []
+        if change.type is not ChangeType.DELETED and change.object and change.old:
+            found = differences(change.old.to_dict(), change.object.to_dict())
+            fields = list(shown_differences(found, change.object.kind))[:_MOST_DIFFERENCES]
+        namespace, _, name = change.key.rpartition("/")
+        self._send(
+            "change",
+            type=kind,
+            resource=change.resource,
+            namespace=namespace,
+            name=name,
+            version=change.resource_version,
+            fields=fields,
+        )
+
+    def started(self, run: int, change: Change, argv: Sequence[str]) -> None:
+        """Take the start of a command."""
+        self._written[run] = 0
+        self._send("started", run=run, key=change.key, argv=list(argv))
+
+    def wrote(self, run: int, fd: int, data: bytes) -> None:
+        """Take what a command wrote; what is beyond 8 KB is left out."""
+        room = _MOST_OUTPUT - self._written.get(run, 0)
+        if room > 0:
+            self._written[run] += len(data)
+            self._send("output", run=run, fd=fd, text=data[:room].decode(errors="replace"))
+
+    def ended(self, run: int, outcome: Outcome) -> None:
+        """Take the end of a command."""
+        self._written.pop(run, None)
+        self._send(
+            "ended",
+            run=run,
+            code=outcome.exit_code,
+            failure=outcome.failure,
+            timed_out=outcome.timed_out,
+            seconds=outcome.seconds,
+        )
+
+    def _send(self, event: str, **fields: object) -> None:
+        document = {"event": event, "time": self._clock.time(), **fields}
+        data = b"data: %b\n\n" % msgspec.json.encode(document)
+        self._kept.append(data)
+        for reader in self._readers:
+            reader.push(data)
+
+    # --- What it serves ---
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the page's routes: `/` and `/events`."""
+        return [web.get("/", self._page), web.get("/events", self._events)]
+
+    async def _page(self, request: web.Request) -> web.Response:
+        _refuse_foreign_names(request)
+        text = files("listwatch.observe").joinpath("page.html").read_text(encoding="utf-8")
+        return web.Response(
+            text=text.replace("{{title}}", html.escape(self._title)),
+            content_type="text/html",
+            headers={"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"},
+        )
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        _refuse_foreign_names(request)
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+        )
+        await response.prepare(request)
+        reader = _Reader(list(self._kept))
+        self._readers.add(reader)
+        try:
+            while not self._closed:
+                await self._send_to(reader, response)
+        except ConnectionResetError:
+            pass  # the page was closed
+        finally:
+            self._readers.discard(reader)
+        return response
+
+    async def _send_to(self, reader: _Reader, response: web.StreamResponse) -> None:
+        while reader.waiting and not self._closed:
+            if reader.lost:
+                await response.write(b'data: {"event":"lost","count":%d}\n\n' % reader.lost)
+                reader.lost = 0
+            batch = [reader.waiting.popleft() for _ in range(min(100, len(reader.waiting)))]
+            await response.write(b"".join(batch))
+        if self._closed:
+            return
+        reader.ready.clear()
+        try:
+            async with self._clock.timeout(_BEAT_SECONDS):
+                await reader.ready.wait()
+        except TimeoutError:
+            await response.write(b": still here\n\n")
+
+    def close(self) -> None:
+        """End every open page's stream."""
+        self._closed = True
+        for reader in self._readers:
+            reader.ready.set()
+
+
+def _refuse_foreign_names(request: web.Request) -> None:
+    """Refuse requests by other host names than addresses and localhost.
+
+    Else a web site could point its own name here and read what is shown (DNS rebinding).
+
+    Raises:
+        web.HTTPForbidden: by another name.
+    """
+    host = URL(f"http://{request.host}").host or ""
+    if host == "localhost":
+        return
+    try:
+        ip_address(host)
+    except ValueError:
+        raise web.HTTPForbidden(text="use the address, not a name") from None

@@ -1,0 +1,152 @@
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from listwatch.clock import Clock
+from listwatch.objects import Object
+from listwatch.observe.changes import Change, ChangeType
+from listwatch.observe.execute import Outcome
+from listwatch.observe.metrics import ObserveMetrics
+from listwatch.observe.page import Page
+from listwatch.observe.server import serve
+from observe.browser import CHROMIUM, open_page
+
+
+def _object(version: int, kind: str = "Pod", **fields: object) -> Object:
+    meta = {"name": "web-1", "namespace": "shop", "resourceVersion": str(version)}
+    return Object.from_dict({"kind": kind, "apiVersion": "v1", "metadata": meta, **fields})
+
+
+def _update(kind: str = "Pod", **fields: object) -> Change:
+    old = _object(1, kind, **dict.fromkeys(fields, "before"))
+    new = _object(2, kind, **fields)
+    return Change(ChangeType.UPDATED, "shop/web-1", new, old=old, resource="pods")
+
+
+@asynccontextmanager
+async def _served(page: Page) -> AsyncIterator[str]:
+    async with serve("127.0.0.1:0", ObserveMetrics(), ready=lambda: True, page=page) as url:
+        yield url
+
+
+async def _events(response: aiohttp.ClientResponse, count: int) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    while len(found) < count:
+        line = await response.content.readline()
+        if line.startswith(b"data: "):
+            found.append(json.loads(line[6:]))
+    return found
+
+
+async def test_a_page_gets_what_was_before_it_and_what_comes() -> None:
+    page = Page("pods", Clock())
+    page.told(_update(spec="after"), "Updated")
+    async with (
+        _served(page) as url,
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/events") as response,
+    ):
+        assert response.content_type == "text/event-stream"
+        (change,) = await _events(response, 1)
+        assert change["type"] == "Updated"
+        assert (change["namespace"], change["name"]) == ("shop", "web-1")
+        assert ["spec", '"before"', '"after"'] in change["fields"]  # type: ignore[operator] # JSON
+        page.started(1, _update(), ["./run", "shop", "web-1"])
+        page.wrote(1, 2, b"x" * 100_000)
+        page.wrote(1, 2, b"more")
+        page.ended(1, Outcome(3, seconds=0.5))
+        started, output, ended = await _events(response, 3)
+        assert started["argv"] == ["./run", "shop", "web-1"]
+        assert len(str(output["text"])) == 8192
+        assert (ended["code"], ended["seconds"]) == (3, 0.5)
+
+
+async def test_the_values_of_secrets_are_not_sent() -> None:
+    page = Page("secrets", Clock())
+    page.told(_update("Secret", data="c2VjcmV0"), "Updated")
+    async with (
+        _served(page) as url,
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/events") as response,
+    ):
+        (change,) = await _events(response, 1)
+    assert "c2VjcmV0" not in json.dumps(change)
+
+
+async def test_a_reader_that_is_too_slow_loses_the_oldest_and_is_told() -> None:
+    page = Page("pods", Clock())
+    async with (
+        _served(page) as url,
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/events") as response,
+    ):
+        page.told(_update(), "Updated")
+        await _events(response, 1)
+        for _ in range(5000):  # without letting the page's task run
+            page.told(_update(), "Updated")
+        (lost,) = await _events(response, 1)
+    assert lost == {"event": "lost", "count": 3000}
+
+
+async def test_it_answers_to_addresses_and_localhost_only() -> None:
+    async with _served(Page("<b>", Clock())) as url, aiohttp.ClientSession() as session:
+        for host, status in (
+            ("127.0.0.1:80", 200),
+            ("localhost", 200),
+            ("[::1]:80", 200),
+            ("evil.example", 403),
+            ("127.0.0.1.evil.example", 403),
+        ):
+            for path in ("/", "/events"):
+                async with session.get(url + path, headers={"Host": host}) as response:
+                    assert response.status == status, (host, path)
+                    if path == "/" and status == 200:
+                        text = await response.text()
+                        assert "<h1>&lt;b&gt;</h1>" in text
+                        assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+
+
+async def test_an_open_page_does_not_hold_the_end_up() -> None:
+    page = Page("pods", Clock())
+    async with aiohttp.ClientSession() as session:
+        async with _served(page) as url:
+            response = await session.get(f"{url}/events")
+        async with asyncio.timeout(5):
+            assert await response.content.read() == b""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium")
+async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> None:
+    page = Page("pods", Clock())
+    async with _served(page) as url, open_page(url, tmp_path / "profile") as tab:
+        await tab.until("document.querySelector('#link').textContent === 'live'")
+        page.told(_update(spec="after"), "Updated")
+        page.told(Change(ChangeType.DELETED, "other/db-0", _object(9), resource="pods"), "Deleted")
+        page.started(1, _update(), ["./ok.sh", "shop", "web-1"])
+        page.started(2, _update(), ["./bad.sh", "shop", "web-1"])
+        page.wrote(2, 2, b"<script>no route</script>")
+        page.ended(2, Outcome(3, seconds=0.5))
+        await tab.until("document.querySelectorAll('#changes li').length === 2")
+        text = await tab.evaluate("document.body.innerText")
+        assert 'spec: "before" → "after"' in text
+        assert "./ok.sh shop web-1" in text
+        assert "./bad.sh shop web-1 — exit status 3" in text
+        output = await tab.evaluate("document.querySelector('#failed pre').textContent")
+        assert output == "<script>no route</script>"
+        assert await tab.evaluate("document.querySelector('#fails').textContent") == "1"
+        await tab.evaluate(
+            "document.querySelector('#type').value = 'Deleted';"
+            "document.querySelector('#type').dispatchEvent(new Event('input'))"
+        )
+        await tab.until("document.querySelectorAll('#changes li').length === 1")
+        assert "db-0" in await tab.evaluate("document.querySelector('#changes').innerText")
+        for width in (360, 768, 1280):
+            await tab.size(width, 800)
+            overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            assert await tab.evaluate(overflow) == 0, width
+        assert tab.complaints == []
