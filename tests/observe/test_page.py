@@ -13,6 +13,7 @@ from listwatch.observe.changes import Change, ChangeType
 from listwatch.observe.execute import Outcome
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.page import Page
+from listwatch.observe.printing import Printer
 from listwatch.observe.server import serve
 from observe.browser import CHROMIUM, open_page
 
@@ -44,7 +45,7 @@ async def _events(response: aiohttp.ClientResponse, count: int) -> list[dict[str
 
 
 async def test_a_page_gets_what_was_before_it_and_what_comes() -> None:
-    page = Page("pods", Clock())
+    page = Page("pods", Printer(), Clock())
     page.told(_update(spec="after"), "Updated")
     async with (
         _served(page) as url,
@@ -67,7 +68,7 @@ async def test_a_page_gets_what_was_before_it_and_what_comes() -> None:
 
 
 async def test_the_values_of_secrets_are_not_sent() -> None:
-    page = Page("secrets", Clock())
+    page = Page("secrets", Printer(), Clock())
     page.told(_update("Secret", data="c2VjcmV0"), "Updated")
     async with (
         _served(page) as url,
@@ -79,7 +80,7 @@ async def test_the_values_of_secrets_are_not_sent() -> None:
 
 
 async def test_a_reader_that_is_too_slow_loses_the_oldest_and_is_told() -> None:
-    page = Page("pods", Clock())
+    page = Page("pods", Printer(), Clock())
     async with (
         _served(page) as url,
         aiohttp.ClientSession() as session,
@@ -94,7 +95,7 @@ async def test_a_reader_that_is_too_slow_loses_the_oldest_and_is_told() -> None:
 
 
 async def test_it_answers_to_addresses_and_localhost_only() -> None:
-    async with _served(Page("<b>", Clock())) as url, aiohttp.ClientSession() as session:
+    async with _served(Page("<b>", Printer(), Clock())) as url, aiohttp.ClientSession() as session:
         for host, status in (
             ("127.0.0.1:80", 200),
             ("localhost", 200),
@@ -112,7 +113,7 @@ async def test_it_answers_to_addresses_and_localhost_only() -> None:
 
 
 async def test_an_open_page_does_not_hold_the_end_up() -> None:
-    page = Page("pods", Clock())
+    page = Page("pods", Printer(), Clock())
     async with aiohttp.ClientSession() as session:
         async with _served(page) as url:
             response = await session.get(f"{url}/events")
@@ -122,7 +123,7 @@ async def test_an_open_page_does_not_hold_the_end_up() -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium")
 async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> None:
-    page = Page("pods", Clock())
+    page = Page("pods", Printer(), Clock())
     async with _served(page) as url, open_page(url, tmp_path / "profile") as tab:
         await tab.until("document.querySelector('#link').textContent === 'live'")
         page.told(_update(spec="after"), "Updated")
@@ -137,6 +138,10 @@ async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> N
         assert "./ok.sh shop web-1" in text
         assert "./bad.sh shop web-1 — exit status 3" in text
         output = await tab.evaluate("document.querySelector('#failed pre').textContent")
+        await tab.evaluate("document.querySelector('#failed details').open = true")
+        page.told(_update(spec="after"), "Updated")
+        await tab.until("document.querySelectorAll('#changes li').length === 3")
+        assert await tab.evaluate("document.querySelector('#failed details').open")
         assert output == "<script>no route</script>"
         assert await tab.evaluate("document.querySelector('#fails').textContent") == "1"
         await tab.evaluate(

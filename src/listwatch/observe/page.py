@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from importlib.resources import files
 from ipaddress import ip_address
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -13,9 +14,9 @@ from aiohttp import web
 from yarl import URL
 
 from listwatch.clock import Clock
-from listwatch.observe.changes import Change, ChangeType, differences
+from listwatch.observe.changes import Change
 from listwatch.observe.execute import Outcome
-from listwatch.observe.printing import shown_differences
+from listwatch.observe.printing import Printer
 
 _KEPT: Final = 1000
 _MOST_DIFFERENCES: Final = 50
@@ -51,11 +52,13 @@ class Page:
 
     Args:
         title: what is observed.
+        printer: says which fields of an update are to be shown.
         clock: dates the events.
     """
 
-    def __init__(self, title: str, clock: Clock) -> None:
+    def __init__(self, title: str, printer: Printer, clock: Clock) -> None:
         self._title = title
+        self._printer = printer
         self._clock = clock
         self._kept: deque[bytes] = deque(maxlen=_KEPT)
         self._readers: set[_Reader] = set()
@@ -66,10 +69,7 @@ class Page:
 
     def told(self, change: Change, kind: str) -> None:
         """Take a change."""
-        fields = []
-        if change.type is not ChangeType.DELETED and change.object and change.old:
-            found = differences(change.old.to_dict(), change.object.to_dict())
-            fields = list(shown_differences(found, change.object.kind))[:_MOST_DIFFERENCES]
+        fields = list(islice(self._printer.fields(change), _MOST_DIFFERENCES))
         namespace, _, name = change.key.rpartition("/")
         self._send(
             "change",

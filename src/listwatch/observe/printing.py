@@ -1,7 +1,7 @@
 """Changes for people to read, or for programs: what is printed where no command is run."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
@@ -10,7 +10,7 @@ import msgspec
 import yaml
 
 from listwatch.objects import Object
-from listwatch.observe.changes import MISSING, Change, ChangeType, Difference, differences
+from listwatch.observe.changes import MISSING, Change, ChangeType, differences
 
 _LONGEST_VALUE = 120
 _COLOURS = {
@@ -91,17 +91,24 @@ class Printer:
         colour = _COLOURS.get(change.type, _DIM)
         return self._paint(header.rstrip("\n"), colour) + "\n"
 
-    def _fields(self, change: Change) -> str:
+    def fields(self, change: Change) -> Iterator[tuple[str, str, str]]:
+        """Yield path, old and new value of each field of an update that is to be shown."""
         if change.type is ChangeType.DELETED or not (change.object and change.old):
-            return ""
-        found = (
-            difference
-            for difference in differences(change.old.to_dict(), change.object.to_dict())
-            if not any(_matches(difference.path, pattern) for pattern in self._ignored)
-        )
+            return
+        secret = change.object.kind == "Secret"
+        for difference in differences(change.old.to_dict(), change.object.to_dict()):
+            path = difference.path
+            if any(_matches(path, pattern) for pattern in self._ignored):
+                continue
+            if secret and path.startswith(("data", "stringData")):
+                yield path, "(hidden)", "(hidden)"
+            else:
+                yield path, _value(difference.old), _value(difference.new)
+
+    def _fields(self, change: Change) -> str:
         return "".join(
             f"    {path}: {self._paint(old, _OLD)} → {self._paint(new, _NEW)}\n"
-            for path, old, new in shown_differences(found, change.object.kind)
+            for path, old, new in self.fields(change)
         )
 
     def _diff(self, change: Change) -> str:
@@ -122,15 +129,6 @@ class Printer:
 
     def _paint(self, text: str, colour: str) -> str:
         return f"\x1b[{colour}m{text}\x1b[0m" if self._coloured else text
-
-
-def shown_differences(found: Iterable[Difference], kind: str) -> Iterator[tuple[str, str, str]]:
-    """Yield path, old and new value as text; long values are cut, those of Secrets hidden."""
-    for difference in found:
-        if kind == "Secret" and difference.path.startswith(("data", "stringData")):
-            yield difference.path, "(hidden)", "(hidden)"
-        else:
-            yield difference.path, _value(difference.old), _value(difference.new)
 
 
 def _matches(path: str, pattern: str) -> bool:

@@ -97,7 +97,7 @@ async def observe(
                 "warning: without --state or --names, deletions that happen while observe is not"
                 " running are missed\n"
             )
-        page = Page(_title(options, namespace), clock) if options.ui else None
+        page = Page(_title(options, namespace), printer, clock) if options.ui else None
         reaction = Reaction(
             options,
             namespaced=namespaced(sources),
