@@ -22,9 +22,21 @@ _COMMANDS = {
         "listwatch.client.command:config_command",
         "Print the configuration in force, and check the connection.",
     ),
+    "new": (
+        "listwatch.runtime.commands:new_command",
+        "Write a new controller project.",
+    ),
     "observe": (
         "listwatch.observe.command:observe_command",
         "Run a command for every change of a resource.",
+    ),
+    "rbac": (
+        "listwatch.runtime.commands:rbac_command",
+        "Print the least rights that a program's controllers need.",
+    ),
+    "run": (
+        "listwatch.runtime.commands:run_command",
+        "Run the controllers of a Python file.",
     ),
 }
 

@@ -72,7 +72,7 @@ class Manager:
         name: for events and the user-agent of errors; such as "widget-controller".
         config: of the client; by default what kubectl would use.
         client: in place of `config`; stays open.
-        leader_election: the lease's name, or an elector of one's own; None for no election.
+        leader_election: the lease's name, or an elector of one's own; None or "" for none.
         sharding: the group's name, or a member of one's own: all replicas run, and share the keys
             of the reconcilers that would be the leader's. In place of `leader_election`.
         namespace: of the lease; by default the client's.
@@ -109,12 +109,12 @@ class Manager:
         self.name = name
         self._config = config
         self._given_client = client
-        self._election = leader_election if sharding is None else sharding
+        self._election = (leader_election or None) if sharding is None else sharding
         self._shards = sharding is not None
         self._namespace = namespace
         self._health_host = health_host
         self._health_port = health_port
-        self._event_api: Literal["events.k8s.io/v1", "v1"] = event_api
+        self.event_api: Literal["events.k8s.io/v1", "v1"] = event_api
         self._grace = grace
         self._start_timeout = start_timeout
         self._clock = clock or Clock()
@@ -405,7 +405,7 @@ class Manager:
                 )
             )
         self._recorder = await stack.enter_async_context(
-            EventRecorder(ClientEvents(client), self.name, api=self._event_api, clock=self._clock)
+            EventRecorder(ClientEvents(client), self.name, api=self.event_api, clock=self._clock)
         )
         await self._prepare(client)
         self._caches.open(client)

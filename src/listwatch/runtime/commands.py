@@ -1,0 +1,133 @@
+"""The commands `listwatch run`, `listwatch rbac` and `listwatch new`."""
+
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from listwatch.client.kubeconfig import load_config
+from listwatch.errors import ConfigError
+from listwatch.runtime.loading import load_app
+from listwatch.runtime.rbac import manifests, to_yaml
+from listwatch.runtime.scaffold import Names, write_project
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, for log collectors."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line of JSON."""
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up_logging(level: str, form: str) -> None:
+    """Log to standard error, as text or as JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    if form == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+@click.command("run")
+@click.argument("file", type=_FILE)
+@click.option("--kubeconfig", type=_FILE, metavar="FILE", help="Use FILE, not KUBECONFIG.")
+@click.option("--context", metavar="NAME", help="Use this context of the kubeconfig.")
+@click.option("-n", "--namespace", metavar="NAME", help="The namespace of the lease.")
+@click.option("--leader-election", metavar="LEASE", help="Elect a leader by this lease.")
+@click.option("--no-leader-election", is_flag=True, help="Run without an election.")
+@click.option("--health-host", metavar="ADDRESS", help="Serve health and metrics here.")
+@click.option("--health-port", type=click.IntRange(0, 65535), help="Its port; 0 is a free one.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+)
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+def run_command(
+    *,
+    file: Path,
+    kubeconfig: Path | None,
+    context: str | None,
+    namespace: str | None,
+    leader_election: str | None,
+    no_leader_election: bool,
+    health_host: str | None,
+    health_port: int | None,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Run the controllers of a Python FILE until SIGTERM or SIGINT.
+
+    The file makes one Manager, or has a function make_app(**options) that returns one. The
+    options here go before those in the file.
+    """
+    if no_leader_election and leader_election:
+        raise click.UsageError("--leader-election and --no-leader-election exclude each other")
+    set_up_logging(log_level, log_format)
+    options: dict[str, Any] = {
+        "config": load_config(kubeconfig, context=context, namespace=namespace),
+        "leader_election": "" if no_leader_election else leader_election,
+        "health_host": health_host,
+        "health_port": health_port,
+    }
+    app = load_app(file, **{key: value for key, value in options.items() if value is not None})
+    app.run()
+
+
+@click.command("rbac")
+@click.argument("file", type=_FILE)
+@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME")
+def rbac_command(*, file: Path, namespace: str) -> None:
+    """Print the least rights that the controllers of a Python FILE need, as YAML.
+
+    They follow from what its reconcilers watch, and from what they say that they write.
+    """
+    click.echo(to_yaml(manifests(load_app(file), namespace)), nl=False)
+
+
+@click.command("new")
+@click.argument("name")
+@click.option("--group", default="example.com", show_default=True, help="The API group.")
+@click.option("--kind", metavar="KIND", help="The kind in CamelCase; by default the name's.")
+@click.option("--plural", metavar="NAME", help="The resource; by default the name with an s.")
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to write; by default a new directory of this name.",
+)
+def new_command(
+    *, name: str, group: str, kind: str | None, plural: str | None, directory: Path | None
+) -> None:
+    """Write a controller project for a custom resource NAME, such as "website".
+
+    It has the code, the definition of the resource, tests that run without a cluster, a
+    Dockerfile, and manifests with the least rights that it needs.
+    """
+    names = Names.of(name, group=group, kind=kind, plural=plural)
+    where = directory or Path(name)
+    written = write_project(where, names)
+    if not written:
+        raise ConfigError(f"{where} has nothing to write")
+    for path in written:
+        click.echo(path)
+    click.echo(f"\nNext: cd {where} && python -m pytest")

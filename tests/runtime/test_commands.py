@@ -1,0 +1,263 @@
+import asyncio
+import json
+import logging
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from listwatch.apiserver.call import User
+from listwatch.apiserver.server import APIServer
+from listwatch.client.client import Client, PatchType
+from listwatch.client.config import Config
+from listwatch.errors import ConfigError, ForbiddenError, NotFoundError
+from listwatch.runtime import load_app
+from listwatch.runtime.commands import JsonFormatter, new_command, rbac_command, run_command
+from listwatch.runtime.rbac import manifests
+from listwatch.runtime.scaffold import Names, write_project
+
+WEBSITE = Path(__file__).parent.parent.parent / "examples/website"
+SERVICE_ACCOUNT = "system:serviceaccount:website-controller:website-controller"
+
+
+def names(name: str, **options: Any) -> Names:
+    return Names.of(name, **{"group": "example.com"} | options)
+
+
+def test_the_example_is_what_new_writes(tmp_path: Path) -> None:
+    for path in write_project(tmp_path, names("website")):
+        example = WEBSITE / path.relative_to(tmp_path)
+        assert path.read_text() == example.read_text(), example
+
+
+@pytest.mark.timeout(120)
+def test_a_new_project_passes_its_own_tests(tmp_path: Path) -> None:
+    where = tmp_path / "gadget"
+    result = CliRunner().invoke(
+        new_command,
+        ["gadget", "--group", "acme.io", "--plural", "gadgetry", "--directory", str(where)],
+    )
+    assert result.exit_code == 0, result.output
+    assert "python -m pytest" in result.output
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=where,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "8 passed" in done.stdout
+    crd = yaml.safe_load((where / "crd.yaml").read_text())
+    assert crd["metadata"]["name"] == "gadgetry.acme.io"
+    assert crd["spec"]["names"]["kind"] == "Gadget"
+    # Its manifest gives what its code needs.
+    written = list(yaml.safe_load_all((where / "deploy/rbac.yaml").read_text()))
+    derived = manifests(load_app(where / "controller.py"), "gadget-controller")
+    assert sorted(map(str, written[1]["rules"])) == sorted(map(str, derived[1]["rules"]))
+    assert [obj["kind"] for obj in written] == [obj["kind"] for obj in derived]
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(ConfigError, match=r"README\.md exists: nothing was written"):
+        write_project(tmp_path, names("website"))
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("Web", {}, "'Web' can't name a resource"),
+        ("web-site", {}, "'web-site' can't name a resource"),
+        ("web", {"plural": "../x"}, "can't name a resource"),
+        ("web", {"kind": "web"}, "'web' is no kind"),
+        ("web", {"group": "acme"}, "'acme' is no API group"),
+        ("web", {"group": "Acme.io"}, "'Acme.io' is no API group"),
+    ],
+)
+def test_names_that_no_resource_can_have_are_refused(
+    name: str, options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        names(name, **options)
+
+
+async def test_the_derived_rights_are_enough_and_no_more() -> None:
+    """The controller does all its work as a service account that has just those rights."""
+    tokens = {
+        "root": User("root", ("system:masters",)),
+        "controller": User(
+            SERVICE_ACCOUNT,
+            ("system:serviceaccounts", "system:authenticated"),
+        ),
+    }
+    async with (
+        APIServer(tokens=tokens) as server,
+        Client(Config(server=server.url, token="root")) as root,
+    ):
+        _ = await root.create(yaml.safe_load((WEBSITE / "crd.yaml").read_text()))
+        for path in sorted((WEBSITE / "deploy").glob("[dr]*.yaml")):
+            for obj in yaml.safe_load_all(path.read_text()):
+                _ = await root.create(obj)
+        config = Config(server=server.url, token="controller", namespace="website-controller")
+        app = load_app(WEBSITE / "controller.py", config=config)
+        website = {
+            "apiVersion": "example.com/v1",
+            "kind": "Website",
+            "metadata": {"name": "shop", "namespace": "default"},
+            "spec": {"image": "nginx:1"},
+        }
+        async with app, asyncio.timeout(15):
+            _ = await root.create(website)
+            while True:
+                found = (await root.get("websites.example.com", "shop", "default")).to_dict()
+                if found.get("status", {}).get("conditions"):
+                    break
+                await asyncio.sleep(0.01)
+            with pytest.raises(ForbiddenError):
+                await app.client.list("secrets")
+            await root.delete("websites.example.com", "shop", "default")
+            while True:
+                try:
+                    await root.get("websites.example.com", "shop", "default")
+                except NotFoundError:
+                    break
+                await asyncio.sleep(0.01)
+            await app.recorder.flush()
+        assert app.reconcilers[0].statistics().errors == 0
+        assert app.recorder.statistics().failed == 0
+
+
+async def test_the_manifests_can_be_applied(client: Client) -> None:
+    for path in (WEBSITE / "deploy/deployment.yaml", WEBSITE / "deploy/rbac.yaml"):
+        for obj in yaml.safe_load_all(path.read_text()):
+            resource = await client.discovery.for_kind(obj["apiVersion"], obj["kind"])
+            _ = await client.patch(
+                resource,
+                obj["metadata"]["name"],
+                obj,
+                obj["metadata"].get("namespace"),
+                type=PatchType.APPLY,
+                field_manager="test",
+            )
+    deployment = await client.get("deployments", "website-controller", "website-controller")
+    (container,) = deployment.to_dict()["spec"]["template"]["spec"]["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+PROGRAM = """
+from listwatch.runtime import Manager
+
+app = Manager("test")
+maps = app.reconciler("maps").for_({resource!r}, namespace="default")
+
+@maps
+async def reconcile(key):
+    print("reconciled", key, flush=True)
+"""
+
+
+async def test_run_runs_a_file_until_it_is_stopped(
+    server: APIServer, client: Client, tmp_path: Path
+) -> None:
+    _ = await client.create(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "a", "namespace": "default"},
+        }
+    )
+    kubeconfig, program = tmp_path / "kubeconfig", tmp_path / "program.py"
+    kubeconfig.write_text(server.kubeconfig())
+    program.write_text(PROGRAM.format(resource="configmaps"))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "listwatch.cli", "run", program, "--kubeconfig", kubeconfig),
+        *("--leader-election", "test", "--log-format", "json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(20):
+            assert process.stdout is not None
+            assert await process.stdout.readline() == b"reconciled default/a\n"
+            process.send_signal(signal.SIGTERM)
+            _, errors = await process.communicate()
+            assert process.returncode == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert "SIGTERM: stopping" in {line["message"] for line in lines}
+    assert all(line["level"] == "info" for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "no such file"),
+        ("", "no Manager among its global names"),
+        ("def make_app(**o): return 1", "make_app returned a int, not a Manager"),
+        (
+            "from listwatch.runtime import Manager\na, b = Manager(), Manager()",
+            "2 Managers among its global names",
+        ),
+    ],
+)
+def test_a_file_without_one_program_is_a_clear_error(
+    tmp_path: Path, text: str | None, words: str
+) -> None:
+    path = tmp_path / "program.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        load_app(path)
+
+
+def test_run_takes_an_election_or_none() -> None:
+    result = CliRunner().invoke(
+        run_command, ["x.py", "--leader-election", "a", "--no-leader-election"]
+    )
+    assert result.exit_code == 2
+    assert "exclude each other" in result.output
+
+
+def test_a_resource_without_its_group_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM.format(resource="deployments"))
+    result = CliRunner().invoke(rbac_command, [str(path)])
+    assert "'deployments' names no group" in str(result.exception)
+
+
+def test_rbac_prints_what_a_program_needs(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM.format(resource="jobs.v1.batch"))
+    result = CliRunner().invoke(rbac_command, [str(path), "-n", "jobs"])
+    objects = list(yaml.safe_load_all(result.output))
+    assert [obj["kind"] for obj in objects] == [
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+    ]
+    assert objects[1]["rules"] == [
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+    ]
+
+
+def test_a_line_of_the_json_log_is_one_object_with_its_traceback() -> None:
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError:
+        record = logging.LogRecord("x", logging.ERROR, "f", 1, "no %s", ("luck",), sys.exc_info())
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["level"], line["message"]) == ("error", "no luck")
+    assert "ZeroDivisionError" in line["error"]
