@@ -442,6 +442,17 @@ async def test_it_runs_once_and_its_cache_stays() -> None:
         scene.informer.add_handler(Recorder())
 
 
+async def test_an_event_ends_it_in_order() -> None:
+    scene = Scene(pod("a"))
+    stop = asyncio.Event()
+    running = asyncio.ensure_future(scene.informer.run(stop))
+    await scene.informer.wait_for_sync()
+    stop.set()
+    await running
+    assert scene.informer.is_stopped
+    assert scene.source.open_watches == 0
+
+
 class UnknownThingError(ListWatchError):
     pass
 

@@ -400,8 +400,11 @@ class SharedInformer:
 
     # --- Running --------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, stop: asyncio.Event | None = None) -> None:
         """Keep the cache and tell the handlers until cancelled.
+
+        Args:
+            stop: ends it in order as well, when it is set.
 
         Raises:
             RuntimeError: it runs, or has run, already.
@@ -411,13 +414,16 @@ class SharedInformer:
         self._started_at = self._clock.now()
         try:
             async with asyncio.TaskGroup() as tasks:
-                # Cancelled after the controller has ended, so that nothing is told to nobody.
-                tasks.create_task(self._processor.run())
-                if self._auditor is not None:
-                    tasks.create_task(self._auditor.run())
-                if self._detector is not None:
-                    tasks.create_task(self._detector.run())
-                await self._controller.run()
+                running = [
+                    tasks.create_task(part.run())
+                    for part in (self._processor, self._auditor, self._detector)
+                    if part is not None
+                ]
+                running.append(tasks.create_task(self._controller.run()))
+                if stop is not None:
+                    await stop.wait()
+                    for task in running:
+                        task.cancel()
         finally:
             self._stopped = True
             self._processor.end()
