@@ -144,7 +144,7 @@ DURATION = _Duration()
     default="",
     metavar="FORMAT",
     help="What --template is: jsonpath (default), jsonpath-file, jsonpath-as-json, go-template,"
-    " go-template-file. Without a command, how changes are printed: json, yaml, name,"
+    " go-template-file, jinja2, jq. Without a command, how changes are printed: json, yaml, name,"
     " diff.",
 )
 @click.option(

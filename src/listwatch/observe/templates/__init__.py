@@ -3,6 +3,7 @@
 from enum import StrEnum
 from pathlib import Path
 
+from listwatch.observe.templates.extras import Jinja2Template, JqTemplate
 from listwatch.observe.templates.go_template import GoTemplate
 from listwatch.observe.templates.jsonpath import JSONPathTemplate
 from listwatch.observe.templates.template import Template, TemplateSyntaxError
@@ -16,6 +17,8 @@ class TemplateFormat(StrEnum):
     JSONPATH_AS_JSON = "jsonpath-as-json"
     GO_TEMPLATE = "go-template"
     GO_TEMPLATE_FILE = "go-template-file"
+    JINJA2 = "jinja2"
+    JQ = "jq"
     TEMPLATE = "template"
     TEMPLATE_FILE = "templatefile"
 
@@ -39,6 +42,10 @@ def make_template(
             allow_missing_keys=allow_missing_keys,
             as_json=template_format is TemplateFormat.JSONPATH_AS_JSON,
         )
+    if template_format is TemplateFormat.JINJA2:
+        return Jinja2Template(text, allow_missing_keys=allow_missing_keys)
+    if template_format is TemplateFormat.JQ:
+        return JqTemplate(text, allow_missing_keys=allow_missing_keys)
     return GoTemplate(text, allow_missing_keys=allow_missing_keys)
 
 

@@ -1,0 +1,102 @@
+"""The template languages that need packages of their own: Jinja2 and jq."""
+
+from typing import Any
+
+import msgspec
+
+from listwatch.objects import Object
+from listwatch.observe.templates.template import (
+    TemplateError,
+    TemplateSyntaxError,
+    json_text,
+    scalar_text,
+)
+
+
+class Jinja2Template:
+    """A Jinja2 template, whose variables are the object's fields, and `object`.
+
+    Args:
+        text: the template.
+        allow_missing_keys: a field that an object lacks renders as nothing, not an error.
+
+    Raises:
+        TemplateSyntaxError: the text is no template, or Jinja2 is not installed.
+    """
+
+    def __init__(self, text: str, *, allow_missing_keys: bool = True) -> None:
+        try:
+            import jinja2  # noqa: PLC0415 - an extra
+            from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 - as above
+        except ImportError:
+            raise _not_installed("jinja2") from None
+        self._errors = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError)
+        missing = jinja2.ChainableUndefined if allow_missing_keys else jinja2.StrictUndefined
+        # An argument and no page: nothing is escaped.
+        environment = ImmutableSandboxedEnvironment(autoescape=False, undefined=missing)
+        try:
+            self._template = environment.from_string(text)
+        except jinja2.TemplateError as error:
+            raise TemplateSyntaxError(f"error parsing jinja2 template {text}: {error}") from error
+
+    def render(self, obj: Object) -> str:
+        """Return the text for this object.
+
+        Raises:
+            TemplateError: a field is missing and that is not allowed, or has the wrong type.
+        """
+        fields = obj.to_dict()
+        try:
+            return self._template.render({**fields, "object": fields})
+        except self._errors as error:
+            raise TemplateError(f"jinja2: {error}") from error
+
+
+class JqTemplate:
+    """A jq program; its results are joined by newlines, texts as they are, the rest as JSON.
+
+    Args:
+        text: the program.
+        allow_missing_keys: a result of null is written as "null", not an error.
+
+    Raises:
+        TemplateSyntaxError: the text is no program, or jq is not installed.
+    """
+
+    def __init__(self, text: str, *, allow_missing_keys: bool = True) -> None:
+        try:
+            import jq  # type: ignore[import-not-found] # noqa: PLC0415 - an extra without types
+        except ImportError:
+            raise _not_installed("jq") from None
+        self._allow_missing = allow_missing_keys
+        try:
+            self._program = jq.compile(text)
+        except ValueError as error:
+            raise TemplateSyntaxError(f"error parsing jq program {text}: {error}") from error
+
+    def render(self, obj: Object) -> str:
+        """Return the text for this object.
+
+        Raises:
+            TemplateError: the program failed on it, or gave null and that is not allowed.
+        """
+        try:
+            results = self._program.input_text(obj.json().decode()).all()
+        except ValueError as error:
+            raise TemplateError(f"jq: {error}") from error
+        if not self._allow_missing and None in results:
+            raise TemplateError("jq: the result is null")
+        return "\n".join(map(_result_text, results))
+
+
+def _result_text(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return msgspec.json.encode(value).decode()
+    return scalar_text(value, null=json_text(None))
+
+
+def _not_installed(name: str) -> TemplateSyntaxError:
+    return TemplateSyntaxError(
+        f"--output={name} needs the package {name};"
+        f" install it with: pip install 'listwatch[{name}]'"
+    )
