@@ -20,6 +20,8 @@ class Client:
 
     def __init__(self, server: APIServer) -> None:
         self.server = server
+        #: where requests go; "" is to the server
+        self.url = ""
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -49,7 +51,10 @@ class Client:
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         given = {"Content-Type": "application/json", **(headers or {})}
         async with self._session.request(
-            method, self.server.url + path, data=data and io.BytesIO(data), headers=given
+            method,
+            (self.url or self.server.url) + path,
+            data=data and io.BytesIO(data),
+            headers=given,
         ) as response:
             text = await response.text()
             if expect is not None:
@@ -70,7 +75,9 @@ class Client:
     async def watch(self, path: str, query: str) -> AsyncIterator[aiohttp.ClientResponse]:
         """Open a watch."""
         assert self._session is not None
-        async with self._session.get(f"{self.server.url}{path}?watch=1&{query}") as response:
+        async with self._session.get(
+            f"{self.url or self.server.url}{path}?watch=1&{query}"
+        ) as response:
             assert response.status == 200
             yield response
 
