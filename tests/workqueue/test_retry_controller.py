@@ -1,5 +1,6 @@
 import asyncio
 import dataclasses
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -7,8 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from listwatch.cache.delta_fifo import DeltaFIFO
+from listwatch.cache.deltas import Deltas
+from listwatch.cache.event_queue import EventQueue
 from listwatch.clock import FakeClock
 from listwatch.errors import QueueClosedError
+from listwatch.objects import Object
 from listwatch.workqueue.rate_limiters import TokenBucket
 from listwatch.workqueue.retry_controller import (
     QueueRetryManager,
@@ -207,19 +212,20 @@ async def test_by_default_the_limiter_lets_10_through_and_then_1_a_second(
     assert "late" in queue.items
 
 
-async def test_a_retry_cancelled_while_it_waits_queues_its_resource(
+async def test_a_cancelled_retry_leaves_the_resource_to_the_queue(
     queue: ThingQueue, clock: FakeClock
 ) -> None:
     bucket = TokenBucket(1, 1, clock=clock)
     await bucket.accept()
-    manager = manage(queue, clock, limiter=bucket)
-    waiting = asyncio.ensure_future(manager.retry(Thing("a"), LookupError()))
+    controller = RetryController(queue, Handler(a=1), manage(queue, clock, limiter=bucket))
+    queue.add(Thing("a"))
+    running = asyncio.ensure_future(controller.run())
     await clock.settle()
-    assert queue.items == {}
-    waiting.cancel()
-    await asyncio.wait([waiting])
-    assert waiting.cancelled()
-    assert queue.items == {"a": Thing("a")}
+    assert (queue.items, queue.in_process) == ({}, {"a"})
+    running.cancel()
+    await asyncio.wait([running])
+    assert running.cancelled()
+    assert (queue.items, queue.in_process) == ({"a": Thing("a")}, set())
 
 
 async def test_a_key_function_that_fails_is_an_error_and_not_an_empty_key(
@@ -471,6 +477,111 @@ async def test_cancelled_after_a_failed_handler_the_resource_is_queued_again(
     running.cancel()
     await asyncio.wait([running])
     assert queue.items == {"a": Thing("a")}
+
+
+# On the queues that it is made for
+
+
+def pod(version: int) -> Object:
+    return Object.from_dict({"metadata": {"name": "a", "resourceVersion": str(version)}})
+
+
+class SlowRetries:
+    """A controller on a queue of deltas whose first handler fails and waits 10 s for its retry."""
+
+    def __init__(self, clock: FakeClock, queue: DeltaFIFO) -> None:
+        self.queue = queue
+        self.told: list[list[str]] = []
+        bucket = TokenBucket(0.1, 1, clock=clock)
+        assert bucket.try_accept()
+        manager = QueueRetryManager(queue, queue.key_of, retry_always, bucket, clock=clock)
+        self.controller = RetryController(queue, self.handle, manager)
+
+    def handle(self, deltas: Deltas) -> None:
+        self.told.append([f"{delta.type} {self.version(delta.object)}" for delta in deltas])
+        if len(self.told) == 1:
+            raise LookupError
+
+    def version(self, item: object) -> str:
+        assert isinstance(item, Object)
+        return item.resource_version
+
+
+async def test_nothing_newer_of_a_key_is_handled_before_its_retry_by_any_worker(
+    clock: FakeClock,
+) -> None:
+    work = SlowRetries(clock, DeltaFIFO(clock=clock))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(work.controller.run())
+        work.queue.add(pod(1))
+        await clock.settle()
+        work.queue.update(pod(2))
+        await clock.advance(9)
+        assert work.told == [["Added 1"]]
+        await clock.advance(1)
+        work.queue.close()
+    assert work.told == [["Added 1"], ["Updated 2"]]
+
+
+async def test_a_deletion_that_comes_while_a_retry_waits_is_told_and_is_the_last_word(
+    clock: FakeClock,
+) -> None:
+    work = SlowRetries(clock, DeltaFIFO(clock=clock))
+    work.queue.add(pod(1))
+    running = asyncio.ensure_future(work.controller.run())
+    await clock.settle()
+    work.queue.delete(pod(2))
+    work.queue.close()
+    await clock.advance(10)
+    await running
+    assert work.told == [["Added 1"], ["Deleted 2"]]
+
+
+async def test_a_retry_cancelled_on_a_delta_fifo_leaves_its_deltas_there_once(
+    clock: FakeClock,
+) -> None:
+    work = SlowRetries(clock, DeltaFIFO(clock=clock))
+    work.queue.add(pod(1))
+    running = asyncio.ensure_future(work.controller.run())
+    await clock.settle()
+    work.queue.update(pod(2))
+    running.cancel()
+    await asyncio.wait([running])
+    work.queue.close()
+    await work.controller.run()
+    assert work.told == [["Added 1"], ["Added 1", "Updated 2"]]
+
+
+async def test_a_list_is_not_consumed_while_one_of_its_objects_waits_for_a_retry(
+    clock: FakeClock,
+) -> None:
+    queue = EventQueue(clock=clock)
+    work = SlowRetries(clock, queue)
+    queue.replace([pod(1)], "1")
+    running = asyncio.ensure_future(work.controller.run())
+    await clock.settle()
+    assert (len(work.told), queue.list_consumed) == (1, False)
+    await clock.advance(10)
+    assert (len(work.told), queue.list_consumed) == (2, True)
+    queue.close()
+    await running
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks are new in Python 3.12")
+def test_run_until_works_where_tasks_start_eagerly() -> None:
+    async def main() -> None:
+        factory = getattr(asyncio, "eager_task_factory")  # noqa: B009 - unknown to 3.11's types
+        asyncio.get_running_loop().set_task_factory(factory)
+        queue = ThingQueue()
+        controller = RetryController(queue, Handler(), manage(queue, FakeClock()))
+        stop = asyncio.Event()
+        stop.set()
+        await controller.run_until(stop)
+        queue.close()
+        await controller.run_until(asyncio.Event())
+
+    asyncio.run(main())
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,8 +1,9 @@
 """The seed's retrying pop loop: pop, handle, and on failure perhaps queue again.
 
 The contract is that of OpenShift origin's `pkg/controller/controller.go`, repaired: the handler
-runs outside the queue's lock, a stop reaches a blocked pop, and a key function that fails is an
-error instead of one empty key for everything.
+runs outside the queue's lock, a stop reaches a blocked pop, a key function that fails is an error
+instead of one empty key for everything, and with several workers too nothing newer of a key is
+handled before its retry.
 """
 
 import asyncio
@@ -27,10 +28,16 @@ class PopQueue(Protocol[T]):
     """A queue that hands out what it holds to a function, such as a DeltaFIFO."""
 
     async def pop(self, process: Callable[[T], Awaitable[None] | None], /) -> T:
-        """Wait for the next resource, call `process` with it outside any lock, and return it."""
+        """Wait for the next resource, call `process` with it outside any lock, and return it.
+
+        No other pop gets anything of its key meanwhile. Cancelled, the resource stays queued.
+        """
 
     def add_if_not_present(self, resource: T, /) -> object:
-        """Queue the resource again, unless something newer is queued under its key."""
+        """Queue the resource again, unless something newer is queued under its key.
+
+        Also from within its process function.
+        """
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -87,12 +94,12 @@ class RetryKeyError(ListWatchError):
 
 
 class RetryManager(Protocol[T_contra]):
-    """What a RetryController asks after each resource."""
+    """What a RetryController asks about each resource, while the queue has it in process."""
 
     async def retry(self, resource: T_contra, error: Exception, /) -> bool:
         """Queue the failed resource again, in due time, or give it up; say whether it was queued.
 
-        A cancellation meanwhile must not lose the resource.
+        Cancelled, it leaves the resource to the queue, which still has it in process.
         """
 
     def forget(self, resource: T_contra, /) -> None:
@@ -139,7 +146,8 @@ class QueueRetryManager(Generic[T]):
     async def retry(self, resource: T, error: Exception, /) -> bool:
         """Queue the resource again when the limiter allows, if the retry function says so.
 
-        Cancelled while it waits for the limiter, it queues the resource at once.
+        Call it from within the queue's process function, as `RetryController` does: then nothing
+        newer of the key is handled while it waits, and a cancellation loses nothing.
 
         Returns:
             False when the resource was given up.
@@ -152,7 +160,7 @@ class QueueRetryManager(Generic[T]):
         count, stamp, start = self._failures.setdefault(key, (0, self._clock.time(), now))
         try:
             again = self._retry_func(resource, error, Retry(count, stamp, now - start))
-        except BaseException:
+        except Exception:
             self._queue.add_if_not_present(resource)  # a faulty function must not lose it
             raise
         if not again:
@@ -161,10 +169,8 @@ class QueueRetryManager(Generic[T]):
             return False
         self._failures[key] = (count + 1, stamp, start)
         _log.info("%s is queued again, time %d: %s", key, count + 1, error)
-        try:
-            await self._limiter.accept()
-        finally:
-            self._queue.add_if_not_present(resource)
+        await self._limiter.accept()
+        self._queue.add_if_not_present(resource)
         return True
 
     def forget(self, resource: T, /) -> None:
@@ -228,8 +234,8 @@ class RetryController(Generic[T]):
     async def run(self) -> None:
         """Handle resources until the queue is closed and empty.
 
-        A cancellation while a handler runs leaves the resource to the queue, which keeps what a
-        cancelled `pop` was about; while a retry waits, the resource is queued again at once.
+        A cancellation while a handler runs, or while a retry waits, leaves the resource to the
+        queue, which keeps what a cancelled `pop` was about.
 
         Raises:
             RetryKeyError: the key function failed for a resource.
@@ -245,6 +251,8 @@ class RetryController(Generic[T]):
         Raises:
             RetryKeyError: the key function failed for a resource.
         """
+        if stop.is_set():
+            return
         idle = asyncio.Event()
         idle.set()
         failures: list[Exception] = []
@@ -263,8 +271,9 @@ class RetryController(Generic[T]):
             working.cancel()
 
         async with asyncio.TaskGroup() as group:
-            working = group.create_task(work())
+            # In this order, since tasks may start at once (asyncio.eager_task_factory).
             stopping = group.create_task(interrupt())
+            working = group.create_task(work())
         if failures:
             raise failures[0]
 
@@ -273,41 +282,33 @@ class RetryController(Generic[T]):
         return RetryControllerStatistics(self._handled, self._failed, self._retried, self._given_up)
 
     async def _work(self, stop: asyncio.Event, idle: asyncio.Event) -> None:
+        async def process(resource: T) -> None:
+            await self._process(resource, idle)
+
         try:
             while not stop.is_set():
-                await self._handle_next(idle)
+                await self._queue.pop(process)
                 # Neither pop nor the handler needs to wait, and other tasks have to run.
                 await asyncio.sleep(0)
         except QueueClosedError:
             return
 
-    async def _handle_next(self, idle: asyncio.Event) -> None:
-        failed: list[tuple[T, Exception]] = []
-
-        async def process(resource: T) -> None:
-            idle.clear()
-            try:
-                result = self._handle(resource)
-                if inspect.isawaitable(result):
-                    await result
-            except Exception as error:  # noqa: BLE001 - given to the retry manager below
-                failed.append((resource, error))
-            finally:
-                idle.set()
-
+    async def _process(self, resource: T, idle: asyncio.Event) -> None:
+        idle.clear()
         try:
-            resource = await self._queue.pop(process)
-        except BaseException:
-            # For the queue a resource whose process function returned is done with.
-            for lost, _ in failed:
-                self._queue.add_if_not_present(lost)
-            raise
-        if not failed:
+            result = self._handle(resource)
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:  # noqa: BLE001 - given to the retry manager below
+            failure = error
+        else:
             self._handled += 1
             self._retry_manager.forget(resource)
             return
+        finally:
+            idle.set()
         self._failed += 1
-        if await self._retry_manager.retry(*failed[0]):
+        if await self._retry_manager.retry(resource, failure):
             self._retried += 1
         else:
             self._given_up += 1
