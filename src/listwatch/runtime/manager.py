@@ -278,6 +278,11 @@ class Manager:
         return election.name if isinstance(election, LeaderElector) else election or ""
 
     @property
+    def members(self) -> tuple[str, ...]:
+        """The replicas that this one shares the keys with, itself included; empty without."""
+        return self._elector.claim.view if isinstance(self._elector, ShardMember) else ()
+
+    @property
     def is_sharded(self) -> bool:
         """Whether replicas share the keys."""
         return self._shards

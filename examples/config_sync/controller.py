@@ -1,0 +1,84 @@
+"""Copies every ConfigMap that has the label sync.example.com/everywhere to all namespaces.
+
+A key is that of the source. Namespaces wake all sources; a copy wakes its source, so that copies
+that somebody changes or deletes are made anew. Owner references do not reach over namespaces, so
+a label of the copy names its source, and a finalizer of the source removes the copies.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from listwatch.objects import Object, split_key
+from listwatch.runtime import Manager, apply, finalize
+from listwatch.runtime.predicates import has
+
+NAME = "config-sync"
+EVERYWHERE = "sync.example.com/everywhere"
+SOURCE = "sync.example.com/source"
+FINALIZER = "sync.example.com/copies"
+
+
+def make_app(**options: Any) -> Manager:
+    """Return the program; `options` are those of `Manager`."""
+    app = Manager(NAME, **options)
+    sync = app.reconciler("config-sync", timeout=60)
+    sync.writes("configmaps", "create", "patch", "delete")
+
+    def sources(namespace: Object) -> Iterable[str]:
+        del namespace  # every one needs all
+        return [obj.key for obj in sync.cache("configmaps").list() if EVERYWHERE in obj.labels]
+
+    sync.for_("configmaps", predicates=[has(lambda obj: EVERYWHERE in obj.labels)])
+    sync.watches("namespaces", sources)
+    sync.watches("configmaps", source_of, predicates=[has(lambda obj: SOURCE in obj.labels)])
+
+    def copies(key: str) -> list[Object]:
+        return [obj for obj in sync.cache("configmaps").list() if key in source_of(obj)]
+
+    async def delete_copies(key: str) -> None:
+        for copy in copies(key):
+            await app.client.delete("configmaps", copy.name, copy.namespace, uid=copy.uid)
+
+    @sync
+    async def reconcile(key: str) -> None:
+        source = sync.get(key)
+        if source is None or (
+            EVERYWHERE not in source.labels and FINALIZER not in source.meta.finalizers
+        ):
+            return
+        kept = await finalize(app.client, source, FINALIZER, lambda: delete_copies(key))
+        if kept is None:
+            return
+        for namespace in sync.cache("namespaces").list():
+            leaving = namespace.meta.deletion_timestamp is not None
+            if namespace.name != source.namespace and not leaving:
+                await apply(app.client, copy_of(source, namespace.name), field_manager=NAME)
+
+    return app
+
+
+def source_of(obj: Object) -> list[str]:
+    """Return the key of the source of a copy; nothing for what is no copy."""
+    source = obj.labels.get(SOURCE, "")
+    return [source.replace("_", "/", 1)] if "_" in source else []
+
+
+def copy_of(source: Object, namespace: str) -> dict[str, Any]:
+    """Return the copy of a ConfigMap for a namespace."""
+    whole = source.to_dict()
+    place = split_key(source.key)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": source.name,
+            "namespace": namespace,
+            # A slash can't be in a label's value, and no name has an underscore.
+            "labels": {SOURCE: f"{place.namespace}_{place.name}"},
+        },
+        "data": whole.get("data") or {},
+    }
+
+
+if __name__ == "__main__":
+    make_app().run()

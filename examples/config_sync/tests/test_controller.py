@@ -1,0 +1,105 @@
+"""The controller against an API server in this process."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from listwatch.apiserver.server import APIServer
+from listwatch.client.client import Client
+from listwatch.client.config import Config
+from listwatch.errors import NotFoundError
+from listwatch.runtime import Manager, load_app
+
+LABEL = {"sync.example.com/everywhere": ""}
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[APIServer]:
+    async with APIServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server: APIServer) -> AsyncIterator[Client]:
+    async with Client(Config(server=server.url)) as client:
+        yield client
+
+
+def app_for(server: APIServer) -> Manager:
+    path = Path(__file__).parent.parent / "controller.py"
+    return load_app(path, config=Config(server=server.url))
+
+
+def source(value: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "ca", "namespace": "default", "labels": LABEL},
+        "data": {"ca": value},
+    }
+
+
+async def until(ask: Callable[[], Awaitable[Any]]) -> None:
+    async with asyncio.timeout(15):
+        while True:
+            with contextlib.suppress(NotFoundError):
+                if await ask():
+                    return
+            await asyncio.sleep(0.01)
+
+
+async def values(client: Client) -> dict[str, str]:
+    found = (await client.list("configmaps", field_selector="metadata.name=ca")).items
+    return {obj.namespace: obj["data"]["ca"] for obj in found}
+
+
+async def has_everywhere(client: Client, value: str, count: int) -> bool:
+    found = await values(client)
+    return len(found) == count and set(found.values()) == {value}
+
+
+async def test_a_source_is_copied_to_old_and_new_namespaces_and_follows_its_changes(
+    server: APIServer, client: Client
+) -> None:
+    present = len((await client.list("namespaces")).items)
+    _ = await client.create(source("1"))
+    async with app_for(server):
+        await until(lambda: has_everywhere(client, "1", present))
+        new = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "new"}}
+        _ = await client.create(new)
+        await until(lambda: has_everywhere(client, "1", present + 1))
+        _ = await client.patch("configmaps", "ca", {"data": {"ca": "2"}}, "default")
+        await until(lambda: has_everywhere(client, "2", present + 1))
+
+
+async def test_a_copy_that_is_changed_or_deleted_is_made_anew(
+    server: APIServer, client: Client
+) -> None:
+    present = len((await client.list("namespaces")).items)
+    _ = await client.create(source("1"))
+    async with app_for(server):
+        await until(lambda: has_everywhere(client, "1", present))
+        _ = await client.patch("configmaps", "ca", {"data": {"ca": "x"}}, "kube-public")
+        _ = await client.delete("configmaps", "ca", "kube-system")
+        await until(lambda: has_everywhere(client, "1", present))
+
+
+async def test_copies_go_with_their_source_also_after_a_restart(
+    server: APIServer, client: Client
+) -> None:
+    present = len((await client.list("namespaces")).items)
+    _ = await client.create(source("1"))
+    async with app_for(server):
+        await until(lambda: has_everywhere(client, "1", present))
+    _ = await client.delete("configmaps", "ca", "default")
+    assert len(await values(client)) == present  # nobody is there to finalize it
+    async with app_for(server):
+
+        async def all_gone() -> bool:
+            return not await values(client)
+
+        await until(all_gone)
