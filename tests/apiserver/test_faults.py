@@ -164,7 +164,7 @@ async def _raw_watch(client: Client, query: str = SINCE) -> AsyncIterator[asynci
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[list[bytes], bool]:
-    """Read to the end of the answer; returns lines, whole or not, and whether the end was a clean one."""
+    """Read to the end of the answer; returns its lines and whether it ended cleanly."""
     received = b""
     with suppress(ConnectionResetError):
         async with asyncio.timeout(10):
