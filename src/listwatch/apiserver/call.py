@@ -1,6 +1,7 @@
 """One request on its way through the server, and the making of its answer."""
 
 import gzip
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,8 @@ class Call:
             {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
         )
         for warning in self.warnings:
+            if any(unicodedata.category(char) == "Cc" for char in warning):
+                continue  # no header can carry it; a real server leaves it out, too
             fields.add("Warning", f"299 - {refusal.go_quoted(warning)}")
         if headers:
             fields.update(headers)

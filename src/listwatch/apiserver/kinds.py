@@ -319,7 +319,7 @@ def _admit_job(obj: Object, _: Addresses) -> None:
     spec = obj["spec"]
     if spec.get("manualSelector"):
         return
-    uid, name = obj["metadata"]["uid"], obj["metadata"]["name"]
+    uid, name = obj["metadata"]["uid"], obj["metadata"].get("name", "")
     labels = {
         "batch.kubernetes.io/controller-uid": uid,
         "batch.kubernetes.io/job-name": name,

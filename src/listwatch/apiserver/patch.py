@@ -250,7 +250,7 @@ def without_directives(value: Any) -> Any:
         return [
             without_directives(each)
             for each in value
-            if not (isinstance(each, dict) and each.get(_DIRECTIVE) in {"delete", "replace"})
+            if not (isinstance(each, dict) and each.get(_DIRECTIVE) in ("delete", "replace"))
         ]
     return value
 
@@ -276,7 +276,7 @@ def _merge_list(old: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
             if merge_key not in each:
                 raise PatchError(f"map: {each} does not contain declared merge key: {merge_key}")
             deleted.append(each[merge_key])
-        elif directive in {None, "merge"}:
+        elif directive is None or directive == "merge":
             if merge_key not in each:
                 raise PatchError(f"map: {each} does not contain declared merge key: {merge_key}")
             plain.append({key: value for key, value in each.items() if key != _DIRECTIVE})

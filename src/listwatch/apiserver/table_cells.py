@@ -76,7 +76,7 @@ def _text(path: str, absent: str = NONE) -> Cell:
         value = _at(obj, path)
         if isinstance(value, bool):
             return "true" if value else "false"
-        return absent if value in {None, ""} else str(value)
+        return str(value) if value not in (None, "") else absent
 
     return cell
 
