@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -84,6 +85,7 @@ class Observer:
         clock: tells the time.
         decode: makes the objects of bytes.
         state: remembers over restarts what was told.
+        beside: runs beside it with the observer, and is cancelled at the end.
     """
 
     def __init__(
@@ -97,7 +99,9 @@ class Observer:
         clock: Clock,
         decode: Decode = decode_object,
         state: StateFile | None = None,
+        beside: Sequence["Companion"] = (),
     ) -> None:
+        self._beside = beside
         self._options = options
         self._reaction = reaction
         self._state = state
@@ -169,6 +173,7 @@ class Observer:
         async with asyncio.TaskGroup() as tasks:
             work = tasks.create_task(self.dispatcher.work())
             feeding = [tasks.create_task(feed.run()) for feed in self._feeds]
+            feeding += [tasks.create_task(companion(self)) for companion in self._beside]
             if self._options.once:
                 feeding.append(tasks.create_task(self._stop_when_processed()))
             if self._options.exit_after is not None:
@@ -198,6 +203,10 @@ class Observer:
         text = self._options.exit_after_text or f"{seconds:g}s"
         await self._err.write(f"Shutting down after {text} ...\n")
         self.stop()
+
+
+#: Something that runs beside an observer.
+Companion: TypeAlias = Callable[[Observer], Coroutine[object, object, None]]
 
 
 class _Feed:

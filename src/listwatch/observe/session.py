@@ -2,9 +2,12 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
+from listwatch.cache.list_watch import Decode
 from listwatch.client.client import Client
 from listwatch.client.discovery import UnknownResourceError
 from listwatch.client.kubeconfig import load_config
@@ -16,10 +19,11 @@ from listwatch.errors import (
     NotFoundError,
     UnauthorizedError,
 )
+from listwatch.objects import decode_object
 from listwatch.observe.execute import Executor
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.names import KnownNames
-from listwatch.observe.observer import Observer, Source, namespaced
+from listwatch.observe.observer import Companion, Observer, Source, namespaced
 from listwatch.observe.options import (
     CommandNotExecutableError,
     CommandNotFoundError,
@@ -113,6 +117,14 @@ async def observe(
         if options.state is not None:
             state = StateFile(options.state, await _binding(client, options, namespace, sources))
             stack.callback(state.close)
+        decode: Decode = decode_object
+        beside: list[Companion] = []
+        # With both on a terminal, the lines of the changes show the progress.
+        if sys.stderr.isatty() and not sys.stdout.isatty():
+            from listwatch.observe import progress  # noqa: PLC0415 - loads rich
+
+            decode = counted = progress.CountingDecode(decode_object)
+            beside.append(partial(progress.show_progress, decoded=counted, clock=clock))
         observer = Observer(
             options,
             sources,
@@ -120,7 +132,9 @@ async def observe(
             known_names=names,
             err=err,
             clock=clock,
+            decode=decode,
             state=state,
+            beside=beside,
         )
         metrics.watch(observer.dispatcher.statistics)
         loop = asyncio.get_running_loop()

@@ -1,0 +1,65 @@
+"""How far a long first list has come, on a terminal."""
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+from listwatch.cache.list_watch import Decode
+from listwatch.clock import Clock
+from listwatch.objects import Object
+from listwatch.observe.observer import Observer
+
+_PATIENCE = 1.0
+_STEP = 0.1
+
+
+class CountingDecode:
+    """Decodes objects and counts them, so that a list's progress can be seen.
+
+    Args:
+        decode: makes an object of its bytes.
+    """
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self.count = 0
+
+    def __call__(self, raw: bytes, kind: str, api_version: str) -> Object:
+        """Decode one object; raises as the inner one."""
+        self.count += 1
+        return self._decode(raw, kind, api_version)
+
+
+async def show_progress(
+    observer: Observer, *, decoded: CountingDecode, clock: Clock, console: Console | None = None
+) -> None:
+    """Show how many objects were listed and processed, until all of the first list were.
+
+    Nothing is shown for a list that takes less than a second. What was shown is wiped away at the
+    end, and when this is cancelled.
+
+    Args:
+        observer: whose first list it is.
+        decoded: counts what arrives.
+        clock: between two looks.
+        console: the terminal; standard error if not given.
+    """
+    console = console if console is not None else Console(stderr=True)
+    await clock.sleep(_PATIENCE)
+    if observer.synced:
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
+        task = progress.add_task("listing", total=None)
+        while not observer.synced:
+            statistics = observer.statistics()
+            if statistics.objects:
+                progress.update(
+                    task,
+                    description="processing",
+                    total=statistics.finished + statistics.waiting + statistics.running,
+                    completed=statistics.finished,
+                )
+            else:
+                progress.update(task, completed=decoded.count)
+            progress.refresh()
+            await clock.sleep(_STEP)
