@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import TYPE_CHECKING
 
-from listwatch.cache.list_watch import Decode
 from listwatch.client.client import Client
 from listwatch.client.discovery import UnknownResourceError
 from listwatch.client.kubeconfig import load_config
@@ -37,6 +37,9 @@ from listwatch.observe.reaction import Reaction
 from listwatch.observe.server import serve
 from listwatch.observe.state import StateError, StateFile
 from listwatch.observe.templates.template import TemplateSyntaxError
+
+if TYPE_CHECKING:
+    from listwatch.cache.list_watch import Decode
 
 
 def exit_code(error: BaseException) -> int:
