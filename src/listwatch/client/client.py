@@ -12,6 +12,7 @@ import msgspec
 from listwatch.cache.list_watch import ListOptions, ObjectList
 from listwatch.client.auth import Authenticator
 from listwatch.client.config import Config
+from listwatch.client.connections import Connections
 from listwatch.client.discovery import Discovery, Resource
 from listwatch.client.http import HTTP, JSON, Answer, Query, RequestHook
 from listwatch.client.kubeconfig import load_config
@@ -77,6 +78,7 @@ class Client:
         clock: for every time-out.
         authenticator: in place of what the configuration asks for.
         hooks: entered for every request that is sent, for tracing and metrics.
+        connections: as in `HTTP`; `listwatch.client.adapters` has those of other clients.
     """
 
     def __init__(
@@ -86,9 +88,16 @@ class Client:
         clock: Clock | None = None,
         authenticator: Authenticator | None = None,
         hooks: Iterable[RequestHook] = (),
+        connections: Connections | None = None,
     ) -> None:
         self._clock = Clock() if clock is None else clock
-        self.http = HTTP(config, clock=self._clock, authenticator=authenticator, hooks=hooks)
+        self.http = HTTP(
+            config,
+            clock=self._clock,
+            authenticator=authenticator,
+            hooks=hooks,
+            connections=connections,
+        )
         self.discovery = Discovery(self.http)
 
     @classmethod

@@ -5,7 +5,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
@@ -56,7 +56,39 @@ class Response(Protocol):
         """
 
 
-class _AiohttpResponse:
+class Connections(Protocol):
+    """What sends requests: a `Pool`, or another client's session."""
+
+    def used(self) -> AbstractAsyncContextManager[None]:
+        """Keep the connections while the body runs."""
+
+    def stream(
+        self, url: str, headers: list[tuple[str, str]], *, watch: bool
+    ) -> AbstractAsyncContextManager[Response]:
+        """Get what is long; entering returns its head, leaving closes what is not read.
+
+        Raises:
+            DisconnectedError: no connection, or it broke.
+            FrameError: the answer is no HTTP.
+            TimeoutError: no answer in time.
+        """
+
+    def request(
+        self, method: str, url: str, headers: list[tuple[str, str]], body: bytes | None
+    ) -> AbstractAsyncContextManager[Response]:
+        """Send a request; entering returns the answer's head, leaving closes what is not read.
+
+        Raises:
+            As `stream`.
+        """
+
+    async def close(self) -> None:
+        """Close what was opened here."""
+
+
+class AiohttpResponse:
+    """An answer that aiohttp reads."""
+
     def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
         self.status = response.status
         self.reason = response.reason or ""
@@ -65,6 +97,7 @@ class _AiohttpResponse:
         self._where = where
 
     async def read_pieces(self) -> list[bytes]:
+        """Return what has come of the body; none at its orderly end."""
         try:
             chunk = await self._read()
         except (aiohttp.ClientError, OSError) as error:
@@ -178,7 +211,7 @@ class Pool:
         except TimeoutError:
             raise TimeoutError(f"{self._where} has not answered in time") from None
         try:
-            yield _AiohttpResponse(response, self._where)
+            yield AiohttpResponse(response, self._where)
         finally:
             # A whole answer has given its connection back; any other ends it here.
             response.close()

@@ -25,7 +25,7 @@ from listwatch.client.auth import (
     user_agent,
 )
 from listwatch.client.config import Config
-from listwatch.client.connections import MAX_WORDS, Pool, Response
+from listwatch.client.connections import MAX_WORDS, Connections, Pool, Response
 from listwatch.client.proxy import proxy_for
 from listwatch.client.tls import make_ssl_context
 from listwatch.clock import Clock
@@ -110,6 +110,8 @@ class HTTP:
         clock: for every time-out.
         authenticator: in place of what the configuration asks for.
         hooks: entered for every request that is sent, for tracing and metrics.
+        connections: in place of one's own; they then say how the server is reached, and the
+            configuration only its URL and the default namespace.
 
     Raises:
         ConfigError: the configuration can't be used.
@@ -122,6 +124,7 @@ class HTTP:
         clock: Clock | None = None,
         authenticator: Authenticator | None = None,
         hooks: Iterable[RequestHook] = (),
+        connections: Connections | None = None,
     ) -> None:
         self.config = config
         self._clock = Clock() if clock is None else clock
@@ -140,6 +143,7 @@ class HTTP:
         self._bucket = (
             TokenBucket(config.qps, config.burst, clock=self._clock) if config.qps > 0 else None
         )
+        self._given = connections
         self._pool: Pool | None = None
         self._closed = False
         self._warned: set[str] = set()
@@ -158,6 +162,8 @@ class HTTP:
     async def close(self) -> None:
         """Close every connection; requests that run fail with `DisconnectedError`."""
         self._closed = True
+        if self._given is not None:
+            await self._given.close()
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close()
@@ -240,7 +246,7 @@ class HTTP:
             credentials = await self._auth.credentials()
             if self._bucket is not None:
                 await self._bucket.accept()
-            pool = await self._pool_for(credentials.certificate)
+            pool = await self._connections(credentials.certificate)
             sent = Request(method=method, path=path, headers=list(headers))
             async with pool.used(), AsyncExitStack() as stack:
                 for hook in self._hooks:
@@ -307,9 +313,11 @@ class HTTP:
                 self._warned.add(text)
                 _log.warning("%s: %s", self._base, text)
 
-    async def _pool_for(self, certificate: Certificate | None) -> Pool:
+    async def _connections(self, certificate: Certificate | None) -> Connections:
         if self._closed:
             raise DisconnectedError("the client is closed")
+        if self._given is not None:
+            return self._given
         pool = self._pool
         if pool is None or pool.certificate != certificate:
             is_tls = self._base.startswith("https:")

@@ -1,0 +1,59 @@
+"""A `Client` on top of a client object that a program already has.
+
+Its session and authentication are used, and our list, watch, discovery and verbs run on them, with
+the bytes as they came.
+"""
+
+from importlib import import_module
+from typing import Final
+
+from listwatch.client.auth import Authenticator
+from listwatch.client.client import Client
+from listwatch.client.config import Config
+from listwatch.client.connections import Connections
+from listwatch.clock import Clock
+
+#: By the first part of the type's module, and its name: where the adapter is.
+_ADAPTERS: Final = {
+    ("kubernetes.aio", "ApiClient"): "aiohttp_session",
+    ("kubernetes_asyncio", "ApiClient"): "aiohttp_session",
+    ("kubernetes", "ApiClient"): "threaded",
+    ("lightkube", "Client"): "threaded",
+    ("lightkube", "AsyncClient"): "httpx_client",
+    ("kr8s", "Api"): "httpx_client",
+}
+
+
+def client_of(theirs: object, *, clock: Clock | None = None) -> Client:
+    """Return a client that uses the session of another library's client object.
+
+    Closing it leaves theirs open. Those that block are used on threads, one for each answer that
+    is being read, so that many watches are better served by an asynchronous client.
+
+    Args:
+        theirs: a `kubernetes.client.ApiClient`, `kubernetes.aio.client.ApiClient`,
+            `kubernetes_asyncio.client.ApiClient`, `lightkube.Client`, `lightkube.AsyncClient`, or
+            what `await kr8s.asyncio.api()` returns. An asynchronous one belongs to the running
+            event loop.
+        clock: for every time-out.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    for kind in type(theirs).__mro__:
+        for (module, name), adapter in _ADAPTERS.items():
+            if kind.__name__ == name and f"{kind.__module__}.".startswith(f"{module}."):
+                adapt = import_module(f"listwatch.client.adapters.{adapter}").adapt
+                config, connections, authenticator = adapt(theirs, clock or Clock())
+                return _client(config, connections, authenticator, clock)
+    known = ", ".join(f"{module} {name}" for module, name in _ADAPTERS)
+    raise TypeError(f"no adapter for a {type(theirs).__module__}.{type(theirs).__name__}: {known}")
+
+
+def _client(
+    config: Config,
+    connections: Connections,
+    authenticator: Authenticator,
+    clock: Clock | None,
+) -> Client:
+    return Client(config, clock=clock, authenticator=authenticator, connections=connections)

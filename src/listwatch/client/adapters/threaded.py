@@ -1,0 +1,266 @@
+"""The session of a client that blocks: `kubernetes.client.ApiClient` or `lightkube.Client`.
+
+Every answer has a thread of its own while it is read. Leaving it shuts its socket down, which ends
+the thread's reading at once.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from importlib import import_module
+from typing import Any, Final, Protocol, TypeVar
+
+from multidict import CIMultiDict
+
+from listwatch.client.adapters.aiohttp_session import authorization_of
+from listwatch.client.adapters.httpx_client import errors_of, translated
+from listwatch.client.auth import Authenticator, Credentials
+from listwatch.client.config import Config
+from listwatch.client.connections import CONNECT_TIMEOUT, HEADERS_TIMEOUT, Connections, Response
+from listwatch.clock import Clock
+from listwatch.errors import DisconnectedError, FrameError
+
+T = TypeVar("T")
+
+#: Seconds that a thread waits for a byte before the headers have come; then there is no limit.
+_FIRST_BYTE: Final = HEADERS_TIMEOUT + 5
+
+
+class _Answer(Protocol):
+    """An answer whose head has come, used on its thread but for `abort`."""
+
+    status: int
+    reason: str
+    headers: CIMultiDict[str]
+    pieces: Iterator[bytes]
+
+    def close(self) -> None:
+        """Give back or close the connection."""
+
+    def abort(self) -> None:
+        """End whatever reads, from any thread."""
+
+
+class _Urllib3Answer:
+    def __init__(self, response: Any) -> None:
+        self.status: int = response.status
+        self.reason: str = response.reason or ""
+        self.headers = CIMultiDict(response.headers.items())
+        self.pieces = response.stream(2**16, decode_content=True)
+        self._response = response
+        self._socket = _socket_of(response)
+        if self._socket is not None:
+            self._socket.settimeout(None)
+
+    def close(self) -> None:
+        self._response.close()
+
+    def abort(self) -> None:
+        _shut_down(self._socket)
+
+
+def _socket_of(response: Any) -> socket.socket | None:
+    connection = getattr(response, "connection", None) or getattr(response, "_connection", None)
+    found = getattr(connection, "sock", None)
+    if found is None:  # an answer with Connection: close has let go of it
+        found = getattr(getattr(getattr(response, "_fp", None), "fp", None), "raw", None)
+        found = getattr(found, "_sock", None)
+    return found if isinstance(found, socket.socket) else None
+
+
+class _HttpxAnswer:
+    def __init__(self, response: Any) -> None:
+        self.status: int = response.status_code
+        self.reason: str = response.reason_phrase
+        self.headers = CIMultiDict(response.headers.multi_items())
+        self.pieces = response.iter_bytes()
+        self._response = response
+        stream = response.extensions.get("network_stream")
+        self._socket = stream.get_extra_info("socket") if stream is not None else None
+
+    def close(self) -> None:
+        self._response.close()
+
+    def abort(self) -> None:
+        _shut_down(self._socket)
+
+
+def _shut_down(found: socket.socket | None) -> None:
+    if found is not None:
+        with suppress(OSError):  # it is closed already
+            found.shutdown(socket.SHUT_RDWR)
+
+
+Open = Callable[[str, str, list[tuple[str, str]], bytes | None], _Answer]
+Translate = Callable[[Exception, str], Exception]
+
+
+class _Response:
+    def __init__(
+        self, answer: _Answer, connections: "_Connections", run: ThreadPoolExecutor
+    ) -> None:
+        self.status = answer.status
+        self.reason = answer.reason
+        self.headers = answer.headers
+        self._pieces = answer.pieces
+        self._connections = connections
+        self._run = run
+        self.is_finished = False
+
+    async def read_pieces(self) -> list[bytes]:
+        piece = await self._connections.call(self._run, self._next)
+        self.is_finished = not piece
+        return [piece] if piece else []
+
+    def _next(self) -> bytes:
+        return next((piece for piece in self._pieces if piece), b"")
+
+
+class _Connections:
+    def __init__(
+        self,
+        open_: Open,
+        errors: tuple[type[Exception], ...],
+        translate: Translate,
+        clock: Clock,
+        where: str,
+    ) -> None:
+        self._open = open_
+        self._errors = errors
+        self._translate = translate
+        self._clock = clock
+        self._where = where
+
+    async def call(self, run: ThreadPoolExecutor, function: Callable[[], T]) -> T:
+        try:
+            return await asyncio.wrap_future(run.submit(function))
+        except self._errors as error:
+            raise self._translate(error, self._where) from error
+
+    @asynccontextmanager
+    async def used(self) -> AsyncIterator[None]:
+        yield
+
+    @asynccontextmanager
+    async def stream(
+        self, url: str, headers: list[tuple[str, str]], *, watch: bool
+    ) -> AsyncIterator[Response]:
+        del watch
+        async with self.request("GET", url, headers, None) as response:
+            yield response
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, url: str, headers: list[tuple[str, str]], body: bytes | None
+    ) -> AsyncIterator[Response]:
+        run = ThreadPoolExecutor(1, thread_name_prefix="listwatch-adapter")
+        opening = run.submit(self._open, method, url, headers, body)
+        response = None
+        try:
+            async with self._clock.timeout(HEADERS_TIMEOUT):
+                try:
+                    answer = await asyncio.wrap_future(opening)
+                except self._errors as error:
+                    raise self._translate(error, self._where) from error
+            response = _Response(answer, self, run)
+            yield response
+        except TimeoutError:
+            if response is not None:
+                raise
+            raise TimeoutError(f"{self._where} has not answered in time") from None
+        finally:
+            if response is None or not response.is_finished:
+                # Nobody waits for the thread: it ends when its socket does.
+                opening.add_done_callback(_abort)
+            run.submit(_close, opening)
+            run.shutdown(wait=False)
+
+    async def close(self) -> None:
+        """Leave their session open."""
+
+
+def _abort(opening: "Future[_Answer]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().abort()
+
+
+def _close(opening: "Future[_Answer]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+class _KubernetesAuthenticator:
+    def __init__(self, api_client: Any) -> None:
+        self._configuration = api_client.configuration
+
+    async def credentials(self) -> Credentials:
+        # Its hook may run a plugin, or ask a server.
+        settings = await asyncio.to_thread(self._configuration.auth_settings)
+        return Credentials(authorization_of(settings))
+
+    async def renew(self, refused: Credentials) -> bool:
+        return await self.credentials() != refused
+
+
+class _OwnAuthentication:
+    async def credentials(self) -> Credentials:
+        return Credentials()
+
+    async def renew(self, refused: Credentials) -> bool:
+        del refused
+        return False  # their session has tried again itself
+
+
+def adapt(theirs: Any, clock: Clock) -> tuple[Config, Connections, Authenticator]:
+    """Return how to use the session of theirs."""
+    if type(theirs).__module__.partition(".")[0] == "lightkube":
+        return _adapt_lightkube(theirs, clock)
+    urllib3: Any = import_module("urllib3")  # comes with the client that is adapted
+    timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT, read=_FIRST_BYTE)
+
+    def open_(method: str, url: str, headers: list[tuple[str, str]], body: bytes | None) -> _Answer:
+        sent = urllib3.HTTPHeaderDict(theirs.default_headers)
+        for name, value in headers:
+            sent[name] = value
+        return _Urllib3Answer(
+            theirs.rest_client.pool_manager.request(
+                method,
+                url,
+                body=body,
+                headers=sent,
+                preload_content=False,
+                redirect=False,
+                retries=False,
+                timeout=timeout,
+            )
+        )
+
+    host = theirs.configuration.host.rstrip("/")
+    config = Config(server=host, source="kubernetes")
+    errors = (urllib3.exceptions.HTTPError, OSError)
+    connections = _Connections(open_, errors, _translate_urllib3, clock, host)
+    return config, connections, _KubernetesAuthenticator(theirs)
+
+
+def _translate_urllib3(error: Exception, where: str) -> Exception:
+    name = type(error).__name__
+    if name in {"DecodeError", "InvalidHeader", "InvalidChunkLength"}:
+        return FrameError(f"{where}: the answer is no HTTP ({name})")
+    if name == "ProtocolError" and "InvalidChunkLength" not in str(error):
+        return DisconnectedError(f"{where}: the connection broke")
+    return translated(error, where)
+
+
+def _adapt_lightkube(theirs: Any, clock: Clock) -> tuple[Config, Connections, Authenticator]:
+    session = theirs._client._client  # noqa: SLF001 - nothing public leads there
+
+    def open_(method: str, url: str, headers: list[tuple[str, str]], body: bytes | None) -> _Answer:
+        request = session.build_request(method, url, headers=headers, content=body, timeout=None)
+        return _HttpxAnswer(session.send(request, stream=True, follow_redirects=False))
+
+    server = theirs.config.cluster.server.rstrip("/")
+    config = Config(server=server, namespace=theirs.namespace or "default", source="lightkube")
+    connections = _Connections(open_, errors_of(session), translated, clock, server)
+    return config, connections, _OwnAuthentication()

@@ -1,0 +1,19 @@
+from collections.abc import AsyncIterator
+
+import pytest
+
+from listwatch.client.client import Client
+from listwatch.client.config import Config
+from listwatch.testing.scripted_server import ScriptedServer
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedServer]:
+    async with ScriptedServer() as scripted:
+        yield scripted
+
+
+@pytest.fixture
+async def client(server: ScriptedServer) -> AsyncIterator[Client]:
+    async with Client.from_config(Config(server=server.url, namespace="shop")) as made:
+        yield made
