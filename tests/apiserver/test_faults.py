@@ -420,11 +420,17 @@ async def test_faults_are_scripted_over_http(client: Client) -> None:
     assert await client.call("POST", "/-/faults", faults, expect=200) == {"hits": 0, "waiting": 1}
     assert await _codes(client, 3) == [429, 429, 200]
     assert await client.call("GET", "/-/faults", expect=200) == {"hits": 2, "waiting": 0}
+    for count in (1, 2):
+        answer = await client.call("POST", "/-/add-faults", [{"status": 503, "verb": "list"}])
+        assert answer["waiting"] == count
+    await client.call("POST", "/-/faults", [], expect=200)
+    await client.call("PUT", "/-/faults", [], expect=405)
+    await client.call("POST", "/-/faults", b"x" * 4_000_000, expect=413)
     for wrong in ([{"status": 200}], [{"sttus": 500}], {"status": 500}, b"{"):
         answer = await client.call("POST", "/-/faults", wrong, expect=400)
         assert set(answer) == {"error"}
     answer = await client.call("GET", "/-/nothing", expect=404)
-    assert answer["error"].startswith("no such control: nothing; there are bookmarks, compact, ")
+    assert answer["error"].startswith("no such control: nothing; there are add-faults, bookmarks, ")
 
 
 async def test_everything_else_is_asked_for_over_http(client: Client) -> None:
@@ -434,7 +440,7 @@ async def test_everything_else_is_asked_for_over_http(client: Client) -> None:
     replica = await client.call("POST", "/-/replica", {"revision": revision}, expect=200)
     async with aiohttp.request("GET", f"{replica['url']}{MAPS}?resourceVersion=0") as response:
         assert names(await response.json()) == ["a"]
-    assert (await client.call("POST", "/-/replica", {"stale": False}))["stale"] is False
+    assert await client.call("POST", "/-/replica", {"stale": False}, expect=200) == replica
     assert await client.call("POST", "/-/rewind", {"revision": revision}) == {"revision": revision}
     assert names(await client.call("GET", MAPS)) == ["a"]
     assert await client.call("POST", "/-/snapshot", {}) == {"revision": revision}
@@ -458,7 +464,7 @@ async def test_a_restart_is_answered_before_it_happens(client: Client) -> None:
     await client.create(MAPS, "a")
     async with _raw_watch(client) as watch:
         answer = await client.call("POST", "/-/restart", {"downtime": 0.05}, expect=200)
-        assert answer == {"restarts": True}
+        assert answer == {}
         lines, clean = await _read(watch)
         assert (_names(lines), clean) == (["a"], True)
 

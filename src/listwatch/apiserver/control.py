@@ -1,6 +1,6 @@
 """The paths below /-/, by which tests in other processes control the server."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -8,117 +8,155 @@ from aiohttp import web
 from listwatch.apiserver.faults import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from listwatch.apiserver.server import APIServer
 
+_T = TypeVar("_T")
 
-class _Revision(msgspec.Struct):
+
+class _Revision(msgspec.Struct, forbid_unknown_fields=True):
     revision: int | None = None
 
 
-class _Bookmarks(msgspec.Struct):
+class _Bookmarks(msgspec.Struct, forbid_unknown_fields=True):
     withhold: bool = False
 
 
-class _Restart(msgspec.Struct):
+class _Restart(msgspec.Struct, forbid_unknown_fields=True):
     downtime: float = 0.0
 
 
-class _Replica(msgspec.Struct):
+class _Replica(msgspec.Struct, forbid_unknown_fields=True):
     stale: bool = True
     revision: int | None = None
 
 
+class UnknownControlError(LookupError):
+    """A control that there is not."""
+
+
 class Control:
-    """Answers the paths below /-/. For one event loop."""
+    """What tests can ask of a server, by name and with a JSON value. For one event loop."""
 
     def __init__(self, server: "APIServer") -> None:
         self._server = server
+        self._actions: dict[str, Callable[[bytes], object]] = {
+            "add-faults": self._add_faults,
+            "bookmarks": self._bookmarks,
+            "compact": self._compact,
+            "cut-watches": self._cut_watches,
+            "faults": self._faults,
+            "replica": self._replica,
+            "restart": self._restart,
+            "rewind": self._rewind,
+            "snapshot": self._snapshot,
+            "stale": self._stale,
+            "statistics": self._statistics,
+        }
+
+    def perform(self, name: str, body: bytes) -> object:
+        """Do what is asked for; returns a JSON value.
+
+        Args:
+            name: which control.
+            body: its value as JSON; b"" for none.
+
+        Raises:
+            UnknownControlError: there is no such control.
+            ValueError: the value is none for this control, or can't be complied with.
+        """
+        action = self._actions.get(name)
+        if action is None:
+            known = ", ".join(self._actions)
+            raise UnknownControlError(f"no such control: {name}; there are {known}")
+        return action(body.strip())
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request: POST with a JSON body, GET for what there is."""
         name = request.path.removeprefix("/-/").strip("/")
-        actions: dict[str, Callable[[bytes], Awaitable[object]]] = {
-            "compact": self._compact,
-            "faults": self._faults,
-            "bookmarks": self._bookmarks,
-            "statistics": self._statistics,
-            "cut-watches": self._cut_watches,
-            "snapshot": self._snapshot,
-            "rewind": self._rewind,
-            "stale": self._stale,
-            "replica": self._replica,
-        }
-        if name == "restart":
-            return await self._restart(request)
-        action = actions.get(name)
-        if action is None:
-            known = ", ".join(sorted([*actions, "restart"]))
-            return _answer({"error": f"no such control: {name}; there are {known}"}, 404)
+        if request.method not in {"GET", "POST"}:
+            return _answer({"error": "controls take GET and POST"}, 405)
         try:
-            return _answer(await action(await request.read()))
-        except (msgspec.DecodeError, ValueError) as error:
+            body = await request.read()
+            if name == "restart":
+                return await self._answered_restart(request, body)
+            value = self.perform(name, body)
+            if name == "replica":
+                replica = self._server.replica
+                await replica.start()
+                value = {"url": replica.url}
+            return _answer(value)
+        except UnknownControlError as error:
+            return _answer({"error": str(error)}, 404)
+        except web.HTTPRequestEntityTooLarge as error:
+            return _answer({"error": error.text}, 413)
+        except ValueError as error:
             return _answer({"error": str(error)}, 400)
 
-    async def _compact(self, body: bytes) -> object:
-        given = msgspec.json.decode(body or b"{}", type=_Revision)
-        self._server.compact(given.revision)
-        return {"compacted": self._server.store.compacted}
-
-    async def _faults(self, body: bytes) -> object:
-        faults = self._server.faults
-        if body.strip():
-            faults.replace(msgspec.json.decode(body, type=list[Fault]))
-        return {"hits": faults.hits, "waiting": len(faults)}
-
-    async def _bookmarks(self, body: bytes) -> object:
-        given = msgspec.json.decode(body or b"{}", type=_Bookmarks)
-        self._server.withhold_bookmarks = given.withhold
-        if not given.withhold:
-            self._server.send_bookmarks()
-        return {"withhold": given.withhold}
-
-    async def _statistics(self, _: bytes) -> object:
-        return msgspec.structs.asdict(self._server.statistics())
-
-    async def _cut_watches(self, _: bytes) -> object:
-        return {"cut": self._server.cut_watches()}
-
-    async def _snapshot(self, _: bytes) -> object:
-        return {"revision": self._server.take_snapshot()}
-
-    async def _rewind(self, body: bytes) -> object:
-        given = msgspec.json.decode(body or b"{}", type=_Revision)
-        self._server.rewind(given.revision)
-        return {"revision": self._server.store.revision}
-
-    async def _stale(self, body: bytes) -> object:
-        on = msgspec.json.decode(body or b"true", type=bool)
-        self._server.stale_replica(on)
-        return {"stale": on}
-
-    async def _replica(self, body: bytes) -> object:
-        given = msgspec.json.decode(body or b"{}", type=_Replica)
-        replica = self._server.replica
-        if given.stale:
-            replica.fall_behind(given.revision)
-        else:
-            replica.catch_up()
-        await replica.start()
-        return {"url": replica.url, "stale": given.stale}
-
-    async def _restart(self, request: web.BaseRequest) -> web.StreamResponse:
-        try:
-            given = msgspec.json.decode(await request.read() or b"{}", type=_Restart)
-        except msgspec.DecodeError as error:
-            return _answer({"error": str(error)}, 400)
-        answer = _answer({"restarts": True})
+    async def _answered_restart(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
+        given = _read(body, _Restart)
+        answer = _answer({})
         answer.force_close()
         await answer.prepare(request)
         await answer.write_eof()
         self._server.restart_soon(downtime=given.downtime)
         return answer
+
+    def _restart(self, body: bytes) -> object:
+        self._server.restart_soon(downtime=_read(body, _Restart).downtime)
+        return {}
+
+    def _compact(self, body: bytes) -> object:
+        self._server.compact(_read(body, _Revision).revision)
+        return {"compacted": self._server.store.compacted}
+
+    def _faults(self, body: bytes) -> object:
+        faults = self._server.faults
+        if body:
+            faults.replace(msgspec.json.decode(body, type=list[Fault]))
+        return {"hits": faults.hits, "waiting": len(faults)}
+
+    def _add_faults(self, body: bytes) -> object:
+        self._server.faults.add(*msgspec.json.decode(body or b"[]", type=list[Fault]))
+        return self._faults(b"")
+
+    def _bookmarks(self, body: bytes) -> object:
+        given = _read(body, _Bookmarks)
+        self._server.withhold_bookmarks = given.withhold
+        if not given.withhold:
+            self._server.send_bookmarks()
+        return {"withhold": given.withhold}
+
+    def _statistics(self, _: bytes) -> object:
+        return msgspec.structs.asdict(self._server.statistics())
+
+    def _cut_watches(self, _: bytes) -> object:
+        return {"cut": self._server.cut_watches()}
+
+    def _snapshot(self, _: bytes) -> object:
+        return {"revision": self._server.take_snapshot()}
+
+    def _rewind(self, body: bytes) -> object:
+        self._server.rewind(_read(body, _Revision).revision)
+        return {"revision": self._server.store.revision}
+
+    def _stale(self, body: bytes) -> object:
+        on = msgspec.json.decode(body or b"true", type=bool)
+        self._server.stale_replica(on)
+        return {"stale": on}
+
+    def _replica(self, body: bytes) -> object:
+        given = _read(body, _Replica)
+        if given.stale:
+            self._server.replica.fall_behind(given.revision)
+        else:
+            self._server.replica.catch_up()
+        return {}
+
+
+def _read(body: bytes, form: type[_T]) -> _T:
+    return msgspec.json.decode(body or b"{}", type=form)
 
 
 def _answer(value: object, status: int = 200) -> web.Response:
