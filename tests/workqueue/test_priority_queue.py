@@ -242,6 +242,18 @@ async def test_a_time_that_never_comes_is_refused_and_changes_nothing(
     assert (state.depth, state.waiting, state.retries, queue._priority) == (0, 0, 0, {})
 
 
+@pytest.mark.parametrize("priority", [None, "high", 1.5, math.nan])
+async def test_a_priority_that_is_no_integer_is_refused_and_changes_nothing(
+    queue: PriorityQueue[str], priority: int
+) -> None:
+    for add in (queue.add, lambda item, priority: queue.add_after(item, 1, priority=priority)):
+        with pytest.raises(TypeError, match=r"the priority of 'a' must be an int, not "):
+            add("a", priority=priority)
+    assert queue._priority == {}
+    queue.add("b")
+    assert await take_all(queue) == ["b"]
+
+
 async def test_waits_ended_by_an_add_leave_little_behind(queue: PriorityQueue[str]) -> None:
     for number in range(1000):
         queue.add_after(f"{number}", 60)
@@ -354,6 +366,25 @@ async def test_a_drain_works_as_in_a_work_queue(
     assert await draining is True
     with pytest.raises(QueueClosedError):
         await queue.get()
+
+
+async def test_an_item_put_back_in_a_drain_in_place_of_its_wait_ends_the_other_workers_wait(
+    queue: PriorityQueue[str], clock: FakeClock
+) -> None:
+    queue.add("a")
+    item = await queue.get()
+    queue.add_after(item, 1000)
+    getting = [asyncio.ensure_future(queue.get()) for _ in range(2)]
+    draining = asyncio.ensure_future(queue.shut_down_with_drain())
+    await clock.settle()
+    queue.put_back(item)
+    assert await getting[0] == "a"
+    await clock.settle()
+    assert getting[1].done()
+    with pytest.raises(QueueClosedError):
+        await getting[1]
+    queue.done("a")
+    assert await draining is True
 
 
 async def test_shut_down_twice_is_harmless_and_forgets_the_waiting(

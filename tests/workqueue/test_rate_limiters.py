@@ -69,6 +69,28 @@ async def test_a_cancelled_accept_gives_its_token_back() -> None:
     assert bucket.reserve() == 1.0
 
 
+async def test_a_token_given_back_before_others_in_turn_gives_nobody_more_than_the_rate() -> None:
+    clock = FakeClock(now=0.0)
+    bucket = TokenBucket(1, 1, clock=clock)
+    times = []
+
+    async def accept() -> None:
+        await bucket.accept()
+        times.append(clock.now())
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(accept())
+        await clock.settle()
+        cancelled = group.create_task(accept())
+        group.create_task(accept())
+        await clock.settle()
+        cancelled.cancel()
+        await clock.settle()
+        group.create_task(accept())
+        await clock.advance(10)
+    assert times == [0.0, 2.0, 3.0]
+
+
 async def test_a_long_run_of_the_bucket_does_not_drift() -> None:
     clock = FakeClock(now=0.0)
     bucket = TokenBucket(10, 100, clock=clock)
@@ -82,9 +104,10 @@ def test_bucket_refuses_a_rate_that_is_none(qps: float) -> None:
         TokenBucket(qps, 1)
 
 
-def test_bucket_refuses_to_hold_no_token() -> None:
+@pytest.mark.parametrize("burst", [0, -1, math.nan])
+def test_bucket_refuses_to_hold_no_token(burst: int) -> None:
     with pytest.raises(ValueError, match="burst must be at least 1"):
-        TokenBucket(1, 0)
+        TokenBucket(1, burst)
 
 
 @given(

@@ -2,11 +2,13 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
+from collections.abc import Callable, Hashable
 
 import pytest
 
 from listwatch.clock import FakeClock
 from listwatch.errors import QueueClosedError
+from listwatch.workqueue.priority_queue import PriorityQueue
 from listwatch.workqueue.rate_limiters import (
     ItemExponentialFailureRateLimiter,
     ItemFastSlowRateLimiter,
@@ -168,6 +170,61 @@ async def test_an_item_stolen_from_a_woken_worker_lets_it_wait_on(
     assert not getting.done()
     queue.add("b")
     assert await getting == "b"
+
+
+class _SlowMachineClock(FakeClock):
+    """A clock on a machine where 10 ms pass between any two looks at it."""
+
+    def now(self) -> float:
+        self._now += 0.01
+        return self._now
+
+
+async def test_a_get_cancelled_while_it_lets_others_run_passes_its_item_to_the_next_worker() -> (
+    None
+):
+    clock = _SlowMachineClock()
+    queue: WorkQueue[str] = WorkQueue(clock=clock)
+    first, second = (asyncio.ensure_future(queue.get()) for _ in range(2))
+    await clock.settle()
+    queue.add("a")  # wakes the first
+    await asyncio.sleep(0)  # which lets others run before it takes the item
+    first.cancel()
+    await clock.settle()
+    assert (first.cancelled(), second.done()) == (True, True)
+    assert await second == "a"
+
+
+class _Mutable:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Mutable) and self.number == other.number
+
+    def __repr__(self) -> str:
+        return f"Mutable {self.number}"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [WorkQueue[_Mutable], lambda clock: WorkQueue(clock=clock, group=str), PriorityQueue[_Mutable]],
+)
+async def test_a_key_that_was_changed_while_queued_is_named_and_costs_no_other(
+    clock: FakeClock, make: Callable[..., WorkQueue[_Mutable]]
+) -> None:
+    queue = make(clock=clock)
+    changed, good = _Mutable(1), _Mutable(2)
+    queue.add(changed)
+    queue.add(good)
+    changed.number = 3
+    with pytest.raises(RuntimeError, match="Mutable 3 was changed while it was queued"):
+        await queue.get()
+    assert await queue.get() is good
+    assert len(queue) == 0
 
 
 async def test_done_twice_is_an_error_and_queues_nothing(queue: WorkQueue[str]) -> None:
@@ -370,11 +427,36 @@ async def test_a_time_that_is_over_is_now(queue: WorkQueue[str], seconds: float)
     assert await take_all(queue) == ["a"]
 
 
-@pytest.mark.parametrize("seconds", [math.inf, math.nan])
-async def test_a_time_that_never_comes_is_refused(queue: WorkQueue[str], seconds: float) -> None:
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, 10**400, None, "5"])
+async def test_a_time_that_never_comes_is_refused(
+    queue: WorkQueue[str], clock: FakeClock, seconds: float
+) -> None:
     with pytest.raises(ValueError, match=r"'a' can't wait .* seconds: give a finite number"):
         queue.add_after("a", seconds)
+
+    class Nonsense(ItemFastSlowRateLimiter[str]):
+        def when(self, item: str, /) -> float:
+            del item
+            return seconds
+
+    limited: WorkQueue[str] = WorkQueue(clock=clock, rate_limiter=Nonsense(1, 1, 1))
+    with pytest.raises(ValueError, match=r"'a' can't wait .* seconds: give a finite number"):
+        limited.add_rate_limited("a")
+    for state in (queue.statistics(), limited.statistics()):
+        assert (state.depth, state.waiting, state.retries) == (0, 0, 0)
+
+
+def test_without_an_event_loop_nothing_can_wait_and_nothing_stays() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        queue.add_after("a", 60)
     assert queue.statistics().waiting == 0
+
+    async def main() -> str:
+        queue.add_after("b", 1e-9)
+        return await queue.get()
+
+    assert asyncio.run(main()) == "b"
 
 
 async def test_a_huge_time_waits(queue: WorkQueue[str], clock: FakeClock) -> None:
@@ -521,7 +603,7 @@ async def test_a_fair_queue_takes_one_item_of_each_group_in_turn(clock: FakeCloc
 
 async def test_a_crowded_group_does_not_hold_up_another(clock: FakeClock) -> None:
     queue: WorkQueue[str] = WorkQueue(clock=clock, group=lambda key: key.split("/")[0])
-    for number in range(10_000):
+    for number in range(100_000):
         queue.add(f"crowded/{number}")
     queue.add("quiet/1")
     assert [await queue.get() for _ in range(2)] == ["crowded/0", "quiet/1"]
@@ -552,6 +634,23 @@ async def test_a_group_function_that_raises_is_seen_at_once_and_adds_nothing(
     queue.add("good")
     state = queue.statistics()
     assert (state.depth, state.waiting, state.adds) == (1, 0, 1)
+
+
+async def test_a_group_that_is_not_hashable_is_refused_wherever_an_item_is_added(
+    clock: FakeClock,
+) -> None:
+    groups: dict[str, object] = {"a": "fine"}
+    group: Callable[[str], Hashable] = groups.__getitem__
+    queue: WorkQueue[str] = WorkQueue(clock=clock, group=group)
+    queue.add("a")
+    item = await queue.get()
+    groups["a"] = ["not", "hashable"]
+    for add in (queue.add, lambda item: queue.add_after(item, 1)):
+        with pytest.raises(TypeError, match="unhashable type: 'list'"):
+            add("a")
+    queue.done(item)
+    state = queue.statistics()
+    assert (state.depth, state.waiting, state.processing) == (0, 0, 0)
 
 
 async def test_an_item_added_while_processed_keeps_to_its_group(clock: FakeClock) -> None:

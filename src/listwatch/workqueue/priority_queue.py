@@ -93,22 +93,24 @@ class PriorityQueue(WorkQueue[K]):
         Args:
             item: the key.
             priority: higher comes first.
-            after: seconds until it is due; None or 0 is now.
-            rate_limited: ask the rate limiter when it is due; with `after`, the earlier counts.
+            after: seconds until it is due; None, 0 or less is now.
+            rate_limited: ask the rate limiter when it is due; with an `after` other than 0, the
+                earlier counts.
 
         Raises:
-            TypeError: the item is not hashable.
+            TypeError: the item is not hashable, or the priority no integer.
             ValueError: a waiting time is infinite or not a number.
         """
         if self._shutting_down:
             return
         check_hashable(item)
+        if not isinstance(priority, int):
+            raise TypeError(f"the priority of {item!r} must be an int, not {priority!r}")
         if rate_limited:
             limited = self._rate_limiter.when(item)
             after = min(after, limited) if after else limited
         if after is not None:
             check_delay(item, after)
-            self._retries += 1
         known = self._priority.get(item)
         if known is None or priority > known:
             self._priority[item] = priority
@@ -120,6 +122,8 @@ class PriorityQueue(WorkQueue[K]):
         else:
             self._cancel_wait(item)
             self._make_ready(item)
+        if after is not None:
+            self._retries += 1
 
     def priority_of(self, item: K) -> int:
         """Return the priority with which a worker took this item; for adding it again with it.
@@ -221,8 +225,11 @@ class _PriorityOrder(Generic[K]):
     def popleft(self) -> K:
         entry = self._over_age() or self._highest()
         entry.taken = True
-        del self._entries[entry.item]
         self._count(entry.priority, -1)
+        if self._entries.pop(entry.item, None) is None:  # the item was changed: its taker says so
+            self._entries = {
+                ready.item: ready for ready in self._entries.values() if not ready.taken
+            }
         return entry.item
 
     def _place(self, entry: _Entry[K]) -> None:

@@ -45,7 +45,7 @@ class TokenBucket:
     def __init__(self, qps: float, burst: int, *, clock: Clock | None = None) -> None:
         if not (qps > 0 and math.isfinite(qps)):
             raise ValueError(f"qps must be a finite number above 0, not {qps!r}")
-        if burst < 1:
+        if not burst >= 1:
             raise ValueError(f"burst must be at least 1, or no token would ever come, not {burst}")
         self._qps = qps
         self._burst = burst
@@ -73,15 +73,21 @@ class TokenBucket:
         return True
 
     async def accept(self) -> None:
-        """Take a token, waiting for it in turn; a cancelled wait gives its token back."""
+        """Take a token, waiting for it in turn.
+
+        A cancelled wait gives its token back, unless others wait for later ones.
+        """
         wait = self.reserve()
         if wait <= 0:
             return
+        reserved = self._full_at, self._taken
         try:
             await self._clock.sleep(wait)
         except BaseException:
-            # Those who reserved later keep their times; the next to come has the profit.
-            self._taken = max(0, self._taken - 1)
+            # Those who reserved later keep their times, so only the last token can come back: a
+            # full bucket would have lost an earlier one by then.
+            if (self._full_at, self._taken) == reserved:
+                self._taken -= 1
             raise
 
     def _refill(self, now: float) -> None:

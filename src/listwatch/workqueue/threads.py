@@ -76,13 +76,18 @@ class BlockingWorkQueue(Generic[K]):
         """Tell the rate limiter that the item has succeeded or was given up."""
         self._ask(self._queue.forget, item)
 
+    def num_requeues(self, item: K) -> int:
+        """Return the item's failures since it was last forgotten, by the rate limiter's count."""
+        return self._queue.num_requeues(item)
+
     def get(self, timeout: float | None = None) -> K:
         """Take the next item, waiting for one if need be. Call `done` with it, whatever happens.
 
         An exception in this thread meanwhile, such as KeyboardInterrupt, takes nothing.
 
         Args:
-            timeout: seconds; None is no limit.
+            timeout: seconds, counted by the event loop, while which is blocked none is over; None
+                is no limit.
 
         Raises:
             QueueClosedError: the queue is shutting down and nothing is left, or the loop is gone.

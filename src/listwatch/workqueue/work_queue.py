@@ -9,6 +9,7 @@ import asyncio
 import heapq
 import itertools
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Hashable
 from types import TracebackType
@@ -90,6 +91,8 @@ class WorkQueue(Generic[K]):
     An item that is added again while it waits for a worker is there once, in its first place; one
     that is added while a worker has it comes again when that worker is done. So two workers never
     have the same item, and no change is missed.
+
+    An item is anything hashable that stays as it is: a key, not the object itself.
 
     Belongs to one event loop: all methods are for that loop's thread and never block it
     (`listwatch.workqueue.threads` is for other threads), except `len`, `statistics` and
@@ -185,11 +188,11 @@ class WorkQueue(Generic[K]):
         if self._shutting_down:
             return
         check_delay(item, seconds)
-        self._retries += 1
         if seconds <= 0:
             self.add(item)
         else:
             self._wait(item, seconds)
+        self._retries += 1
 
     def add_rate_limited(self, item: K) -> None:
         """Make the item due for work when the rate limiter says so; a failed item's way back.
@@ -227,7 +230,11 @@ class WorkQueue(Generic[K]):
                 if now - self._yielded_at < _YIELD_AFTER:
                     return self._take(now)
                 self._yielded_at = now
-                await asyncio.sleep(0)
+                try:
+                    await asyncio.sleep(0)
+                except BaseException:
+                    self._pass_on()
+                    raise
                 if self._ready:
                     return self._take(now)
             if self._shutting_down and not self._waiting:  # a drain keeps those that wait
@@ -318,8 +325,7 @@ class WorkQueue(Generic[K]):
         self._shutting_down = True
         if drop_waiting:
             self._drop_waiting()
-        if not self._waiting:
-            self._wake_all()
+        self._release_workers()
         if self._is_idle():
             self._finish_drain()  # dropping the waiting items may have ended an earlier call's
             return True
@@ -366,7 +372,13 @@ class WorkQueue(Generic[K]):
 
     def _take(self, now: float) -> K:
         item = self._pop()
-        self._queue_duration.observe(now - self._dirty.pop(item))
+        try:
+            due_since = self._dirty.pop(item)
+        except KeyError:
+            raise RuntimeError(
+                f"{item!r} was changed while it was queued: queue a key that stays as it is"
+            ) from None
+        self._queue_duration.observe(now - due_since)
         self._processing[item] = now
         return item
 
@@ -378,10 +390,15 @@ class WorkQueue(Generic[K]):
         except BaseException:
             if getter in self._getters:
                 self._getters.remove(getter)
-            elif self._ready:  # it was woken for an item that it now leaves to another
-                self._wake_one()
+            else:
+                self._pass_on()
             raise
         self._yielded_at = self._now()
+
+    def _pass_on(self) -> None:
+        """Leave the item that this worker was woken for to another one."""
+        if self._ready:
+            self._wake_one()
 
     def _wake_one(self) -> None:
         while self._getters:
@@ -402,7 +419,7 @@ class WorkQueue(Generic[K]):
         if item not in self._processing:
             self._push(item)
         elif self._group is not None:
-            self._group(item)  # what it may raise is raised here, not in another's `done`
+            hash(self._group(item))  # what this may raise is raised here, not in another's `done`
         self._dirty[item] = self._now()
         self._adds += 1
         if self._getters and self._ready:
@@ -417,19 +434,20 @@ class WorkQueue(Generic[K]):
         if known is not None and known[0] <= due:
             return
         if self._group is not None:
-            self._group(item)  # what it may raise is raised here, where the caller sees it
+            hash(self._group(item))  # what this may raise is raised here, where the caller sees it
+        if due < self._timer_due:
+            self._set_timer(due)  # first of all, since without a running event loop it raises
         entry = self._waiting[item] = (due, next(self._sequence), item)
         heapq.heappush(self._heap, entry)
         if len(self._heap) > 2 * len(self._waiting) + 64:
             self._drop_stale_entries()
-        if due < self._timer_due:
-            self._set_timer(due)
 
     def _cancel_wait(self, item: K) -> None:
-        if self._waiting.pop(item, None) is not None and (
-            len(self._heap) > 2 * len(self._waiting) + 64
-        ):
+        if self._waiting.pop(item, None) is None:
+            return
+        if len(self._heap) > 2 * len(self._waiting) + 64:
             self._drop_stale_entries()
+        self._release_workers()
 
     def _drop_stale_entries(self) -> None:
         waiting = self._waiting
@@ -445,9 +463,10 @@ class WorkQueue(Generic[K]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._timer_due = due
+        self._timer_due = math.inf
         if due < math.inf:
             self._timer = self._clock.call_later(due - self._now(), self._on_timer)
+            self._timer_due = due
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -463,10 +482,14 @@ class WorkQueue(Generic[K]):
                     self._make_ready(item)
         finally:
             self._set_timer(heap[0][0] if heap else math.inf)
-        if self._shutting_down and not waiting:
-            self._wake_all()  # more workers may wait than there were items to come
+            self._release_workers()
 
     # Draining
+
+    def _release_workers(self) -> None:
+        """End the wait of all workers in a drain in which no waiting item is left."""
+        if self._shutting_down and not self._waiting:
+            self._wake_all()  # there may be more of them than there are items to come
 
     def _is_idle(self) -> bool:
         return not (self._ready or self._processing or self._waiting)
@@ -520,10 +543,10 @@ def _resolve(future: asyncio.Future[bool], value: bool) -> None:  # noqa: FBT001
         future.set_result(value)
 
 
-def check_delay(item: object, seconds: float) -> None:
+def check_delay(item: object, seconds: object) -> None:
     """Raise a ValueError if this is no time to wait."""
-    if not seconds < math.inf:
-        raise ValueError(f"{item!r} can't wait {seconds} seconds: give a finite number")
+    if not (isinstance(seconds, int | float) and seconds <= sys.float_info.max):
+        raise ValueError(f"{item!r} can't wait {seconds!r} seconds: give a finite number")
 
 
 def check_hashable(item: object) -> None:
