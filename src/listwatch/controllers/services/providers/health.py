@@ -1,0 +1,67 @@
+"""Asks backends whether they are well."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from listwatch.clock import Clock
+from listwatch.controllers.services.providers.balancing import Backend
+
+#: Seconds that a backend has to answer.
+CHECK_SECONDS: Final = 2.0
+#: Where kube-proxy tells its health.
+KUBE_PROXY_PORT: Final = 10256
+_ANSWER_LIMIT: Final = 1024
+
+
+async def accepts_connections(backend: Backend, clock: Clock) -> bool:
+    """Tell whether a backend takes a TCP connection in time; it is closed at once."""
+    return await _ask(backend, clock, b"") is not None
+
+
+async def serves_healthz(host: str, port: int, clock: Clock) -> bool:
+    """Tell whether a node's health port answers 200 in time."""
+    question = f"GET /healthz HTTP/1.0\r\nHost: {host}\r\n\r\n".encode()
+    answer = await _ask(Backend(host, port), clock, question)
+    return answer is not None and answer.split(b" ")[1:2] == [b"200"]
+
+
+async def _ask(backend: Backend, clock: Clock, question: bytes) -> bytes | None:
+    try:
+        async with clock.timeout(CHECK_SECONDS):
+            reader, writer = await asyncio.open_connection(backend.host, backend.port)
+            try:
+                if not question:
+                    return b""
+                writer.write(question)
+                return await reader.read(_ANSWER_LIMIT)
+            finally:
+                # Nothing more is expected: no waiting for the other side's end.
+                writer.transport.abort()
+    except (OSError, TimeoutError):
+        return None
+
+
+async def failing(backends: Iterable[Backend], health_port: int, clock: Clock) -> set[Backend]:
+    """Return those that are not well, all asked at once.
+
+    Args:
+        backends: whom to ask.
+        health_port: 0 asks the backends themselves; another asks the port of that number on their
+            hosts for /healthz.
+        clock: the time.
+    """
+    failed: set[Backend] = set()
+
+    async def check(backend: Backend) -> None:
+        if health_port:
+            well = await serves_healthz(backend.host, health_port, clock)
+        else:
+            well = await accepts_connections(backend, clock)
+        if not well:
+            failed.add(backend)
+
+    async with asyncio.TaskGroup() as group:
+        for backend in backends:
+            group.create_task(check(backend))
+    return failed

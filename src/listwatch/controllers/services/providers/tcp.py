@@ -1,0 +1,277 @@
+"""Forwards TCP connections from one listening port to backends."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Final, cast
+
+from listwatch.clock import Clock, Timer
+from listwatch.controllers.services.providers.balancing import Backend, Balancer
+from listwatch.controllers.services.providers.listening import ListenerStatistics, Rules, bind
+from listwatch.controllers.services.providers.proxy_protocol import header
+
+_logger = logging.getLogger(__name__)
+
+#: Seconds that a backend has to take a connection.
+CONNECT_SECONDS: Final = 5.0
+
+#: Runs a coroutine in a task that its owner ends.
+Spawn = Callable[[Coroutine[object, object, None]], "asyncio.Task[None]"]
+
+
+class _End(asyncio.Protocol):
+    """One of the two ends of a connection: hands on what it receives."""
+
+    def __init__(self, connection: "_Connection", *, is_client: bool) -> None:
+        self._connection = connection
+        self._is_client = is_client
+        self._transport: asyncio.Transport | None = None
+        self.peer: _End | None = None
+        self._early: list[bytes] = []
+        self.has_ended = False
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        assert self._transport is not None  # noqa: S101 - set before anything else is called
+        return self._transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self._is_client:
+            self._connection.begin()
+
+    def data_received(self, data: bytes) -> None:
+        self._connection.count(len(data), is_client=self._is_client)
+        if self.peer is None:
+            self._early.append(data)
+        else:
+            self.peer.transport.write(data)
+
+    def join(self, peer: "_End", first: bytes = b"") -> None:
+        """Hand everything on to a peer from now on, and before it what has come until now."""
+        self.peer = peer
+        if first or self._early:
+            peer.transport.write(b"".join((first, *self._early)))
+        self._early.clear()
+        if self.has_ended:
+            peer.transport.write_eof()
+
+    def pause_writing(self) -> None:
+        if self.peer is not None:
+            self.peer.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.peer is not None:
+            self.peer.transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        self.has_ended = True
+        if self.peer is not None:
+            if self.peer.has_ended:
+                self._connection.close()
+            else:
+                self.peer.transport.write_eof()
+        return True  # the other direction goes on
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.lost(exc)
+
+
+class _Connection:
+    """A client's connection and, once there is one, the backend's."""
+
+    def __init__(self, listener: "TCPListener") -> None:
+        self._listener = listener
+        self.client = _End(self, is_client=True)
+        self._server: _End | None = None
+        self.backend: Backend | None = None
+        self._connecting: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """The client is there: find it a backend."""
+        transport = self.client.transport
+        source = cast("tuple[str, int]", transport.get_extra_info("peername")[:2])
+        if not self._listener.rules.allow(source[0]):
+            self._listener.refused += 1
+            transport.abort()
+            return
+        transport.pause_reading()
+        self._listener.accepted += 1
+        self._listener.connections.add(self)
+        self._connecting = self._listener.spawn(self._connect(source))
+
+    async def _connect(self, source: tuple[str, int]) -> None:
+        try:
+            await self._find_backend(source)
+        except Exception:
+            # Whatever it is, it is this connection's alone.
+            _logger.exception("connection from %s:%d failed", *source)
+            self.abort()
+
+    async def _find_backend(self, source: tuple[str, int]) -> None:
+        listener = self._listener
+        tried: set[Backend] = set()
+        while (backend := listener.balancer.choose(source[0], tried)) is not None:
+            # Set before the first wait, so that it is drained too.
+            self.backend = backend
+            try:
+                server = await self._open(backend)
+            except (OSError, TimeoutError) as error:
+                tried.add(backend)
+                if listener.balancer.report(backend, well=False):
+                    _logger.warning("backend %s:%d does not answer: %s", *backend, error)
+                continue
+            if self.client.transport.is_closing():
+                server.transport.abort()
+                return
+            self._server = server
+            destination = (listener.address, listener.port)
+            first = header(listener.rules.proxy_protocol, source, destination)
+            server.join(self.client)
+            self.client.join(server, first)
+            if not self.client.has_ended:
+                self.client.transport.resume_reading()
+            return
+        listener.failed += 1
+        self.abort()
+
+    async def _open(self, backend: Backend) -> _End:
+        loop = asyncio.get_running_loop()
+        async with self._listener.clock.timeout(CONNECT_SECONDS):
+            _, server = await loop.create_connection(
+                lambda: _End(self, is_client=False), backend.host, backend.port
+            )
+        return server
+
+    def count(self, size: int, *, is_client: bool) -> None:
+        if is_client:
+            self._listener.bytes_in += size
+        else:
+            self._listener.bytes_out += size
+
+    def close(self) -> None:
+        """End both sides once what was received is sent."""
+        for end in (self.client, self._server):
+            if end is not None:
+                end.transport.close()
+
+    def abort(self) -> None:
+        """End both sides at once."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        for end in (self.client, self._server):
+            if end is not None:
+                end.transport.abort()
+        self._listener.connections.discard(self)
+
+    def lost(self, error: Exception | None) -> None:
+        """One side has ended: end the other, with a reset if that ended so."""
+        if self._connecting is not None and self._server is None:
+            self._connecting.cancel()
+        if error is not None:
+            self.abort()
+            return
+        self.close()
+        self._listener.connections.discard(self)
+
+
+class TCPListener:
+    """Listens on one address and port and forwards each connection to a backend.
+
+    Half-closed connections stay so; what one side sends faster than the other reads is held back.
+    When a backend does not take a connection, the next one is tried, until all were.
+
+    Args:
+        address: where to listen.
+        port: where to listen.
+        balancer: tells the backends.
+        rules: who may connect, and how the backend learns of it.
+        spawn: runs the connecting.
+        clock: the time.
+        drain_seconds: how long connections go on whose backend was removed.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        balancer: Balancer,
+        rules: Rules,
+        *,
+        spawn: Spawn,
+        clock: Clock,
+        drain_seconds: float,
+    ) -> None:
+        self.address = address
+        self.port = port
+        self.balancer = balancer
+        self.rules = rules
+        self.spawn = spawn
+        self.clock = clock
+        self._drain_seconds = drain_seconds
+        self._server: asyncio.Server | None = None
+        self._timers: set[Timer] = set()
+        self.connections: set[_Connection] = set()
+        self.accepted = self.refused = self.failed = self.bytes_in = self.bytes_out = 0
+
+    async def open(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            ProviderError: the address can't be had.
+        """
+        sock = bind(socket.SOCK_STREAM, self.address, self.port)
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: _Connection(self).client, sock=sock, start_serving=False
+            )
+            await self._server.start_serving()
+        except BaseException:
+            self.close(drain=False)
+            sock.close()
+            raise
+
+    def set_backends(self, backends: Iterable[Backend]) -> None:
+        """Send new connections to these; others end within the drain time."""
+        gone = self.balancer.set_backends(backends)
+        leaving = [c for c in self.connections if c.backend in gone]
+        if leaving:
+            self._end_later(leaving)
+
+    def _end_later(self, leaving: Iterable[_Connection]) -> None:
+        def end() -> None:
+            self._timers.discard(timer)
+            for connection in leaving:
+                # A backend that came back in the meantime keeps its connections.
+                if self._server is None or connection.backend not in self.balancer.backends:
+                    connection.abort()
+
+        timer = self.clock.call_later(self._drain_seconds, end)
+        self._timers.add(timer)
+
+    def close(self, *, drain: bool) -> None:
+        """Listen no more; let connections go on for the drain time, or end them at once."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        if drain and self._drain_seconds > 0:
+            if self.connections:
+                self._end_later(list(self.connections))
+            return
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        for connection in list(self.connections):
+            connection.abort()
+
+    def statistics(self) -> ListenerStatistics:
+        """Return the figures of this moment."""
+        return ListenerStatistics(
+            len(self.connections),
+            self.accepted,
+            self.refused,
+            self.failed,
+            self.bytes_in,
+            self.bytes_out,
+        )

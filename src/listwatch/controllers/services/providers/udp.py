@@ -1,0 +1,230 @@
+"""Forwards UDP datagrams from one listening port to backends, and their answers back."""
+
+import asyncio
+import logging
+import socket
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, cast
+
+from listwatch.clock import Clock, Timer
+from listwatch.controllers.services.providers.balancing import Backend, Balancer
+from listwatch.controllers.services.providers.listening import ListenerStatistics, Rules, bind
+
+_logger = logging.getLogger(__name__)
+
+#: Seconds after which a client that says nothing is forgotten.
+IDLE_SECONDS: Final = 60.0
+#: How many clients are served at once; the one that was silent longest makes room.
+FLOW_LIMIT: Final = 10_000
+_DATAGRAM: Final = 65_535
+# Datagrams taken in one go, so that a flood does not keep other tasks from running.
+_BURST: Final = 64
+
+
+class _Flow:
+    """One client and the socket by which a backend knows it."""
+
+    def __init__(self, listener: "UDPListener", client: tuple[str, int], backend: Backend) -> None:
+        self._listener = listener
+        self._client = client
+        self.backend = backend
+        self.used = listener.clock.now()
+        family = socket.AF_INET6 if ":" in backend.host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            self._socket.setblocking(False)
+            self._socket.connect((backend.host, backend.port))
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._socket, self._receive)
+        except OSError:
+            self._socket.close()
+            raise
+
+    def send(self, data: bytes) -> None:
+        """Send a datagram to the backend; one that it can't take is lost, as UDP has it."""
+        self.used = self._listener.clock.now()
+        try:
+            self._socket.send(data)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._fail(error)
+
+    def _receive(self) -> None:
+        for _ in range(_BURST):
+            try:
+                data = self._socket.recv(_DATAGRAM)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._fail(error)
+                return
+            self.used = self._listener.clock.now()
+            self._listener.answer(data, self._client)
+
+    def _fail(self, error: OSError) -> None:
+        # Nobody listens there: the client's next datagram goes to another backend.
+        listener = self._listener
+        if listener.balancer.report(self.backend, well=False):
+            _logger.warning("backend %s:%d does not answer: %s", *self.backend, error)
+        listener.forget(self._client)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+
+class UDPListener:
+    """Listens on one address and port; each client's datagrams go to one backend while it speaks.
+
+    Args:
+        address: where to listen.
+        port: where to listen.
+        balancer: tells the backends.
+        rules: who may send. There is no PROXY protocol for UDP here.
+        clock: the time.
+        drain_seconds: how long a client keeps a backend that was removed.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        balancer: Balancer,
+        rules: Rules,
+        *,
+        clock: Clock,
+        drain_seconds: float,
+    ) -> None:
+        self.address = address
+        self.port = port
+        self.balancer = balancer
+        self.rules = rules
+        self.clock = clock
+        self._drain_seconds = drain_seconds
+        self._socket: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sweeper: Timer | None = None
+        self._timers: set[Timer] = set()
+        # Ordered by last datagram from the client.
+        self._flows: OrderedDict[tuple[str, int], _Flow] = OrderedDict()
+        self._accepted = self._refused = self._failed = self._bytes_in = self._bytes_out = 0
+
+    async def open(self) -> None:
+        """Begin to listen; returns without waiting.
+
+        Raises:
+            ProviderError: the address can't be had.
+        """
+        self._socket = bind(socket.SOCK_DGRAM, self.address, self.port)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket, self._receive)
+        self._sweep()
+
+    def _receive(self) -> None:
+        for _ in range(_BURST):
+            if self._socket is None:
+                return
+            try:
+                data, source = self._socket.recvfrom(_DATAGRAM)
+            except BlockingIOError:
+                return
+            except OSError as error:  # an answer that could not be delivered is told here
+                _logger.debug("UDP %s port %d: %s", self.address, self.port, error)
+                return
+            self._forward(data, cast("tuple[str, int]", source[:2]))
+
+    def _forward(self, data: bytes, client: tuple[str, int]) -> None:
+        if not self.rules.allow(client[0]):
+            self._refused += 1
+            return
+        flow = self._flows.get(client)
+        if flow is None:
+            flow = self._begin(client)
+            if flow is None:
+                self._failed += 1
+                return
+        self._flows.move_to_end(client)
+        self._bytes_in += len(data)
+        flow.send(data)
+
+    def _begin(self, client: tuple[str, int]) -> _Flow | None:
+        backend = self.balancer.choose(client[0])
+        if backend is None:
+            return None
+        if len(self._flows) >= FLOW_LIMIT:
+            self.forget(next(iter(self._flows)))
+        try:
+            flow = _Flow(self, client, backend)
+        except OSError as error:
+            _logger.warning("backend %s:%d can't be reached: %s", *backend, error)
+            self.balancer.report(backend, well=False)
+            return None
+        self._accepted += 1
+        self._flows[client] = flow
+        return flow
+
+    def answer(self, data: bytes, client: tuple[str, int]) -> None:
+        """Send a backend's datagram to its client, from the address that the client wrote to."""
+        if self._socket is None:
+            return
+        self._bytes_out += len(data)
+        try:
+            self._socket.sendto(data, client)
+        except OSError as error:  # lost, as UDP has it
+            _logger.debug("UDP answer to %s:%d: %s", *client, error)
+
+    def forget(self, client: tuple[str, int]) -> None:
+        """End a client's flow; its next datagram begins another."""
+        if (flow := self._flows.pop(client, None)) is not None:
+            flow.close()
+
+    def _sweep(self) -> None:
+        now = self.clock.now()
+        for client, flow in list(self._flows.items()):
+            if now - flow.used >= IDLE_SECONDS:
+                self.forget(client)
+        self._sweeper = self.clock.call_later(IDLE_SECONDS / 4, self._sweep)
+
+    def set_backends(self, backends: Iterable[Backend]) -> None:
+        """Send new clients to these; others change within the drain time."""
+        gone = self.balancer.set_backends(backends)
+        leaving = {client for client, flow in self._flows.items() if flow.backend in gone}
+        if not leaving:
+            return
+
+        def end() -> None:
+            self._timers.discard(timer)
+            for client in leaving:
+                flow = self._flows.get(client)
+                if flow is not None and flow.backend not in self.balancer.backends:
+                    self.forget(client)
+
+        timer = self.clock.call_later(self._drain_seconds, end)
+        self._timers.add(timer)
+
+    def close(self, *, drain: bool) -> None:  # noqa: ARG002 - the protocol's: without the socket no answer could be sent
+        """Listen no more; answers that are still to come are lost."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for client in list(self._flows):
+            self.forget(client)
+        if self._socket is not None and self._loop is not None:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def statistics(self) -> ListenerStatistics:
+        """Return the figures of this moment."""
+        return ListenerStatistics(
+            len(self._flows),
+            self._accepted,
+            self._refused,
+            self._failed,
+            self._bytes_in,
+            self._bytes_out,
+        )
