@@ -26,14 +26,14 @@ def make_app(**options: Any) -> Manager:
 
     def sources(namespace: Object) -> Iterable[str]:
         del namespace  # every one needs all
-        return [obj.key for obj in sync.cache("configmaps").list() if EVERYWHERE in obj.labels]
+        return [obj.key for obj in sync.lister("configmaps").list() if EVERYWHERE in obj.labels]
 
     sync.for_("configmaps", predicates=[has(lambda obj: EVERYWHERE in obj.labels)])
     sync.watches("namespaces", sources)
     sync.watches("configmaps", source_of, predicates=[has(lambda obj: SOURCE in obj.labels)])
 
     def copies(key: str) -> list[Object]:
-        return [obj for obj in sync.cache("configmaps").list() if key in source_of(obj)]
+        return [obj for obj in sync.lister("configmaps").list() if key in source_of(obj)]
 
     async def delete_copies(key: str) -> None:
         for copy in copies(key):
@@ -49,7 +49,7 @@ def make_app(**options: Any) -> Manager:
         kept = await finalize(app.client, source, FINALIZER, lambda: delete_copies(key))
         if kept is None:
             return
-        for namespace in sync.cache("namespaces").list():
+        for namespace in sync.lister("namespaces").list():
             leaving = namespace.meta.deletion_timestamp is not None
             if namespace.name != source.namespace and not leaving:
                 await apply(app.client, copy_of(source, namespace.name), field_manager=NAME)

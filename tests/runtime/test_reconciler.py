@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from listwatch.cache.handlers import Added, Deleted, Updated
+from listwatch.cache.shared_informer import NotSyncedError
 from listwatch.client.discovery import Resource
 from listwatch.clock import FakeClock
 from listwatch.errors import DisconnectedError, ListWatchError
 from listwatch.objects import DeletedFinalStateUnknown, Object
 from listwatch.runtime import predicates
-from listwatch.runtime.caches import Caches, NotSyncedError
+from listwatch.runtime.caches import Caches
 from listwatch.runtime.reconciler import (
     NotStartedError,
     Reconciler,
@@ -50,8 +51,9 @@ class World:
         *,
         label_selector: str = "",
         field_selector: str = "",
+        metadata_only: bool = False,
     ) -> Any:
-        del namespace, label_selector, field_selector
+        del namespace, label_selector, field_selector, metadata_only
         return self.source(resource)
 
     async def find(self, word: str) -> Resource:
@@ -456,8 +458,8 @@ async def test_keys_of_other_shards_are_left_alone() -> None:
         (lambda r: r.every(0), "too often"),
         (lambda r: r.get("x"), "is for no resource"),
         (lambda r: (r(print), r(print)), "has a function already"),
-        (lambda r: r.for_("a").cache("b"), "has caches of a; which is 'b'"),
-        (lambda r: r.for_("a").cache(), "there once the manager has started"),
+        (lambda r: r.for_("a").lister("b"), "has caches of a; which is 'b'"),
+        (lambda r: r.for_("a").lister(), "there once the manager has started"),
     ],
 )
 def test_mistakes_in_putting_it_together_are_told(
@@ -472,6 +474,24 @@ def test_mistakes_in_putting_it_together_are_told(
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"need|must"):
         Reconciler(**({"name": "x"} | options), caches=Caches(FakeClock()), clock=FakeClock())
+
+
+async def test_a_reconcile_can_wait_until_its_cache_has_what_was_written() -> None:
+    world = World()
+    reconciler = world.reconciler.for_("widget").reads("secret")
+    seen: list[int] = []
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        written = world.source("secret").add(widget(key[3:]))
+        await reconciler.catch_up(written.resource_version, "secret")
+        seen.append(len(reconciler.lister("secret").list()))
+
+    async with world.running():
+        for name in "abc":
+            world.source("widget").add(widget(name))
+        await world.clock.advance(1)
+    assert seen == [1, 2, 3]
 
 
 async def test_two_reconcilers_share_one_cache_and_its_requests() -> None:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 
+from listwatch.cache.factory import InformerFactory
 from listwatch.cache.failures import OnError
 from listwatch.client.client import Client
 from listwatch.client.config import Config
@@ -238,6 +239,11 @@ class Manager:
     def health_url(self) -> str:
         """Where health and metrics are served."""
         return _there(self._server, "health endpoint").url
+
+    @property
+    def informers(self) -> InformerFactory:
+        """Makes and runs informers beside those of the reconcilers."""
+        return self._caches.factory
 
     @property
     def caches(self) -> Sequence[Cache]:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from listwatch.cache.store import Indexer
+from listwatch.cache.factory import Selection
+from listwatch.cache.lister import Lister
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError, QueueClosedError
 from listwatch.objects import Object
-from listwatch.runtime.caches import Cache, Caches, Selection
+from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.sources import KeySource, MapFunc, owner_keys
 from listwatch.runtime.token_buckets import TokenBuckets
@@ -110,7 +111,7 @@ class Reconciler:
     """Calls a function with the key of every object that may need work.
 
     The function is told a key, "namespace/name" or "name", and nothing else: it reads the present
-    state from `get` and `cache`, and writes what is missing by the manager's client. It is called
+    state from `get` and `lister`, and writes what is missing by the manager's client. It is called
     again when it raised (each time later), when it asked for that, and when anything changes that
     its sources tell of; never twice at the same time for one key. So it must do what is left to
     do, whatever was done before.
@@ -361,24 +362,45 @@ class Reconciler:
             raise ValueError(f"reconciler {self.name} is for no resource: call for_")
         return self._primary.indexer.get_by_key(key)
 
-    def cache(self, resource: str = "") -> Indexer:
-        """Return the cached objects of a resource that it is for, owns, watches or reads.
+    def lister(self, resource: str = "") -> Lister:
+        """Return what reads the cached objects of a resource.
 
         Args:
-            resource: as it was named there; empty for the one that it is for.
+            resource: one that it is for, owns, watches or reads, as it was named there; empty for
+                the one that it is for.
 
         Raises:
             ValueError: it has no such cache, or several.
         """
+        return self._cache(resource).informer.lister
+
+    async def catch_up(
+        self, resource_version: str, resource: str = "", *, seconds: float = 10.0
+    ) -> None:
+        """Return when the cache has everything up to a version: read your own writes.
+
+        Args:
+            resource_version: what a write returned.
+            resource: as for `lister`.
+            seconds: how long to wait at most.
+
+        Raises:
+            TimeoutError: it took longer; the cache is far behind.
+            ValueError: as for `lister`.
+        """
+        informer = self._cache(resource).informer
+        await informer.wait_for_resource_version(resource_version, seconds=seconds)
+
+    def _cache(self, resource: str) -> Cache:
         if not resource and self._primary is not None:
-            return self._primary.indexer
+            return self._primary
         found = [cache for where, cache in self._used.items() if where.resource == resource]
         if len(found) != 1:
             known = ", ".join(map(str, self._used))
             raise ValueError(
                 f"reconciler {self.name} has caches of {known}; which is {resource!r}?"
             )
-        return found[0].indexer
+        return found[0]
 
     @property
     def caches(self) -> Sequence[Cache]:
@@ -421,7 +443,7 @@ class Reconciler:
                 namespaced=owner.namespaced,
                 controllers_only=controllers_only,
             )
-            cache.add_handler(KeySource(self._put, map_func, predicates))
+            cache.add_handler(KeySource(self._put, map_func, predicates), self.name)
 
     async def run(self) -> None:
         """Wait for the caches, then reconcile until `stop` or a cancellation.
@@ -492,14 +514,14 @@ class Reconciler:
         fields: type[msgspec.Struct] | None,
     ) -> Cache:
         cache = self._use(selection, fields)
-        cache.add_handler(KeySource(self._put, map_func, predicates))
+        cache.add_handler(KeySource(self._put, map_func, predicates), self.name)
         return cache
 
     def _put(self, key: str, priority: int) -> None:
         self.queue.add(key, priority=priority)
 
     def _all_keys(self) -> Iterable[str]:
-        return self.cache().list_keys()
+        return self._cache("").indexer.list_keys()
 
     async def _tick(self, seconds: float, keys: Callable[[], Iterable[str]]) -> None:
         while True:
