@@ -66,6 +66,16 @@ class Executor:
         self._timeout = timeout
         self._reaper = _Reaper() if os.getpid() == 1 else None
 
+    @property
+    def is_init(self) -> bool:
+        """Whether this process is PID 1, to which orphans come."""
+        return self._reaper is not None
+
+    def reap(self) -> None:
+        """Reap the orphans that have ended, where this process is PID 1; for SIGCHLD."""
+        if self._reaper is not None:
+            self._reaper.reap()
+
     async def run(
         self,
         argv: Sequence[str],

@@ -144,6 +144,9 @@ async def observe(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, observer.stop)
             stack.callback(loop.remove_signal_handler, number)
+        if executor.is_init:
+            loop.add_signal_handler(signal.SIGCHLD, executor.reap)
+            stack.callback(loop.remove_signal_handler, signal.SIGCHLD)
         if options.listen_address:
             url = await stack.enter_async_context(
                 serve(options.listen_address, metrics, ready=lambda: observer.synced, page=page)
