@@ -127,3 +127,12 @@ def test_the_exit_codes_in_the_documentation_are_those_of_the_help() -> None:
     text = (ROOT / "docs/observe.md").read_text(encoding="utf-8").replace("`", "")
     told = codes(command._EXIT_CODES, r"^  (\d+) +(.*)$")
     assert codes(text, r"^\| (\d+) \| (.*) \|$") == told
+
+
+def test_the_architecture_names_every_room_and_every_module_of_observe() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    source = ROOT / "src/listwatch"
+    rooms = [path.parent.name for path in source.glob("*/__init__.py")]
+    assert [room for room in rooms if f"`{room}/`" not in text] == []
+    modules = [path.name for path in (source / "observe").glob("*.py") if path.stem != "__init__"]
+    assert [name for name in modules if f"`{name}`" not in text] == []

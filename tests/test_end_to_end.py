@@ -116,7 +116,7 @@ def test_a_refused_token_is_one_line(tmp_path: Path) -> None:
     assert "wrong-token" not in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_cleanly(kubeconfig: Path, number: signal.Signals) -> None:
     with running("observe", "namespaces", KUBECONFIG=str(kubeconfig)) as observe:
         observe.until(lambda: any(line.endswith("Sync ended") for line in observe.out))

@@ -141,7 +141,9 @@ async def observe(
         )
         metrics.watch(observer.dispatcher.statistics)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup, or a shell's background job, wants it so
             loop.add_signal_handler(number, observer.stop)
             stack.callback(loop.remove_signal_handler, number)
         if executor.is_init:
