@@ -1,4 +1,7 @@
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -23,9 +26,11 @@ from cache.queue_story import (
 )
 from listwatch.cache.deltas import Deltas, DeltaType, Item, Queue, RequeueError
 from listwatch.cache.event_queue import COMPRESSION, EventQueue
+from listwatch.cache.reflector import Reflector
 from listwatch.clock import FakeClock
-from listwatch.errors import QueueClosedError
+from listwatch.errors import ExpiredError, QueueClosedError
 from listwatch.objects import DeletedFinalStateUnknown, KeyFunctionError, Object
+from listwatch.testing.fake_controller_source import END, FakeControllerSource, pod
 from listwatch.workqueue.rate_limiters import TokenBucket
 from listwatch.workqueue.retry_controller import QueueRetryManager, RetryController, retry_always
 
@@ -363,6 +368,116 @@ async def test_a_retry_controller_works_on_it_by_its_key_of() -> None:
     await RetryController(queue, handle, manager).run()
     assert told == [(S, "1"), (S, "1")]
     assert queue.known_objects.get_by_key("a") == make("a", 1)
+
+
+# --- Behind a reflector --------------------------------------------------------------------------
+
+
+class Consumer:
+    """A reflector that feeds an event queue from a server, and who consumes its events."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.source = FakeControllerSource(clock=clock)
+        self.queue = EventQueue(clock=clock)
+        self.reflector = Reflector(
+            self.source, self.queue, clock=clock, rng=Random(1), on_error=lambda _: None
+        )
+        self.told: list[tuple[DeltaType, str, str]] = []
+        self.has: dict[str, Object] = {}
+
+    def process(self, deltas: Deltas) -> None:
+        (event,) = deltas
+        assert isinstance(event.object, Object)
+        self.told.append((event.type, deltas.key, event.object.uid))
+        if event.type is D:
+            del self.has[deltas.key]  # it was known: no deletion is told in vain
+        else:
+            self.has[deltas.key] = event.object
+
+    async def consume(self) -> None:
+        while True:
+            await self.queue.pop(self.process)
+
+
+@contextlib.asynccontextmanager
+async def consuming(clock: FakeClock) -> AsyncIterator[Consumer]:
+    consumer = Consumer(clock)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work()) for work in (consumer.reflector.run, consumer.consume)]
+        yield consumer
+        for task in tasks:
+            task.cancel()
+
+
+async def test_behind_a_reflector_what_was_deleted_while_disconnected_is_an_event() -> None:
+    clock = FakeClock()
+    async with consuming(clock) as consumer:
+        source = consumer.source
+        for name in "abc":
+            source.add(pod(name))
+        await clock.advance(5)
+        assert consumer.told == [(S, "a", "uid-1"), (S, "b", "uid-2"), (S, "c", "uid-3")]
+        consumer.told.clear()
+        source.fail_watches(ConnectionError("down"), 3)
+        source.fail_lists(ConnectionError("down"), 2)
+        source.end_watches(ExpiredError("too old"))
+        source.delete("a")
+        source.delete("b")
+        source.add(pod("b"))
+        await clock.advance(300)
+        assert sorted(consumer.told) == [(D, "a", "uid-1"), (S, "b", "uid-4"), (S, "c", "uid-3")]
+        assert (consumer.queue.list_count, consumer.queue.list_consumed) == (2, True)
+
+
+async def test_behind_a_reflector_an_object_made_anew_before_anybody_looked_is_updated() -> None:
+    clock = FakeClock()
+    async with consuming(clock) as consumer:
+        consumer.source.add(pod("a"))
+        await clock.advance(5)
+        consumer.source.delete("a")
+        consumer.source.add(pod("a"))
+        await clock.advance(1)
+        assert consumer.told == [(S, "a", "uid-1"), (U, "a", "uid-2")]
+
+
+FAULT = st.sampled_from(
+    [None, None, END, ExpiredError("too old"), ConnectionError("reset"), "list", "watch"]
+)
+CHANGE = st.tuples(
+    st.sampled_from("abc"), st.booleans(), st.booleans(), FAULT, st.sampled_from([0.0, 0.1, 9.0])
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(changes=st.lists(CHANGE, max_size=20))
+def test_behind_a_reflector_with_faults_the_consumer_ends_with_what_the_server_has(
+    changes: list[tuple[str, bool, bool, object, float]],
+) -> None:
+    async def scenario() -> None:
+        clock = FakeClock()
+        async with consuming(clock) as consumer:
+            source = consumer.source
+            for name, write, missed, fault, pause in changes:
+                if not write and name in source.objects:
+                    (source.delete_drop_watch if missed else source.delete)(name)
+                elif name in source.objects:
+                    (source.modify_drop_watch if missed else source.modify)(pod(name))
+                elif write:
+                    (source.add_drop_watch if missed else source.add)(pod(name))
+                if fault == "list":
+                    source.fail_lists(ConnectionError("down"), 2)
+                elif fault == "watch":
+                    source.fail_watches(ConnectionError("down"), 2)
+                elif isinstance(fault, ConnectionError | ExpiredError) or fault is END:
+                    source.end_watches(fault)
+                await clock.advance(pause)
+            source.end_watches(ExpiredError("too old"))  # what was missed is found by a list
+            await clock.advance(300)
+            assert consumer.has == source.objects
+            assert set(consumer.queue.known_objects.list_keys()) == set(source.objects)
+            assert consumer.queue.list_consumed
+
+    asyncio.run(scenario())
 
 
 # --- Against a model -----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from listwatch.cache.deltas import Deltas
 from listwatch.cache.event_queue import EventQueue
 from listwatch.clock import FakeClock
 from listwatch.errors import QueueClosedError
-from listwatch.objects import Object
+from listwatch.objects import Object, meta_namespace_key
 from listwatch.workqueue.rate_limiters import TokenBucket
 from listwatch.workqueue.retry_controller import (
     QueueRetryManager,
@@ -242,6 +242,17 @@ async def test_a_key_function_that_fails_is_an_error_and_not_an_empty_key(
     with pytest.raises(RetryKeyError, match=expected):
         manager.forget(Thing("a"))
     assert len(manager) == 0
+
+
+async def test_the_seeds_key_function_for_objects_is_an_error_on_deltas_and_names_the_remedy(
+    clock: FakeClock,
+) -> None:
+    queue = DeltaFIFO()
+    manager = QueueRetryManager(queue, meta_namespace_key, retry_never, clock=clock)
+    controller = RetryController(queue, lambda _: None, manager)
+    queue.add(Object.from_dict({"metadata": {"name": "a"}}))
+    with pytest.raises(RetryKeyError, match=r"no key for a Deltas .*such as queue\.key_of"):
+        await controller.run()
 
 
 async def test_a_retry_function_that_raises_does_not_lose_the_resource(

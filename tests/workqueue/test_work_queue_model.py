@@ -1,6 +1,7 @@
 """Every kind of work queue against a simple model of it, step by step, on a fake clock."""
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
@@ -280,5 +281,91 @@ def test_a_queue_does_what_its_model_does(
             assert await drain is True
         run.compare()
         assert run.clock.next_timer is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["fifo", "fair", "priority"])
+@settings(max_examples=40, deadline=None)
+@given(random=st.randoms(use_true_random=False))
+def test_workers_cancelled_at_any_moment_lose_nothing_and_never_share_an_item(
+    kind: str, random: Random
+) -> None:
+    """Each item is worked on to the end after it was last added; then a drain ends."""
+
+    async def scenario() -> None:
+        clock = FakeClock()
+        queue, _ = make(kind, clock)
+        in_process: set[str] = set()
+        added: dict[str, int] = {}
+        seen: dict[str, int] = {}
+
+        async def work() -> None:
+            while True:
+                async with queue.item(requeue=True) as key:
+                    assert key not in in_process
+                    in_process.add(key)
+                    version = added[key]
+                    try:
+                        for _ in range(random.randrange(3)):
+                            await asyncio.sleep(0)
+                        seen[key] = version
+                    finally:
+                        in_process.remove(key)
+
+        workers = [asyncio.ensure_future(work()) for _ in range(3)]
+        for version in range(60):
+            key = random.choice(["a/1", "a/2", "b/1"])
+            added[key] = version
+            if random.random() < 0.5:
+                queue.add(key)
+            else:
+                queue.add_after(key, 0.001)
+            clock._now += random.choice([0.0, 0.006])  # over 5 ms, a get lets others run
+            for _ in range(random.randrange(4)):
+                await asyncio.sleep(0)
+            if random.random() < 0.5:
+                index = random.randrange(len(workers))
+                workers[index].cancel()
+                workers.append(asyncio.ensure_future(work()))
+        draining = asyncio.ensure_future(queue.shut_down_with_drain())
+        await clock.advance(1)
+        assert await draining is True
+        assert (seen, in_process) == (added, set())
+        results = await asyncio.gather(*workers, return_exceptions=True)
+        assert {type(result) for result in results} <= {QueueClosedError, asyncio.CancelledError}
+        assert queue.statistics().idle_workers == 0
+
+    asyncio.run(scenario())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(-100, 100), st.booleans(), st.sampled_from([0.0, 0.5, 3.0])),
+        max_size=80,
+    )
+)
+def test_an_item_over_age_waits_for_4_takes_at_most_for_each_that_is_older(
+    steps: list[tuple[int, bool, float]],
+) -> None:
+    async def scenario() -> None:
+        clock = FakeClock()
+        queue: PriorityQueue[int] = PriorityQueue(clock=clock, ageing=5)
+        ready_since: dict[int, float] = {}
+        takes_left: dict[int, int] = {}
+        for number, (priority, take, seconds) in enumerate(steps):
+            queue.add(number, priority=priority)
+            ready_since[number] = clock.now()
+            await clock.advance(seconds)
+            if take:
+                item = await queue.get()
+                del ready_since[item]
+                takes_left.pop(item, None)
+                takes_left = {other: left - 1 for other, left in takes_left.items()}
+                assert 0 not in takes_left.values()
+            for place, other in enumerate(ready_since):  # the oldest first
+                if clock.now() - ready_since[other] > 5:
+                    takes_left.setdefault(other, 4 * (place + 1))
 
     asyncio.run(scenario())
