@@ -1,40 +1,17 @@
 """Two real processes contend on the embedded API server, under faults."""
 
 import asyncio
-import contextlib
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from listwatch.apiserver.server import APIServer
 from listwatch.client.client import Client
+from runtime.candidates import candidate
 
 PROGRAM = Path(__file__).with_name("leader_program.py")
-
-
-class Candidate:
-    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
-        self.name = name
-        self.process = process
-
-    def send(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-
-@contextlib.asynccontextmanager
-async def candidate(server: APIServer, name: str) -> AsyncIterator[Candidate]:
-    process = await asyncio.create_subprocess_exec(sys.executable, PROGRAM, server.url, name)
-    try:
-        yield Candidate(name, process)
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-        await process.wait()
 
 
 async def acts(client: Client) -> list[tuple[int, str]]:
@@ -64,9 +41,9 @@ async def test_two_processes_never_act_for_one_lease_at_once(
     Each act carries the lease's count of leaders: in the server's order it never goes back, so
     nobody acted after somebody else had begun to.
     """
-    async with candidate(server, "a") as first:
+    async with candidate(PROGRAM, server, "a") as first:
         await until(acting("a", 0), client)
-        async with candidate(server, "b") as second:
+        async with candidate(PROGRAM, server, "b") as second:
             # Paused for longer than the lease lasts.
             first.send(signal.SIGSTOP)
             await until(acting("b", 0), client)
