@@ -1,6 +1,7 @@
 """The command `listwatch apiserver`."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -32,16 +33,27 @@ def write_private(path: Path, text: str) -> None:
         raise
 
 
-async def _serve(server: "APIServer", kubeconfig: Path | None) -> None:
+async def _serve(server: "APIServer", kubeconfig: Path | None, *, until_end_of_input: bool) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def look_at_input() -> None:
+        if not os.read(0, 4096):
+            loop.remove_reader(0)
+            stop.set()
+
+    if until_end_of_input:
+        loop.add_reader(0, look_at_input)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with server:
         if kubeconfig is not None:
             write_private(kubeconfig, server.kubeconfig())
+        gc.freeze()  # what was loaded stays, and need not be looked at again
+        gc.enable()
         click.echo(f"listening on {server.url}")
         await stop.wait()
+    gc.freeze()  # all of it goes with the process
 
 
 @click.command("apiserver")
@@ -73,6 +85,11 @@ async def _serve(server: "APIServer", kubeconfig: Path | None) -> None:
 )
 @click.option("--test-api", is_flag=True, help="Let clients control the server below /-/.")
 @click.option("--seed", type=int, help="Make uids, generated names and faults repeatable.")
+@click.option(
+    "--until-end-of-input",
+    is_flag=True,
+    help="End also when standard input does: with the process that has started this one.",
+)
 def apiserver_command(
     *,
     host: str,
@@ -83,8 +100,10 @@ def apiserver_command(
     no_controllers: bool,
     test_api: bool,
     seed: int | None,
+    until_end_of_input: bool,
 ) -> None:
     """Run an API server for tests and demos, until SIGINT or SIGTERM."""
+    gc.disable()  # nothing made while it starts is garbage
     from listwatch.apiserver.auth import read_tokens  # noqa: PLC0415 - loaded when it runs
     from listwatch.apiserver.server import APIServer  # noqa: PLC0415 - as above
 
@@ -102,7 +121,7 @@ def apiserver_command(
             seed=seed,
         )
         try:
-            asyncio.run(_serve(server, kubeconfig))
+            asyncio.run(_serve(server, kubeconfig, until_end_of_input=until_end_of_input))
         finally:
             server.close()
     except (ListWatchError, OSError) as error:

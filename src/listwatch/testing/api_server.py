@@ -1,0 +1,466 @@
+"""An API server for tests: in this process or one of its own, with and without asyncio."""
+
+import asyncio
+import contextlib
+import http.client
+import os
+import selectors
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
+from types import TracebackType
+from typing import IO, Any, Protocol, Self
+
+import msgspec
+
+from listwatch.apiserver.control import Control
+from listwatch.apiserver.faults import Fault
+from listwatch.apiserver.server import APIServer as EmbeddedAPIServer
+from listwatch.client.client import Client
+from listwatch.client.config import Config
+from listwatch.client.kubeconfig import load_config
+from listwatch.errors import ConfigError, ListWatchError
+
+__all__ = ["APIServer", "Fault"]
+
+#: Seconds that a server in a process of its own may take to start, on a busy machine.
+_START_LIMIT = 30.0
+#: Seconds that it may take to end before it is killed.
+_STOP_LIMIT = 5.0
+
+
+class _Home(Protocol):
+    """Where the server runs."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def perform(self, name: str, body: bytes) -> object: ...
+    def kubeconfig(self) -> str: ...
+
+
+class APIServer:
+    """An API server that starts in milliseconds and lives as long as a `with` statement.
+
+    `async with APIServer() as server` runs it in the event loop of the test; `with APIServer() as
+    server` in a thread of its own; `APIServer(subprocess=True)` in a process of its own, in either
+    statement. Whatever is done to it is an ordinary method in all three, callable from any thread
+    (with `async with`: from the thread of the event loop, unless it is a process); for a process
+    it is a short request over loopback.
+
+    Args:
+        subprocess: run it in a process of its own, which only its end stops.
+        data: a file that keeps the objects; None keeps them in memory.
+        tokens: who may come, as lines `token,user,uid,"group1,group2"` of kube-apiserver's token
+            file; "" lets everybody do everything.
+        controllers: whether the garbage collector and the deletion of namespaces run.
+        seed: makes uids, generated names and the faults' chances the same in each run.
+
+    Raises:
+        ConfigError: at the start, the data can't be used, or the process did not start.
+    """
+
+    def __init__(
+        self,
+        *,
+        subprocess: bool = False,
+        data: Path | None = None,
+        tokens: str = "",
+        controllers: bool = True,
+        seed: int | None = None,
+    ) -> None:
+        self._options = _Options(data, tokens, controllers, seed)
+        self._subprocess = subprocess
+        self._home: _Home | None = None
+        self._config: Config | None = None
+
+    # -- life --------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._begin(_Process(self._options) if self._subprocess else _Thread(self._options))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    async def __aenter__(self) -> Self:
+        if self._subprocess:
+            await asyncio.to_thread(self._begin, _Process(self._options))
+            return self
+        server = self._options.server()
+        try:
+            await server.start()
+            self._begin(_Loop(server))
+        except BaseException:
+            await server.stop()
+            server.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        home = self._home
+        if isinstance(home, _Loop):
+            await home.server.stop()
+            self._end()
+        else:
+            await asyncio.to_thread(self._end)
+
+    def _begin(self, home: _Home) -> None:
+        if self._home is not None:
+            raise RuntimeError("this APIServer runs already")
+        home.start()
+        self._home = home
+        try:
+            self._config = _config(home.kubeconfig())
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        home, self._home = self._home, None
+        if home is not None:
+            home.stop()
+
+    # -- reaching it -------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> _Home:
+        if self._home is None:
+            raise RuntimeError("this APIServer does not run: use it in a `with` statement")
+        return self._home
+
+    @property
+    def config(self) -> Config:
+        """How to reach the server, with the first token if there are any; for `Client`."""
+        if self._config is None:
+            raise RuntimeError("this APIServer never ran: use it in a `with` statement")
+        return self._config
+
+    @property
+    def url(self) -> str:
+        """The address, such as http://127.0.0.1:34567."""
+        return self.config.server
+
+    def kubeconfig(self) -> str:
+        """Return a kubeconfig for the server, as YAML, for other programs."""
+        return self._running.kubeconfig()
+
+    def client(self, *, token: str = "") -> Client:
+        """Return a client of the server, which is an asynchronous context manager.
+
+        Args:
+            token: of whom to be; "" is the first in `tokens`.
+        """
+        config = self.config
+        return Client(msgspec.structs.replace(config, token=token) if token else config)
+
+    @property
+    def embedded(self) -> EmbeddedAPIServer:
+        """The server itself, where it runs in this process; belongs to its event loop.
+
+        Raises:
+            RuntimeError: it runs elsewhere.
+        """
+        home = self._running
+        if isinstance(home, _Process):
+            raise RuntimeError("the server runs in a process of its own")  # noqa: TRY004 - no type
+        assert isinstance(home, _Loop | _Thread)  # noqa: S101 - there are no others
+        return home.server
+
+    # -- making trouble ----------------------------------------------------------------------
+
+    def control(self, name: str, value: object = None) -> Any:
+        """Do what `POST /-/NAME` does, with a JSON value; returns a JSON value.
+
+        Raises:
+            LookupError: there is no such control.
+            ValueError: the value is none for it, or it can't be done.
+        """
+        body = b"" if value is None else msgspec.json.encode(value)
+        return self._running.perform(name, body)
+
+    def add_faults(self, *faults: Fault) -> None:
+        """Let faults happen to requests, after those that were added before."""
+        self.control("add-faults", faults)
+
+    def clear_faults(self) -> None:
+        """Let nothing go wrong any more."""
+        self.control("faults", [])
+
+    @property
+    def fault_hits(self) -> int:
+        """How many requests were hit by a fault."""
+        return int(self.control("faults")["hits"])
+
+    def compact(self, revision: int | None = None) -> None:
+        """Forget the history up to a revision, or all of it: older watches get 410."""
+        self.control("compact", {"revision": revision})
+
+    def restart(self, *, downtime: float = 0.0) -> None:
+        """Begin to restart, on the same port and with the same objects.
+
+        Args:
+            downtime: seconds in between, during which connections are refused.
+        """
+        self.control("restart", {"downtime": downtime})
+
+    def cut_watches(self) -> int:
+        """Break the connection of every watch; returns how many there were."""
+        return int(self.control("cut-watches")["cut"])
+
+    def take_snapshot(self) -> int:
+        """Keep the present objects for `rewind`; returns their revision."""
+        return int(self.control("snapshot")["revision"])
+
+    def rewind(self, revision: int | None = None) -> None:
+        """Go back in time, as a restore from a backup does: resource versions repeat.
+
+        Args:
+            revision: that the history still reaches; None means the snapshot that was taken.
+
+        Raises:
+            ValueError: there is no such state, or a data file is in use.
+        """
+        self.control("rewind", {"revision": revision})
+
+    def withhold_bookmarks(self) -> None:
+        """Send no bookmarks any more, but those that end initial events."""
+        self.control("bookmarks", {"withhold": True})
+
+    def send_bookmarks(self) -> None:
+        """Send a bookmark now to every watch that asked for them; withhold them no longer."""
+        self.control("bookmarks", {"withhold": False})
+
+    def fall_behind(self, revision: int | None = None) -> None:
+        """Let the second replica follow no further than to now, or an earlier revision.
+
+        Requests go there by a `Fault` with `stale`.
+        """
+        self.control("replica", {"revision": revision})
+
+    def catch_up(self) -> None:
+        """Let the second replica follow again."""
+        self.control("replica", {"stale": False})
+
+
+class _Options(msgspec.Struct, frozen=True):
+    data: Path | None
+    tokens: str
+    controllers: bool
+    seed: int | None
+
+    def server(self) -> EmbeddedAPIServer:
+        from listwatch.apiserver.auth import read_tokens  # noqa: PLC0415 - seldom needed
+
+        return EmbeddedAPIServer(
+            data=self.data,
+            tokens=read_tokens(self.tokens, "tokens") if self.tokens else None,
+            controllers=self.controllers,
+            seed=self.seed,
+            test_api=True,
+        )
+
+
+class _Loop:
+    """In the event loop of its user, who has started it and will stop it."""
+
+    def __init__(self, server: EmbeddedAPIServer) -> None:
+        self.server = server
+        self._control = Control(server)
+
+    def start(self) -> None:
+        """Nothing is left to do."""
+
+    def stop(self) -> None:
+        self.server.close()
+
+    def perform(self, name: str, body: bytes) -> object:
+        return self._control.perform(name, body)
+
+    def kubeconfig(self) -> str:
+        return self.server.kubeconfig()
+
+
+class _Thread:
+    """In an event loop in a thread of its own."""
+
+    def __init__(self, options: _Options) -> None:
+        self._options = options
+        self._thread = threading.Thread(target=self._run, name="listwatch-apiserver", daemon=True)
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event | None = None
+        self._server: EmbeddedAPIServer | None = None
+
+    @property
+    def server(self) -> EmbeddedAPIServer:
+        assert self._server is not None  # noqa: S101 - it is handed out after it has started
+        return self._server
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._end = asyncio.Event()
+        async with self._options.server() as self._server:
+            self._ready.set()
+            await self._end.wait()
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    def stop(self) -> None:
+        if self._loop is not None and self._end is not None:
+            with contextlib.suppress(RuntimeError):  # its loop is closed, after a failure
+                self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _in_loop(self, function: Callable[[], Any]) -> Any:
+        async def call() -> Any:
+            return function()
+
+        if self._loop is None:
+            raise RuntimeError("this APIServer does not run")
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+    def perform(self, name: str, body: bytes) -> object:
+        return self._in_loop(lambda: Control(self.server).perform(name, body))
+
+    def kubeconfig(self) -> str:
+        return self.server.kubeconfig()
+
+
+class _Process:
+    """In a process of its own."""
+
+    def __init__(self, options: _Options) -> None:
+        self._options = options
+        self._process: Popen[bytes] | None = None
+        self._complaints: IO[bytes] | None = None
+        self._kubeconfig = ""
+        self._address = ("", 0)
+
+    def start(self) -> None:
+        options = self._options
+        with tempfile.TemporaryDirectory(prefix="listwatch-") as name:
+            kubeconfig, tokens = Path(name, "kubeconfig"), Path(name, "tokens")
+            command = [sys.executable, "-m", "listwatch.cli", "apiserver", "--test-api"]
+            command += ["--kubeconfig", str(kubeconfig), "--until-end-of-input"]
+            if options.data is not None:
+                command += ["--data", str(options.data)]
+            if options.tokens:
+                tokens.touch(mode=0o600)
+                tokens.write_text(options.tokens)
+                command += ["--token-auth-file", str(tokens)]
+            if not options.controllers:
+                command.append("--no-controllers")
+            if options.seed is not None:
+                command += ["--seed", str(options.seed)]
+            # a file, since a pipe that nobody reads would stop the server when it is full
+            self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
+            self._process = Popen(  # noqa: S603 - our own command
+                command,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=self._complaints,
+                # it trusts nobody, so that loading the system's issuers can be saved
+                env={**os.environ, "SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull},
+            )
+            try:
+                self._wait(self._process)
+                self._kubeconfig = kubeconfig.read_text()
+            except BaseException:
+                self.stop()
+                raise
+        host, _, port = _config(self._kubeconfig).server.removeprefix("http://").rpartition(":")
+        self._address = (host, int(port))
+
+    def _wait(self, process: Popen[bytes]) -> None:
+        assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+        deadline = time.monotonic() + _START_LIMIT
+        said = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while b"\n" not in said:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise ConfigError(f"the API server did not start within {_START_LIMIT:g} s")
+                part = os.read(process.stdout.fileno(), 4096)
+                if not part:
+                    words = self._complained().strip().removeprefix("listwatch apiserver: ")
+                    raise ConfigError(f"the API server did not start: {words}")
+                said += part
+
+    def _complained(self) -> str:
+        if self._complaints is None:
+            return ""
+        self._complaints.seek(0)
+        return self._complaints.read().decode(errors="replace")
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.communicate(timeout=_STOP_LIMIT)
+        except TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise ListWatchError("the API server did not stop and was killed") from None
+        finally:
+            if self._kubeconfig:
+                sys.stderr.write(self._complained())
+            if self._complaints is not None:
+                self._complaints.close()
+
+    def perform(self, name: str, body: bytes) -> object:
+        connection = http.client.HTTPConnection(*self._address, timeout=_STOP_LIMIT)
+        try:
+            connection.request("POST", f"/-/{name}", body)
+            answer = connection.getresponse()
+            value = msgspec.json.decode(answer.read())
+        finally:
+            connection.close()
+        if answer.status == 404:
+            raise LookupError(value["error"])
+        if answer.status != 200:
+            raise ValueError(value["error"])
+        return value
+
+    def kubeconfig(self) -> str:
+        return self._kubeconfig
+
+
+def _config(kubeconfig: str) -> Config:
+    with tempfile.TemporaryDirectory(prefix="listwatch-") as name:
+        path = Path(name, "kubeconfig")
+        path.touch(mode=0o600)
+        path.write_text(kubeconfig)
+        return load_config(path, environ={})
