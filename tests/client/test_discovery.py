@@ -53,6 +53,7 @@ def aggregated(items: list[dict[str, Any]], stale: str = "none") -> bytes:
                                 "singularResource": item["singular"],
                                 "verbs": item["verbs"],
                                 "shortNames": item["short_names"] or None,
+                                "categories": item["categories"],
                                 "subresources": [
                                     {"subresource": sub["name"] if isinstance(sub, dict) else sub}
                                     for sub in item["subresources"]
@@ -110,6 +111,7 @@ def serve_plain(server: ScriptedServer, items: list[dict[str, Any]]) -> None:
                         "kind": item["kind"],
                         "verbs": item["verbs"],
                         "shortNames": item["short_names"],
+                        "categories": item["categories"],
                     }
                     for item in listed
                     for sub in (
@@ -182,6 +184,20 @@ async def test_a_resource_has_what_discovery_tells(
     assert {"list", "watch"} <= set(deployment.verbs)
     assert set(deployment.subresources) == {"scale", "status"}
     assert not (await client.discovery.find("nodes")).namespaced
+
+
+@pytest.mark.parametrize("form", ["aggregated", "plain"])
+async def test_a_category_has_each_of_its_resources_once(
+    server: ScriptedServer, client: Client, form: str
+) -> None:
+    other = [{**item, "version": "v2"} for item in SERVED if item["resource"] == "deployments"]
+    (serve_aggregated if form == "aggregated" else serve_plain)(server, SERVED + other)
+    names = [resource.full_name for resource in await client.discovery.category("all")]
+    assert "pods.v1." in names
+    assert "deployments.v1.apps" in names
+    assert "deployments.v2.apps" not in names
+    assert "secrets.v1." not in names
+    assert len(names) == len(set(names)) >= 9
 
 
 async def test_an_unknown_resource_is_named(server: ScriptedServer, client: Client) -> None:

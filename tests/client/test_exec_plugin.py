@@ -1,6 +1,7 @@
 """A credential plugin is run as kubectl runs it, once for all, and its failure is an error."""
 
 import asyncio
+import io
 import json
 import os
 import select
@@ -31,7 +32,7 @@ with open(here + "/runs", "a") as runs:
         "args": sys.argv[1:],
         "info": json.loads(os.environ["KUBERNETES_EXEC_INFO"]),
         "env": os.environ.get("PLUGIN_ENV"),
-        "stdin": sys.stdin.read(),
+        "stdin": "" if sys.stdin.isatty() else sys.stdin.read(),
     }) + "\\n")
 exec(open(here + "/answer").read())
 """
@@ -288,6 +289,21 @@ async def test_a_plugin_that_needs_a_terminal_is_not_run_without_one(plugin: Plu
     with pytest.raises(ConfigError, match="needs a terminal"):
         await ExecAuthenticator(config, Clock()).credentials()
     assert plugin.runs == []
+
+
+async def test_with_a_terminal_a_plugin_may_ask(
+    plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    plugin.answers({"token": "t"})
+    for mode, interactive in (("Never", False), ("IfAvailable", True), ("Always", True)):
+        config = plugin.config(exec_={"interactive_mode": mode})
+        await ExecAuthenticator(config, Clock()).credentials()
+        assert plugin.runs[-1]["info"]["spec"]["interactive"] is interactive
 
 
 async def test_a_plugin_that_hangs_is_given_up_with_all_it_started(plugin: Plugin) -> None:

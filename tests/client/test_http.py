@@ -4,6 +4,7 @@ import asyncio
 import gc
 import gzip
 import logging
+import socket
 import ssl
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import trustme
 
+from listwatch.client import connections
 from listwatch.client.client import Client
 from listwatch.client.config import Config, OIDCConfig
 from listwatch.client.connections import CONNECT_TIMEOUT, HEADERS_TIMEOUT
@@ -371,6 +373,44 @@ async def test_the_rate_limit_is_kept_on_the_clock(server: ScriptedServer) -> No
     assert times[3:] == pytest.approx([0.5, 1.0, 1.5], abs=0.2)
 
 
+async def test_a_host_that_is_gone_is_noticed_by_tcp(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[socket.socket] = []
+    make = connections._make_socket
+
+    def keep(info: tuple[Any, ...]) -> socket.socket:
+        made.append(make(info))
+        return made[-1]
+
+    monkeypatch.setattr(connections, "_make_socket", keep)
+    server.answers["/x"] = {}
+    async with HTTP(Config(server=server.url)) as http:
+        await http.request("GET", "/x")
+        used = made[0]
+        probes = used.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
+        idle = used.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+        interval = used.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+        assert used.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert idle + probes * interval <= 60
+        assert used.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+
+
+async def test_ipv6_is_spoken() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert b"\r\nHost: [::1]:" in await reader.readuntil(b"\r\n\r\n")
+        writer.write(respond({"ok": 1}))
+        writer.close()
+
+    try:
+        listening = await asyncio.start_server(serve, "::1", 0)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    async with listening:
+        port = listening.sockets[0].getsockname()[1]
+        assert await get(f"http://[::1]:{port}") == b'{"ok": 1}'
+
+
 async def test_a_unix_socket_is_spoken_to(tmp_path: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(
@@ -468,6 +508,29 @@ async def test_a_client_certificate_is_shown(
         assert await get(server.url, **trust, **certificate) == b"{}"
         with pytest.raises(DisconnectedError):
             await get(server.url, **trust)
+
+
+async def test_a_client_certificate_that_is_rotated_is_shown_on_new_connections(
+    authority: Authority, tmp_path: Path
+) -> None:
+    def rotate(name: str) -> dict[str, Any]:
+        mine = authority.ca.issue_cert(name)
+        return write_pair(tmp_path, mine.cert_chain_pems[0].bytes(), mine.private_key_pem.bytes())
+
+    context = authority.server_context("127.0.0.1", client_ca=authority.ca)
+    async with ScriptedServer(ssl=context) as server:
+        server.answers["/x"] = {}
+        config = Config(
+            server=server.url, certificate_authority_data=authority.pem, **rotate("one.example")
+        )
+        async with HTTP(config) as http:
+            for _ in range(2):
+                await http.request("GET", "/x")
+            assert server.connections == 1
+            rotate("two.example")
+            for _ in range(2):
+                await http.request("GET", "/x")
+            assert server.connections == 2
 
 
 def files(directory: Path) -> list[Path]:

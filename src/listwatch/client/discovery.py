@@ -226,6 +226,15 @@ class Discovery:
             )
         return first.popitem()[1]
 
+    async def category(self, name: str) -> Sequence[Resource]:
+        """Return the resources of a category, such as "all", each in its preferred version."""
+        first = {
+            (resource.group, resource.plural): resource
+            for resource in reversed(await self.resources())
+            if name in resource.categories
+        }
+        return list(reversed(first.values()))
+
     async def for_kind(self, api_version: str, kind: str) -> Resource:
         """Return the resource of an object's apiVersion and kind.
 
