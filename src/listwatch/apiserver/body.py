@@ -10,6 +10,7 @@ import yaml
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.defaults import apply_defaults
+from listwatch.apiserver.fast_typed import decode_quickly
 from listwatch.apiserver.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.resources import Resource
 from listwatch.apiserver.schema import Form, Schema, facts
@@ -186,6 +187,10 @@ def decode_body(data: bytes, content_type: str, resource: Resource) -> Decoded:
     """
     media_type = media_type_of(content_type)
     if media_type == JSON:
+        if resource.custom is None:
+            quick = decode_quickly(data, resource.schema)
+            if quick is not None and _is_meant(quick, resource):
+                return _complete(quick, resource, [], default=True)
         try:
             value = parse_json(data)
         except ValueError as error:
@@ -254,14 +259,23 @@ def decode_value(
         raise refusal.bad_request(
             f'{kind} in version "{version}" cannot be handled as a {resource.kind}: {error}'
         ) from None
-    if isinstance(obj, dict):
-        obj.pop("kind", None)
-        obj.pop("apiVersion", None)
-        if not isinstance(obj.get("metadata"), dict):
-            obj["metadata"] = {}
-        if default:
-            apply_defaults(resource.storage, resource.group, obj)
-    return Decoded(obj, conversion.problems)
+    return _complete(obj, resource, conversion.problems, default=default)
+
+
+def _is_meant(obj: Object, resource: Resource) -> bool:
+    """Tell whether a body's kind and version are those of the path."""
+    kind, version = obj.get("kind"), obj.get("apiVersion")
+    return kind in {None, resource.kind} and version in {None, resource.api_version}
+
+
+def _complete(obj: Object, resource: Resource, problems: list[str], *, default: bool) -> Decoded:
+    obj.pop("kind", None)
+    obj.pop("apiVersion", None)
+    if not isinstance(obj.get("metadata"), dict):
+        obj["metadata"] = {}
+    if default:
+        apply_defaults(resource.storage, resource.group, obj)
+    return Decoded(obj, problems)
 
 
 def _short(version: object) -> str:

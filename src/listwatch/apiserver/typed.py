@@ -6,6 +6,7 @@ of Go's JSON decoder where a value has the wrong type.
 
 import base64
 import binascii
+import functools
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -81,6 +82,25 @@ _KEPT_EMPTY: Mapping[str, frozenset[str]] = {
     "EndpointAddress": frozenset(("nodeName",)),
 }
 
+
+def keeps_empty(schema: Schema, key: str, field: Schema) -> bool:
+    """Tell whether Go writes a field of a struct also when it is empty, false or 0."""
+    name, form = schema.go_name, field.form
+    if key in schema.required:
+        return True
+    if form in _STRINGS:
+        return key in _POINTER_STRINGS or key in _KEPT_EMPTY.get(name, ())
+    if form in _COLLECTIONS:
+        return False
+    if form in _SCALARS:
+        in_status = name.endswith("Status") and key not in _POINTER_STATUS
+        return not (key in _PLAIN_SCALARS or in_status)
+    return True
+
+
+_STRINGS = frozenset((Form.STRING, Form.BYTES))
+_COLLECTIONS = frozenset((Form.LIST, Form.MAP))
+_SCALARS = frozenset((Form.BOOLEAN, Form.INTEGER))
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([eE][+-]?\d+|[KMGTPE]i|[numkMGTPE]|)")
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
@@ -172,8 +192,7 @@ class Conversion:
 
     def _struct(self, value: dict[str, Any], schema: Schema, path: str, place: str) -> Any:
         self._repeated(value, place)
-        fields, required, name = schema.fields, schema.required, schema.go_name
-        in_status = name.endswith("Status")
+        fields, name = schema.fields, schema.go_name
         result: dict[str, Any] = {}
         for key, each in value.items():
             field = fields.get(key)
@@ -184,19 +203,10 @@ class Conversion:
             if each is None:
                 continue
             made = self._value(each, field, name, f"{path}.{key}" if path else key, here)
-            if made or key in required:
+            if made:
                 result[key] = made
                 continue
-            form = field.form
-            if form is Form.STRING or form is Form.BYTES:
-                keep = key in _POINTER_STRINGS or key in _KEPT_EMPTY.get(name, ())
-            elif form is Form.LIST or form is Form.MAP:
-                keep = False
-            elif form is Form.BOOLEAN or form is Form.INTEGER:
-                keep = not (key in _PLAIN_SCALARS or (in_status and key not in _POINTER_STATUS))
-            else:
-                keep = made is not None
-            if keep:
+            if made is not None and keeps_empty(schema, key, field):
                 result[key] = made
         return result
 
@@ -291,6 +301,7 @@ _DECIMAL = {-9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 1
 _DECIMAL_POWERS = {suffix: power for power, suffix in _DECIMAL.items()}
 
 
+@functools.lru_cache(maxsize=4096)
 def canonical_quantity(value: str | float) -> str:
     """Return a quantity in its canonical form: no fraction, the largest suffix that allows it.
 

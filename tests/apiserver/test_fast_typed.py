@@ -1,0 +1,113 @@
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from listwatch.apiserver import fast_typed
+from listwatch.apiserver.body import parse_json
+from listwatch.apiserver.fast_typed import decode_quickly
+from listwatch.apiserver.schema import facts
+from listwatch.apiserver.typed import Conversion, WrongTypeError
+from listwatch.testing.workload import PodGenerator
+
+POD = facts().schema("", "v1", "Pod")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def at_once() -> Iterator[None]:
+    """Let the quick way be open from the first body on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fast_typed, "_WORTH_IT", 1)
+        yield
+
+
+def exactly(data: bytes) -> tuple[Any, list[str]]:
+    conversion = Conversion()
+    return conversion.convert(parse_json(data), POD), conversion.problems
+
+
+def test_ordinary_pods_take_the_quick_way_and_come_out_the_same() -> None:
+    generator = PodGenerator(3)
+    for number in range(20):
+        data = msgspec.json.encode(generator.pod(number))
+        quick = decode_quickly(data, POD)
+        assert quick is not None
+        assert (quick, []) == exactly(data)
+
+
+_ODD: st.SearchStrategy[Any] = st.sampled_from(
+    [
+        None,
+        "",
+        0,
+        False,
+        [],
+        {},
+        "1000m",
+        "100m",
+        1,
+        "x",
+        1.5,
+        "2024-02-30T00:00:00Z",
+        1 << 40,
+        "eA==",
+    ]
+)
+_PLACES = st.sampled_from(
+    [
+        ("metadata", "labels"),
+        ("metadata", "labels", "a"),
+        ("metadata", "creationTimestamp"),
+        ("metadata", "generation"),
+        ("metadata", "finalizers"),
+        ("spec", "hostNetwork"),
+        ("spec", "priority"),
+        ("spec", "nodeName"),
+        ("spec", "runtimeClassName"),
+        ("spec", "securityContext"),
+        ("spec", "overhead"),
+        ("spec", "overhead", "cpu"),
+        ("spec", "terminationGracePeriodSeconds"),
+        ("spec", "volumes"),
+        ("status", "startTime"),
+        ("status", "conditions"),
+        ("status", "observedGeneration"),
+        ("spec", "nope"),
+        ("kind",),
+    ]
+)
+
+
+@given(st.lists(st.tuples(_PLACES, _ODD), max_size=4), st.booleans())
+def test_what_takes_the_quick_way_comes_out_as_by_the_exact_one(
+    changes: list[tuple[tuple[str, ...], Any]],
+    repeat: bool,
+) -> None:
+    pod: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"containers": []}, "status": {}}
+    for path, value in changes:
+        place = pod
+        for key in path[:-1]:
+            if not isinstance(place.get(key), dict):
+                place[key] = {}
+            place = place[key]
+        place[path[-1]] = value
+    data = json.dumps(pod).encode()
+    if repeat:
+        data = data.replace(b'"name"', b'"name": "b", "name"', 1)
+    quick = decode_quickly(data, POD)
+    if quick is None:
+        return
+    try:
+        assert (quick, []) == exactly(data)
+    except WrongTypeError as error:
+        pytest.fail(f"the exact way refuses it: {error}")
+
+
+def test_a_type_that_contains_itself_takes_the_exact_way() -> None:
+    definitions = facts().schema("apiextensions.k8s.io", "v1", "CustomResourceDefinition")
+    for _ in range(3):
+        assert decode_quickly(b'{"metadata":{"name":"a"}}', definitions) is None
