@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from listwatch.cache.list_watch import ListerWatcher, ListOptions, WatchOptions
+from listwatch.client import connections
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.client.discovery import Resource, UnknownResourceError
 from listwatch.clock import FakeClock
-from listwatch.errors import FrameError
+from listwatch.errors import DisconnectedError, FrameError
 from listwatch.objects import ObjectDecoder
 from listwatch.testing.scripted_server import ScriptedServer, respond
 
@@ -120,6 +121,38 @@ async def test_half_an_event_at_the_orderly_end_is_an_error(
     with pytest.raises(FrameError, match="ended within an event"):
         await read()
     assert names == ["a"]
+
+
+@pytest.mark.parametrize("transport", ["httptools", "aiohttp"])
+async def test_closing_the_client_ends_a_watch_that_is_read(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    monkeypatch.setattr(connections, "_HAS_TRANSPORT", transport == "httptools")
+    server.answers["/api/v1/configmaps"] = chunked(event("a"), end=False)
+    client = Client.from_config(Config(server=server.url))
+    opened = asyncio.Event()
+
+    async def read() -> None:
+        async with client.list_watch(CM).watch(WatchOptions()) as stream:
+            async for _ in stream:
+                opened.set()
+
+    asked = asyncio.Event()
+
+    def keep_silent(_request: bytes) -> bytes:
+        asked.set()
+        return b""
+
+    server.answers["/silent"] = keep_silent
+    reading = asyncio.ensure_future(read())
+    waiting = asyncio.ensure_future(client.http.request("GET", "/silent"))
+    await opened.wait()
+    await asked.wait()
+    await client.close()
+    async with asyncio.timeout(5):
+        for call in (reading, waiting):
+            with pytest.raises(DisconnectedError):
+                await call
 
 
 async def test_metadata_only_asks_for_it_and_marks_the_objects(

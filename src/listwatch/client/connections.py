@@ -14,7 +14,7 @@ import yarl
 from multidict import MultiMapping
 
 from listwatch.client.auth import Certificate
-from listwatch.clock import Clock
+from listwatch.clock import Clock, Timeout
 from listwatch.errors import ConfigError, DisconnectedError, FrameError
 
 try:
@@ -147,6 +147,10 @@ class Pool:
         self._watches = _session(_connector(context, proxy, unix_socket, limit=0))
         self._users = 0
         self._is_retired = False
+        # aiohttp forgets who waits for a connection that it closes.
+        self._waiting: set[Timeout] = set()
+        self._reading: set[aiohttp.ClientResponse] = set()
+        self._is_closed = False
 
     @asynccontextmanager
     async def stream(
@@ -195,6 +199,7 @@ class Pool:
         session = self._watches if watch else self._requests
         try:
             async with self._clock.timeout(HEADERS_TIMEOUT) as limit:
+                self._waiting.add(limit)
                 try:
                     response = await session.request(
                         method,
@@ -208,11 +213,17 @@ class Pool:
                     )
                 except self._errors as error:
                     raise translated(error, self._where) from error
+                finally:
+                    self._waiting.discard(limit)
         except TimeoutError:
+            if self._is_closed:
+                raise DisconnectedError(f"{self._where}: the client is closed") from None
             raise TimeoutError(f"{self._where} has not answered in time") from None
+        self._reading.add(response)
         try:
             yield AiohttpResponse(response, self._where)
         finally:
+            self._reading.discard(response)
             # A whole answer has given its connection back; any other ends it here.
             response.close()
 
@@ -234,7 +245,12 @@ class Pool:
             await self.close()
 
     async def close(self) -> None:
-        """Close them all, those in use too."""
+        """Close them all: who waits or reads gets a `DisconnectedError`."""
+        self._is_closed = True
+        for limit in self._waiting:
+            limit.postpone(0)
+        for response in self._reading:
+            response.content.set_exception(aiohttp.ClientConnectionError())
         if self._streams is not None:
             self._streams.close()
         await self._requests.close()
