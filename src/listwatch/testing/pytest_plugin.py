@@ -1,0 +1,62 @@
+"""Fixtures for the tests of programs that speak to an API server; pytest loads them by itself.
+
+Nothing heavier than pytest is imported before a fixture is used.
+"""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from listwatch.client.client import Client
+    from listwatch.testing.api_server import APIServer
+
+_MARKER: Final = (
+    "apiserver(subprocess=False, data=None, tokens='', controllers=True, seed=None): how the "
+    "fixture `apiserver` runs its server, see listwatch.testing.APIServer"
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+@pytest.fixture
+def apiserver(request: pytest.FixtureRequest) -> "Iterator[APIServer]":
+    """An API server of the test's own, as the marker `apiserver` says, for tests of any kind."""
+    from listwatch.testing.api_server import APIServer  # noqa: PLC0415 - loaded when it is used
+
+    marker = request.node.get_closest_marker("apiserver")
+    if marker is not None and marker.args:
+        pytest.fail("the marker `apiserver` takes keyword arguments alone", pytrace=False)
+    try:
+        server = APIServer(**(marker.kwargs if marker is not None else {}))
+    except TypeError as error:
+        pytest.fail(f"the marker `apiserver`: {error}", pytrace=False)
+    with server:
+        yield server
+
+
+if find_spec("pytest_asyncio") is None:
+
+    @pytest.fixture
+    def client() -> None:
+        """Say what is missing."""
+        pytest.fail(
+            "the fixture `client` is asynchronous and needs pytest-asyncio: install it, or reach "
+            "the server of the fixture `apiserver` with listwatch.sync and `apiserver.config`",
+            pytrace=False,
+        )
+
+else:
+    import pytest_asyncio
+
+    @pytest_asyncio.fixture(name="client")
+    async def _client(apiserver: "APIServer") -> "AsyncIterator[Client]":
+        """A client of the server of `apiserver`, for tests with asyncio."""
+        async with apiserver.client() as client:
+            yield client
