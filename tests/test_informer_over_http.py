@@ -1,0 +1,199 @@
+"""A shared informer on the real client, through a proxy that breaks things, on the real server."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple
+
+import pytest
+
+from listwatch.apiserver import APIServer
+from listwatch.cache.backoff import Backoff
+from listwatch.cache.deltas import Item
+from listwatch.cache.failures import Failure
+from listwatch.cache.handlers import last_state
+from listwatch.cache.shared_informer import SharedInformer
+from listwatch.client.client import Client
+from listwatch.client.config import Config
+from listwatch.errors import (
+    DisconnectedError,
+    ExpiredError,
+    InternalServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+)
+from listwatch.objects import Object
+from listwatch.testing.fault_proxy import FaultProxy, Place
+
+NAMES = ["a", "b", "c", "d", "e"]
+
+
+class StoryTeller:
+    """A handler that checks that what it is told is consistent."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, Object] = {}
+        self.wrong: list[str] = []
+
+    def on_add(self, obj: Object, is_in_initial_list: bool) -> None:
+        if obj.key in self.last:
+            self.wrong.append(f"added twice: {obj}, initial: {is_in_initial_list}")
+        self.last[obj.key] = obj
+
+    def on_update(self, old: Object, new: Object) -> None:
+        if self.last.get(new.key) is not old or old.uid != new.uid:
+            self.wrong.append(f"updated {old} to {new}, told was {self.last.get(new.key)}")
+        self.last[new.key] = new
+
+    def on_delete(self, obj: Item) -> None:
+        last, state = self.last.pop(obj.key, None), last_state(obj)
+        if last is None or state is None or last.uid != state.uid:
+            self.wrong.append(f"deleted {obj}, told was {last}")
+
+
+class Scene(NamedTuple):
+    server: APIServer
+    proxy: FaultProxy
+    direct: Client
+    informer: SharedInformer
+    handler: StoryTeller
+    refused: asyncio.Event
+
+
+@asynccontextmanager
+async def a_scene(seed: int, **options: Any) -> AsyncIterator[Scene]:
+    handler = StoryTeller()
+    refused = asyncio.Event()
+
+    def on_error(failure: Failure) -> None:
+        if isinstance(failure.error, DisconnectedError) and failure.error.refused:
+            refused.set()
+
+    async with (
+        APIServer(seed=seed, controllers=False) as server,
+        FaultProxy("127.0.0.1", server.port, seed=seed) as proxy,
+        Client.from_config(Config(server=server.url)) as direct,
+        Client.from_config(Config(server=proxy.url)) as through,
+    ):
+        informer = SharedInformer(
+            through.list_watch("configmaps", "default", label_selector="mine"),
+            backoff=Backoff(base=0.01, cap=0.05),
+            page_size=3,
+            rng=random.Random(seed),
+            on_error=on_error,
+            **options,
+        )
+        informer.add_handler(handler)
+        async with informer:
+            yield Scene(server, proxy, direct, informer, handler, refused)
+
+
+def config_map(name: str, number: int = 0) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "default", "labels": {"mine": ""}}
+    data = {"number": str(number), "text": "x" * 2000}
+    return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": meta, "data": data}
+
+
+async def write(client: Client, rng: random.Random, there: set[str]) -> None:
+    name = rng.choice(NAMES)
+    if name not in there:
+        await client.create(config_map(name))
+        there.add(name)
+    elif rng.random() < 0.4:
+        await client.delete("configmaps", name, "default")
+        there.discard(name)
+    else:
+        await client.update(config_map(name, rng.randrange(10**6)))
+
+
+def strike(scene: Scene, rng: random.Random) -> None:
+    match rng.randrange(7):
+        case 0:
+            scene.proxy.drop(reset=rng.random() < 0.5)
+        case 1:
+            scene.proxy.cut(place=rng.choice(list(Place)), reset=rng.random() < 0.5)
+        case 2:
+            scene.proxy.answer(
+                rng.choice(
+                    (
+                        TooManyRequestsError("later"),
+                        InternalServerError("broken"),
+                        ServiceUnavailableError("starting"),
+                        ExpiredError("too old"),
+                    )
+                )
+            )
+        case 3:
+            scene.server.compact()
+            scene.server.cut_watches()
+        case 4:
+            scene.proxy.refuse(reset=rng.random() < 0.5)
+        case 5:
+            scene.server.cut_watches()
+        case _:
+            scene.proxy.accept()
+
+
+async def same(scene: Scene) -> None:
+    """Wait until the cache is what the server has."""
+    listed = await scene.direct.list("configmaps", "default", label_selector="mine")
+    await scene.informer.wait_for_resource_version(listed.resource_version, seconds=20)
+    present = {obj.key: (obj.uid, obj.resource_version) for obj in listed.items}
+    cached = {obj.key: (obj.uid, obj.resource_version) for obj in scene.informer.lister.list()}
+    assert cached == present
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("watch_list", [True, False], ids=["watch-list", "list"])
+async def test_under_random_faults_the_cache_is_right_and_the_story_consistent(
+    seed: int, watch_list: bool
+) -> None:
+    rng = random.Random(seed)
+    async with a_scene(seed, watch_list=watch_list) as scene:
+        there: set[str] = set()
+        for _ in range(60):
+            for _ in range(rng.randrange(3)):
+                await write(scene.direct, rng, there)
+            strike(scene, rng)
+            with suppress(TimeoutError):  # a wait that gives the informer time for what it does
+                newest = str(scene.server.store.revision)
+                await scene.informer.wait_for_resource_version(newest, seconds=0.02)
+        scene.proxy.heal()
+        scene.proxy.accept()
+        await scene.direct.create(config_map("last"))
+        await same(scene)
+        assert not scene.handler.wrong, scene.handler.wrong[0]
+        assert {key: obj.uid for key, obj in scene.handler.last.items()} == {
+            obj.key: obj.uid for obj in scene.informer.lister.list()
+        }
+
+
+async def test_a_restored_server_behind_an_outage_is_noticed() -> None:
+    """Its versions are lower than ours, and a watch at ours would hear nothing of it."""
+    async with a_scene(1) as scene:
+        await scene.direct.create(config_map("a"))
+        snapshot = scene.server.take_snapshot()
+        lost = await scene.direct.create(config_map("lost"))
+        for number in range(5):
+            await scene.direct.update(config_map("a", number))
+        await scene.informer.wait_for_resource_version(lost.resource_version, seconds=20)
+        await same(scene)
+        gone = asyncio.Event()
+        original = scene.handler.on_delete
+
+        def on_delete(obj: Item) -> None:
+            original(obj)
+            gone.set()
+
+        scene.handler.on_delete = on_delete  # type: ignore[method-assign]  # to hear of it
+        scene.proxy.refuse()
+        scene.proxy.drop()
+        async with asyncio.timeout(20):
+            await scene.refused.wait()
+            scene.server.rewind(snapshot)
+            scene.proxy.accept()
+            await gone.wait()
+        assert [obj.name for obj in scene.informer.lister.list()] == ["a"]
+        assert scene.informer.lister.get("a", "default")["data"]["number"] == "0"
+        assert not scene.handler.wrong
