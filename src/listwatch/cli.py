@@ -38,6 +38,10 @@ _COMMANDS = {
         "listwatch.runtime.commands:run_command",
         "Run the controllers of a Python file.",
     ),
+    "service-controller": (
+        "listwatch.controllers.services.command:service_controller_command",
+        "Give services of type LoadBalancer their load balancers.",
+    ),
 }
 
 

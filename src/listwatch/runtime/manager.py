@@ -8,7 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -34,6 +34,9 @@ from listwatch.runtime.metrics import Parts, make_registry
 from listwatch.runtime.reconciler import NotStartedError, Reconciler
 from listwatch.runtime.sharding import ShardMember
 from listwatch.workqueue.rate_limiters import RateLimiter
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 _logger = logging.getLogger(__name__)
 
@@ -123,6 +126,7 @@ class Manager:
         self._reconcilers: list[Reconciler] = []
         self._tasks: list[_Task] = []
         self._checks: list[Callable[[], Check]] = []
+        self._metrics: list[Callable[[], Iterable[Metric]]] = []
         self._stop = asyncio.Event()
         self._synced = asyncio.Event()
         self._failure: tuple[str, BaseException] | None = None
@@ -217,6 +221,10 @@ class Manager:
             self._health_host = health_host
         if health_port is not None:
             self._health_port = health_port
+
+    def metrics(self, collect: "Callable[[], Iterable[Metric]]") -> None:
+        """Serve these metric families of prometheus-client too; asked for at each scrape."""
+        self._metrics.append(collect)
 
     # --- While it runs ---
 
@@ -435,6 +443,7 @@ class Manager:
             caches=lambda: self._caches,
             election=lambda: None if self._elector is None else self._elector.statistics(),
             events=lambda: None if self._recorder is None else self._recorder.statistics(),
+            others=lambda: (metric for collect in self._metrics for metric in collect()),
         )
 
     def _make_elector(self, client: Client) -> LeaderElector | None:

@@ -36,6 +36,7 @@ class Parts(msgspec.Struct, frozen=True):
     caches: Callable[[], Iterable[Cache]]
     election: Callable[[], LeaderElectionStatistics | None]
     events: Callable[[], EventRecorderStatistics | None]
+    others: Callable[[], Iterable["Metric"]] = tuple
 
 
 def make_registry(parts: Parts) -> "CollectorRegistry":
@@ -67,6 +68,7 @@ def collect(parts: Parts) -> Iterator["Metric"]:
     yield from _reconciler_metrics(reconcilers)
     yield from _cache_metrics(list(parts.caches()))
     yield from _other_metrics(parts.election(), parts.events())
+    yield from parts.others()
 
 
 class _Fixed:

@@ -345,7 +345,7 @@ class ServiceController:
             raise
         except ImplementedElsewhereError as error:
             _logger.info("service %s is somebody else's: %s", service.key, error)
-            cached.applied = service
+            cached.applied, cached.nodes = service, self._nodes.nodes()
         except Exception as error:
             self._tell(service, "Warning", "SyncLoadBalancerFailed", _failed("syncing", error))
             raise
@@ -477,6 +477,8 @@ class ServiceController:
         start = self._clock.now()
         try:
             await self._call(self._provider.update(self._cluster, service, nodes))
+        except ImplementedElsewhereError:
+            cached.nodes = nodes
         except Exception as error:  # noqa: BLE001 - a provider's failure: told, and tried again as a whole
             self._node_errors += 1
             self._tell(

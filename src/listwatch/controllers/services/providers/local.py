@@ -17,33 +17,28 @@ from listwatch.controllers.services.provider import ProviderError, default_load_
 from listwatch.controllers.services.providers.address_pool import AddressPool
 from listwatch.controllers.services.providers.balancing import Backend, Balancer
 from listwatch.controllers.services.providers.endpoints import Endpoints
+from listwatch.controllers.services.providers.frontend import (
+    PortKey,
+    node_port_backends,
+    ports_of,
+    rules_of,
+    status_of,
+)
 from listwatch.controllers.services.providers.health import failing
 from listwatch.controllers.services.providers.listening import (
     AddressInUseError,
     Listener,
     ListenerStatistics,
     Rules,
-    parse_source_ranges,
 )
-from listwatch.controllers.services.providers.proxy_protocol import ProxyProtocol
 from listwatch.controllers.services.providers.tcp import TCPListener
 from listwatch.controllers.services.providers.udp import UDPListener
-from listwatch.controllers.services.service import (
-    Ingress,
-    LoadBalancerStatus,
-    PortStatus,
-    Service,
-    ServicePort,
-)
+from listwatch.controllers.services.service import LoadBalancerStatus, Service, ServicePort
 
 _logger = logging.getLogger(__name__)
 
-#: An annotation of services: "v1" or "v2" tells backends by that PROXY protocol who connected.
-PROXY_PROTOCOL: Final = "local.listwatch/proxy-protocol"
 # How many addresses are tried for a new load balancer whose ports others use.
 _ADDRESS_TRIES: Final = 16
-
-_PortKey = tuple[str, int]
 
 
 class LocalProviderStatistics(msgspec.Struct, frozen=True):
@@ -75,8 +70,8 @@ class _LoadBalancer:
         self.service = service
         self.address = address
         self.nodes: Sequence[Node] = ()
-        self.listeners: dict[_PortKey, Listener] = {}
-        self.ports: dict[_PortKey, ServicePort] = {}
+        self.listeners: dict[PortKey, Listener] = {}
+        self.ports: dict[PortKey, ServicePort] = {}
         self.checks: asyncio.Task[None] | None = None
 
 
@@ -147,13 +142,19 @@ class LocalProvider:
     ) -> None:
         for balancer in list(self._balancers.values()):
             self._close(balancer, drain=False)
+            self._pool.release(balancer.address)
+        self._balancers.clear()
         for listener in self._draining:
             listener.close(drain=False)
         self._draining.clear()
         for task in self._tasks:
             task.cancel()
         self._group = None
-        await self._stack.__aexit__(kind, error, traceback)
+        # What the body raised goes on as it is; a task group would wrap it.
+        if isinstance(error, asyncio.CancelledError):
+            await self._stack.__aexit__(kind, error, traceback)
+        else:
+            await self._stack.aclose()
 
     def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         if self._group is None:
@@ -194,7 +195,7 @@ class LocalProvider:
     async def get(self, cluster: str, service: Service) -> LoadBalancerStatus | None:  # noqa: ARG002 - as above
         """Return where a service's load balancer is reached, or None if there is none."""
         balancer = self._balancers.get(service.uid)
-        return None if balancer is None else _status(balancer)
+        return None if balancer is None else status_of(balancer.address, balancer.listeners)
 
     async def ensure(
         self,
@@ -209,8 +210,8 @@ class LocalProvider:
         """
         if self._group is None:
             raise ProviderError("the provider runs within `async with` only")
-        rules = _rules(service)
-        ports = _ports(service)
+        rules = rules_of(service)
+        ports = ports_of(service)
         balancer = self._balancers.get(service.uid)
         wanted = service.spec.load_balancer_ip
         if balancer is not None and wanted in {"", balancer.address}:
@@ -225,7 +226,7 @@ class LocalProvider:
         self._refresh(balancer)
         if balancer.checks is None and self._health_check_seconds:
             balancer.checks = self._spawn(self._check_forever(balancer))
-        return _status(balancer)
+        return status_of(balancer.address, balancer.listeners)
 
     async def update(self, cluster: str, service: Service, nodes: Sequence[Node]) -> None:
         """Send to these nodes from now on, where nodes are sent to at all."""
@@ -245,7 +246,7 @@ class LocalProvider:
     # --- Making ---
 
     async def _make(
-        self, service: Service, ports: dict[_PortKey, ServicePort], rules: Rules
+        self, service: Service, ports: dict[PortKey, ServicePort], rules: Rules
     ) -> _LoadBalancer:
         before = next((i.ip for i in service.status.ingress if i.ip), "")
         candidates = self._pool.candidates(service.uid, service.spec.load_balancer_ip, before)
@@ -273,11 +274,11 @@ class LocalProvider:
         self,
         balancer: _LoadBalancer,
         service: Service,
-        ports: dict[_PortKey, ServicePort],
+        ports: dict[PortKey, ServicePort],
         rules: Rules,
     ) -> None:
         """Open what is new, and close what is gone once everything new is there."""
-        opened: dict[_PortKey, Listener] = {}
+        opened: dict[PortKey, Listener] = {}
         try:
             for key in ports:
                 if key not in balancer.listeners:
@@ -295,7 +296,7 @@ class LocalProvider:
             listener.rules = rules
             listener.balancer.affinity_seconds = service.spec.affinity_seconds
 
-    async def _open(self, address: str, key: _PortKey, rules: Rules) -> Listener:
+    async def _open(self, address: str, key: PortKey, rules: Rules) -> Listener:
         protocol, port = key
         balancer = Balancer(self._clock)
         listener: TCPListener | UDPListener
@@ -355,14 +356,7 @@ class LocalProvider:
     def _backends(self, balancer: _LoadBalancer, port: ServicePort) -> list[Backend]:
         if self._slices is not None:
             return self._endpoints.backends(balancer.service.key, port)
-        if not port.node_port:
-            return []
-        is_v6 = ":" in balancer.address
-        return [
-            Backend(ip, port.node_port)
-            for node in balancer.nodes
-            for ip in [ip for ip in node.internal_ips if (":" in ip) == is_v6][:1]
-        ]
+        return node_port_backends(port, balancer.nodes, balancer.address)
 
     async def _check_forever(self, balancer: _LoadBalancer) -> None:
         while True:
@@ -382,31 +376,3 @@ class LocalProvider:
         if self._slices is None and service.spec.external_traffic_policy == "Local":
             return service.spec.health_check_node_port
         return 0
-
-
-def _rules(service: Service) -> Rules:
-    text = service.annotations.get(PROXY_PROTOCOL, ProxyProtocol.NONE)
-    try:
-        version = ProxyProtocol(text)
-    except ValueError:
-        raise ProviderError(
-            f"annotation {PROXY_PROTOCOL} is {text!r}: it must be none, v1 or v2"
-        ) from None
-    return Rules(parse_source_ranges(service.spec.load_balancer_source_ranges), version)
-
-
-def _ports(service: Service) -> dict[_PortKey, ServicePort]:
-    for port in service.spec.ports:
-        if port.protocol not in {"TCP", "UDP"}:
-            raise ProviderError(
-                f"port {port.port}/{port.protocol}: only TCP and UDP can be forwarded"
-            )
-    return {(port.protocol, port.port): port for port in service.spec.ports}
-
-
-def _status(balancer: _LoadBalancer) -> LoadBalancerStatus:
-    ports = tuple(
-        PortStatus(port, protocol)
-        for protocol, port in sorted(balancer.listeners, key=lambda key: (key[1], key[0]))
-    )
-    return LoadBalancerStatus((Ingress(ip=balancer.address, ip_mode="Proxy", ports=ports),))

@@ -1,0 +1,178 @@
+"""The command `listwatch service-controller`."""
+
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from listwatch.client.client import Client
+from listwatch.client.kubeconfig import load_config
+from listwatch.controllers.services.api import ClientServices
+from listwatch.controllers.services.metrics import collect
+from listwatch.controllers.services.provider import LoadBalancerProvider
+from listwatch.controllers.services.providers.address_pool import AddressPool
+from listwatch.controllers.services.providers.endpoints import SERVICE_NAME
+from listwatch.controllers.services.providers.haproxy import HAProxyProvider
+from listwatch.controllers.services.providers.local import LocalProvider
+from listwatch.controllers.services.service_controller import ServiceController
+from listwatch.runtime.manager import Manager
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+_NAME = "service-controller"
+
+
+@click.command(_NAME)
+@click.option(
+    "--kubeconfig",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Use FILE in place of KUBECONFIG and ~/.kube/config.",
+)
+@click.option("--context", metavar="NAME", help="Use this context.")
+@click.option(
+    "--provider",
+    type=click.Choice(["local", "haproxy"]),
+    default="local",
+    show_default=True,
+    help="What makes the load balancers: this process, or an HAProxy that it runs.",
+)
+@click.option(
+    "--address-pool",
+    multiple=True,
+    default=("127.0.0.0/8",),
+    show_default=True,
+    metavar="NETWORK",
+    help="Where load balancers get their addresses from; may be repeated.",
+)
+@click.option(
+    "--backends",
+    type=click.Choice(["endpoint-slices", "node-ports"]),
+    default="endpoint-slices",
+    show_default=True,
+    help="Send to the endpoints themselves, or to the nodes' ports.",
+)
+@click.option(
+    "--drain",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Let connections to removed backends and services go on for so long.",
+)
+@click.option(
+    "--health-check-period",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="Check backends this often.",
+)
+@click.option("--cluster", default="kubernetes", show_default=True, help="The cluster's name.")
+@click.option("--load-balancer-class", metavar="NAME", help="Serve the services of this class.")
+@click.option(
+    "--concurrent-service-syncs",
+    "workers",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Work on so many services at once.",
+)
+@click.option(
+    "--service-sync-period",
+    default=300.0,
+    show_default=True,
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="Check this often that every load balancer is there.",
+)
+@click.option(
+    "--node-sync-period",
+    default=100.0,
+    show_default=True,
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="Compare the nodes of all load balancers this often, whether or not one has changed.",
+)
+@click.option(
+    "--leader-elect/--no-leader-elect", default=True, show_default=True, help="Elect a leader."
+)
+@click.option("--lease-namespace", metavar="NAME", default="", help="The namespace of its lease.")
+@click.option(
+    "--health-port", default=0, show_default=True, help="Port of health and metrics; 0: a free one."
+)
+def service_controller_command(
+    *,
+    kubeconfig: Path | None,
+    context: str | None,
+    provider: Literal["local", "haproxy"],
+    address_pool: tuple[str, ...],
+    backends: Literal["endpoint-slices", "node-ports"],
+    drain: float,
+    health_check_period: float,
+    cluster: str,
+    load_balancer_class: str | None,
+    workers: int,
+    service_sync_period: float,
+    node_sync_period: float,
+    leader_elect: bool,
+    lease_namespace: str,
+    health_port: int,
+) -> None:
+    """Give services of type LoadBalancer their load balancers, until SIGTERM."""
+    try:
+        pool = AddressPool(address_pool)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--address-pool") from None
+    app = Manager(
+        _NAME,
+        config=load_config(kubeconfig, context=context),
+        leader_election=_NAME if leader_elect else None,
+        namespace=lease_namespace,
+        health_port=health_port,
+    )
+    controllers: list[ServiceController] = []
+
+    def open_provider(client: Client) -> AbstractAsyncContextManager[LoadBalancerProvider]:
+        slices = None
+        if backends == "endpoint-slices":
+            slices = client.list_watch(
+                "endpointslices.v1.discovery.k8s.io", label_selector=SERVICE_NAME
+            )
+        make = LocalProvider if provider == "local" else HAProxyProvider
+        return make(
+            pool,
+            backends=backends,
+            endpoint_slices=slices,
+            health_check_seconds=health_check_period,
+            drain_seconds=drain,
+        )
+
+    async def control() -> None:
+        client = app.client
+        async with open_provider(client) as made:
+            controller = ServiceController(
+                made,
+                ClientServices(client),
+                client.list_watch("services.v1."),
+                client.list_watch("nodes.v1."),
+                cluster=cluster,
+                load_balancer_class=load_balancer_class,
+                recorder=app.recorder,
+                workers=workers,
+                service_sync_period=service_sync_period,
+                node_sync_period=node_sync_period,
+            )
+            controllers[:] = [controller]
+            await controller.run()
+
+    def figures() -> Iterator["Metric"]:
+        for controller in controllers:
+            yield from collect(controller.statistics())
+
+    app.metrics(figures)
+    app.task(control, name=_NAME)
+    app.run()

@@ -1,0 +1,77 @@
+"""What a service asks of its load balancer, in the terms of the providers here."""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, TypeAlias
+
+from listwatch.controllers.services.nodes import Node
+from listwatch.controllers.services.provider import ProviderError
+from listwatch.controllers.services.providers.balancing import Backend
+from listwatch.controllers.services.providers.listening import Rules, parse_source_ranges
+from listwatch.controllers.services.providers.proxy_protocol import ProxyProtocol
+from listwatch.controllers.services.service import (
+    Ingress,
+    LoadBalancerStatus,
+    PortStatus,
+    Service,
+    ServicePort,
+)
+
+#: An annotation of services: "v1" or "v2" tells backends by that PROXY protocol who connected.
+PROXY_PROTOCOL: Final = "local.listwatch/proxy-protocol"
+
+#: Protocol and port of a listener.
+PortKey: TypeAlias = tuple[str, int]
+
+
+def rules_of(service: Service) -> Rules:
+    """Return what holds for all ports of a service.
+
+    Raises:
+        ProviderError: a range is no network, or the annotation has another value than these.
+    """
+    text = service.annotations.get(PROXY_PROTOCOL, ProxyProtocol.NONE)
+    try:
+        version = ProxyProtocol(text)
+    except ValueError:
+        raise ProviderError(
+            f"annotation {PROXY_PROTOCOL} is {text!r}: it must be none, v1 or v2"
+        ) from None
+    return Rules(parse_source_ranges(service.spec.load_balancer_source_ranges), version)
+
+
+def ports_of(
+    service: Service, protocols: Collection[str] = ("TCP", "UDP")
+) -> dict[PortKey, ServicePort]:
+    """Return a service's ports.
+
+    Raises:
+        ProviderError: one is of another protocol than these.
+    """
+    for port in service.spec.ports:
+        if port.protocol not in protocols:
+            raise ProviderError(
+                f"port {port.port}/{port.protocol}: this provider forwards only "
+                f"{' and '.join(protocols)}"
+            )
+    return {(port.protocol, port.port): port for port in service.spec.ports}
+
+
+def node_port_backends(port: ServicePort, nodes: Sequence[Node], address: str) -> list[Backend]:
+    """Return where a port leads to by way of the nodes: addresses of the address's own family."""
+    if not port.node_port:
+        return []
+    is_v6 = ":" in address
+    return [
+        Backend(ip, port.node_port)
+        for node in nodes
+        for ip in [ip for ip in node.internal_ips if (":" in ip) == is_v6][:1]
+    ]
+
+
+def status_of(address: str, keys: Iterable[PortKey]) -> LoadBalancerStatus:
+    """Return the status of a load balancer that serves these ports on one address."""
+    ports = tuple(
+        PortStatus(port, protocol)
+        for protocol, port in sorted(keys, key=lambda key: (key[1], key[0]))
+    )
+    return LoadBalancerStatus((Ingress(ip=address, ip_mode="Proxy", ports=ports),))

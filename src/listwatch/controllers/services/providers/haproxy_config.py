@@ -1,0 +1,159 @@
+"""HAProxy's configuration for a number of ports, and the commands that change it as it runs."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from listwatch.controllers.services.providers.balancing import Backend
+from listwatch.controllers.services.providers.listening import Rules
+from listwatch.controllers.services.providers.proxy_protocol import ProxyProtocol
+
+_FEWEST_SLOTS: Final = 4
+_SEND_PROXY: Final = {
+    ProxyProtocol.NONE: "",
+    ProxyProtocol.V1: " send-proxy",
+    ProxyProtocol.V2: " send-proxy-v2",
+}
+
+
+class Slot(msgspec.Struct):
+    """A place for a backend, which can be filled and emptied without a reload.
+
+    Attributes:
+        backend: who has it; None for nobody.
+        draining: takes no new connections; those that are there go on for a while.
+    """
+
+    backend: Backend | None = None
+    draining: bool = False
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What came of new backends.
+
+    Attributes:
+        commands: bring it into force while HAProxy runs.
+        grown: there were too few slots, so that only a reload does.
+        drained: numbers of slots that have begun to drain.
+    """
+
+    commands: Sequence[str]
+    grown: bool
+    drained: Sequence[int]
+
+
+class Frontend(msgspec.Struct, kw_only=True):
+    """A port that is listened on, with its backends."""
+
+    name: str
+    address: str
+    port: int
+    rules: Rules
+    affinity_seconds: int
+    slots: list[Slot] = []
+
+    def server(self, number: int) -> str:
+        """Return what the runtime API calls a slot."""
+        return f"{self.name}/s{number}"
+
+    def assign(self, backends: Iterable[Backend]) -> Change:
+        """Give each backend a slot; those that stay keep theirs."""
+        wanted = set(backends)
+        commands: list[str] = []
+        drained: list[int] = []
+        for number, slot in enumerate(self.slots):
+            if slot.backend is None:
+                continue
+            if slot.backend in wanted:
+                wanted.discard(slot.backend)
+                if slot.draining:
+                    slot.draining = False
+                    commands.append(f"set server {self.server(number)} state ready")
+            elif not slot.draining:
+                slot.draining = True
+                drained.append(number)
+                commands.append(f"set server {self.server(number)} state maint")
+        grown = False
+        for backend in sorted(wanted):
+            number = next((n for n, slot in enumerate(self.slots) if slot.backend is None), -1)
+            if number < 0:
+                number = len(self.slots)
+                self.slots += [Slot() for _ in range(max(_FEWEST_SLOTS, number))]
+                grown = True
+            self.slots[number].backend = backend
+            server = self.server(number)
+            commands += [
+                f"set server {server} addr {backend.host} port {backend.port}",
+                f"set server {server} state ready",
+            ]
+        if not self.slots:
+            self.slots = [Slot() for _ in range(_FEWEST_SLOTS)]
+            grown = True
+        return Change(commands, grown, drained)
+
+    def render(self, check_seconds: float) -> Iterable[str]:
+        """Yield the lines of the configuration."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        yield f"frontend {self.name}"
+        yield f"    bind {host}:{self.port}"
+        if self.rules.source_ranges:
+            ranges = " ".join(map(str, self.rules.source_ranges))
+            yield f"    tcp-request connection reject unless {{ src {ranges} }}"
+        yield f"    default_backend {self.name}"
+        yield f"backend {self.name}"
+        yield "    balance roundrobin"
+        if self.affinity_seconds:
+            yield f"    stick-table type ipv6 size 100k expire {self.affinity_seconds}s"
+            yield "    stick on src"
+        options = f" check inter {max(1, round(check_seconds * 1000))}ms"
+        options += _SEND_PROXY[self.rules.proxy_protocol]
+        for number, slot in enumerate(self.slots):
+            place = "127.0.0.1:1" if slot.backend is None else _place(slot.backend)
+            idle = " disabled" if slot.backend is None or slot.draining else ""
+            yield f"    server s{number} {place}{options}{idle}"
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What holds for the whole process.
+
+    Attributes:
+        runtime_socket: where it takes commands.
+        generation: tells this configuration from others.
+        check_seconds: between two checks of a backend.
+    """
+
+    runtime_socket: str
+    generation: int
+    check_seconds: float
+
+
+def render(settings: Settings, frontends: Iterable[Frontend]) -> str:
+    """Return the whole configuration."""
+    lines = [
+        "global",
+        f"    stats socket {settings.runtime_socket} mode 600 level admin expose-fd listeners",
+        f"    description {settings.generation}",
+        "defaults",
+        "    mode tcp",
+        "    timeout connect 5s",
+        # Idle connections are the clients' and backends' own business.
+        "    timeout client 24d",
+        "    timeout server 24d",
+        "    option clitcpka",
+        "    option srvtcpka",
+        "    option redispatch 1",
+        "    retries 3",
+        "    default-server fall 2 rise 1 init-addr none",
+        # A backend that refuses a connection is down at once, not after its next check.
+        "    default-server observe layer4 error-limit 1 on-error mark-down",
+    ]
+    for frontend in sorted(frontends, key=lambda one: one.name):
+        lines += frontend.render(settings.check_seconds)
+    return "\n".join(lines) + "\n"
+
+
+def _place(backend: Backend) -> str:
+    return (
+        f"[{backend.host}]:{backend.port}" if ":" in backend.host else ":".join(map(str, backend))
+    )
