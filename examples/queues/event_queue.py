@@ -2,9 +2,7 @@
 
 import asyncio
 
-from listwatch.cache.deltas import Deltas
-from listwatch.cache.event_queue import EventQueue
-from listwatch.objects import Object
+from listwatch import Deltas, EventQueue, Object
 
 
 def route(name: str, version: int) -> Object:

@@ -4,8 +4,7 @@ import asyncio
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from listwatch.workqueue.metrics import prometheus_collector
-from listwatch.workqueue.work_queue import WorkQueue
+from listwatch import WorkQueue, prometheus_collector
 
 
 async def main() -> None:

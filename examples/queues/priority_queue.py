@@ -2,7 +2,7 @@
 
 import asyncio
 
-from listwatch.workqueue.priority_queue import LOW_PRIORITY, PriorityQueue
+from listwatch import LOW_PRIORITY, PriorityQueue
 
 
 async def main() -> None:

@@ -2,13 +2,13 @@
 
 import asyncio
 
-from listwatch.cache.delta_fifo import DeltaFIFO
-from listwatch.cache.deltas import Deltas
-from listwatch.objects import Object
-from listwatch.workqueue.rate_limiters import TokenBucket
-from listwatch.workqueue.retry_controller import (
+from listwatch import (
+    DeltaFIFO,
+    Deltas,
+    Object,
     QueueRetryManager,
     RetryController,
+    TokenBucket,
     retry_until,
 )
 

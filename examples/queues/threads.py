@@ -3,9 +3,7 @@
 import asyncio
 import time
 
-from listwatch.errors import QueueClosedError
-from listwatch.workqueue.threads import BlockingWorkQueue
-from listwatch.workqueue.work_queue import WorkQueue
+from listwatch import BlockingWorkQueue, QueueClosedError, WorkQueue
 
 
 def work(queue: BlockingWorkQueue[str]) -> int:

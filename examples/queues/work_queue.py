@@ -2,9 +2,7 @@
 
 import asyncio
 
-from listwatch.errors import QueueClosedError
-from listwatch.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
-from listwatch.workqueue.work_queue import WorkQueue
+from listwatch import ItemExponentialFailureRateLimiter, QueueClosedError, WorkQueue
 
 failures = {"shop/cart": 2}
 done: set[str] = set()

@@ -100,6 +100,16 @@ def test_several_queues_share_the_families() -> None:
     assert samples["workqueue_depth", "two", ""] == 1
 
 
+def test_a_queue_added_later_is_in_the_next_scrape() -> None:
+    queues: list[WorkQueue[str]] = [WorkQueue(name="one")]
+    registry = CollectorRegistry()
+    registry.register(prometheus_collector(queues))
+    queues.append(WorkQueue(name="two"))
+    text = generate_latest(registry).decode()
+    assert 'workqueue_depth{name="one",priority=""} 0.0' in text
+    assert 'workqueue_depth{name="two",priority=""} 0.0' in text
+
+
 def test_depth_has_a_priority_label_capped_at_25_values() -> None:
     queue: PriorityQueue[str] = PriorityQueue(name="q")
     for number in range(30):

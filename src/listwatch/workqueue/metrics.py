@@ -6,7 +6,7 @@ workqueue`. All values are computed when they are asked for; nothing runs in bet
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -144,8 +144,11 @@ def prometheus_metrics(queues: Iterable[HasWorkQueueStatistics]) -> "Iterator[Me
         yield histogram
 
 
-def prometheus_collector(queues: Iterable[HasWorkQueueStatistics]) -> "Collector":
-    """Return a collector for `prometheus_client.REGISTRY.register`, computed at each scrape."""
+def prometheus_collector(queues: Collection[HasWorkQueueStatistics]) -> "Collector":
+    """Return a collector for `prometheus_client.REGISTRY.register`, computed at each scrape.
+
+    A queue that is added to `queues` later is in the next scrape.
+    """
     from prometheus_client.registry import Collector  # noqa: PLC0415 - as in prometheus_metrics
 
     class WorkQueueCollector(Collector):

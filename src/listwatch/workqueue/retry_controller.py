@@ -74,7 +74,8 @@ def retry_until(
     """Return a RetryFunc that gives up at the first of several limits.
 
     Args:
-        count: the most times that a resource is queued again (the seed's build controllers: 60).
+        count: the most times that a resource is queued again (the seed's build controllers: 61,
+            for they gave up when the count was above 60).
         age: seconds since the first failure (the seed's build controller: 1800).
         is_fatal: whether trying again can't help with this error.
     """

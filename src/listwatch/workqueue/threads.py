@@ -21,8 +21,10 @@ _LOOK_AFTER_LOOP = 1.0
 class BlockingWorkQueue(Generic[K]):
     """A `WorkQueue` seen from other threads than its event loop's, of which any number may use it.
 
-    Make it in the loop that the queue belongs to. `add` and `add_after` hand the item over and
-    return, in the order of one thread's calls; all others wait for the loop's answer.
+    Make it in the loop that the queue belongs to, and before that loop ends shut the queue down and
+    wait for the threads: later they get errors. `add` and `add_after` hand the item over and
+    return, in the order of one thread's calls; `len` and `num_requeues` look at once; all others wait
+    for the loop's answer.
 
     Args:
         queue: the queue; tasks may go on using it.
