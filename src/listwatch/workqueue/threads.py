@@ -23,8 +23,8 @@ class BlockingWorkQueue(Generic[K]):
 
     Make it in the loop that the queue belongs to, and before that loop ends shut the queue down and
     wait for the threads: later they get errors. `add` and `add_after` hand the item over and
-    return, in the order of one thread's calls; `len` and `num_requeues` look at once; all others wait
-    for the loop's answer.
+    return, in the order of one thread's calls; `len` and `num_requeues` look at once; all others
+    wait for the loop's answer.
 
     Args:
         queue: the queue; tasks may go on using it.
