@@ -595,7 +595,9 @@ async def test_an_encrypted_key_is_told(authority: Authority) -> None:
         )
 
 
-@pytest.mark.parametrize("server", ["ftp://x", "https://", "https://[::1", "http://u:pw@x", "x y"])
+@pytest.mark.parametrize(
+    "server", ["ftp://u:pw@x", "https://", "https://u:pw@[::1", "http://u:pw@x", "x y"]
+)
 def test_a_server_that_is_no_url_is_told(server: str) -> None:
     with pytest.raises(ConfigError) as caught:
         HTTP(Config(server=server, source="FILE"))

@@ -260,6 +260,10 @@ ERRORS: dict[str, tuple[object, list[str]]] = {
         content(user={"auth-provider": {"name": "gcp"}}),
         ["auth-provider 'gcp' was removed", "gke-gcloud-auth-plugin"],
     ),
+    "two kinds of plugin": (
+        content(user={"exec": {"command": "x"}, "auth-provider": {"name": "oidc"}}),
+        ["user 'c' has both exec and auth-provider; remove one"],
+    ),
     "an exec without command": (content(user={"exec": EXEC_V1}), ["exec", "has no command"]),
     "an exec of an old version": (
         content(user={"exec": {**EXEC_V1, "command": "x", "apiVersion": f"{GROUP}/v1alpha1"}}),

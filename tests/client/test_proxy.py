@@ -47,16 +47,13 @@ PROXY = "http://proxy:3128"
 def test_the_environments_proxy_is_chosen_as_in_go(
     server: str, environ: Mapping[str, str], expected: str
 ) -> None:
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(server)
-    config = Config(server=server)
-    assert proxy_for(config, parts.hostname or "", parts.port or 443, environ) == expected
+    assert proxy_for(Config(server=server), server, environ) == expected
 
 
 def test_the_configured_proxy_comes_first() -> None:
     config = Config(server="https://localhost", proxy_url="socks5://own:1080")
-    assert proxy_for(config, "localhost", 443, {"HTTPS_PROXY": PROXY}) == "socks5://own:1080"
+    proxied = proxy_for(config, config.server, {"HTTPS_PROXY": PROXY})
+    assert proxied == "socks5://own:1080"
 
 
 @pytest.mark.parametrize("url", ["ftp://u:s3cret@x", "http://", "http://u:s3cret@x:port", "x"])

@@ -131,13 +131,13 @@ class HTTP:
         self._auth = (
             make_authenticator(config, self._clock) if authenticator is None else authenticator
         )
-        self._base, host, port, self._unix_socket = _base_url(config)
+        self._base, self._unix_socket = _base_url(config)
         self._headers = [
             ("User-Agent", user_agent(config)),
             *impersonation_headers(config.impersonate),
         ]
-        self._compression = not config.disable_compression and not _is_loopback(host)
-        proxy = "" if self._unix_socket else proxy_for(config, host, port, os.environ)
+        self._compression = not config.disable_compression and not _is_loopback(self._base)
+        proxy = "" if self._unix_socket else proxy_for(config, self._base, os.environ)
         self._proxy = proxy
         self._hooks = tuple(hooks)
         self._bucket = (
@@ -338,14 +338,14 @@ class HTTP:
         return pool
 
 
-def _base_url(config: Config) -> tuple[str, str, int, str]:
-    """Return the server's URL without a slash at its end, its host and port, and a socket's path.
+def _base_url(config: Config) -> tuple[str, str]:
+    """Return the server's URL without a slash at its end, and the path of a socket if it has one.
 
     `unix:///PATH` means plain HTTP over a unix socket.
     """
     text = config.server
     if text.startswith("unix:///"):
-        return "http://localhost", "localhost", 80, text.removeprefix("unix://")
+        return "http://localhost", text.removeprefix("unix://")
     if "://" not in text:  # as client-go's rest.DefaultServerURL
         uses_tls = (
             config.certificate_authority
@@ -358,21 +358,22 @@ def _base_url(config: Config) -> tuple[str, str, int, str]:
     where = config.source or "the configuration"
     try:
         parts = urlsplit(text)
-        host, port = parts.hostname, parts.port
+        valid = bool(parts.hostname) and parts.port != 0
     except ValueError:
-        parts, host, port = urlsplit(""), None, None
-    if not host or " " in text or parts.scheme not in {"http", "https"}:
+        parts, valid = urlsplit(""), False
+    if not valid or " " in text or parts.scheme not in {"http", "https"}:
         raise ConfigError(
-            f"{where}: the server {parts.netloc.rpartition('@')[2] or text!r} is no URL of the "
+            f"{where}: the server {text.rpartition('@')[2]!r} is no URL of the "
             "form https://HOST:PORT"
         )
     if parts.query or parts.fragment or parts.username:
         raise ConfigError(f"{where}: the server's URL must have no user, query or fragment")
     base = f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%')}"
-    return base, host, port or (443 if parts.scheme == "https" else 80), ""
+    return base, ""
 
 
-def _is_loopback(host: str) -> bool:
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

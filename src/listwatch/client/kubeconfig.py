@@ -322,6 +322,8 @@ def _user_settings(entry: _Entry, cluster: _Entry) -> dict[str, Any]:
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
             raise ConfigError(f"{entry.where}: as-user-extra {name!r} must be a list of texts")
         extra[name] = tuple(values)
+    if entry.mapping("exec") and entry.mapping("auth-provider"):
+        raise ConfigError(f"{entry.where} has both exec and auth-provider; remove one of them")
     return {
         "token": entry.text("token"),
         "token_file": entry.path("tokenFile"),

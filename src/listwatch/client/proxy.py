@@ -11,8 +11,8 @@ from listwatch.errors import ConfigError
 _SCHEMES: Final = ("http", "https", "socks5", "socks5h")
 
 
-def proxy_for(config: Config, host: str, port: int, environ: Mapping[str, str]) -> str:
-    """Return the URL of the proxy for a server, "" for none.
+def proxy_for(config: Config, url: str, environ: Mapping[str, str]) -> str:
+    """Return the URL of the proxy for a server of this URL, "" for none.
 
     The configuration's proxy-url, else what HTTPS_PROXY, HTTP_PROXY and NO_PROXY (or the same in
     lower case) say, by the rules of Go's `golang.org/x/net/http/httpproxy`.
@@ -23,9 +23,12 @@ def proxy_for(config: Config, host: str, port: int, environ: Mapping[str, str]) 
     where = config.source or "the configuration"
     if config.proxy_url:
         return _checked(config.proxy_url, f"{where}: proxy-url")
-    name = "HTTP_PROXY" if config.server.startswith("http:") else "HTTPS_PROXY"
+    parts = urlsplit(url)
+    is_plain = parts.scheme == "http"
+    name = "HTTP_PROXY" if is_plain else "HTTPS_PROXY"
     found = _either(environ, name)
-    if not found or _is_excluded(host.lower(), port, _either(environ, "NO_PROXY")):
+    port = parts.port or (80 if is_plain else 443)
+    if not found or _is_excluded(parts.hostname or "", port, _either(environ, "NO_PROXY")):
         return ""
     return _checked(found if "://" in found else f"http://{found}", name)
 
