@@ -27,8 +27,11 @@ async def client() -> AsyncIterator[Client]:
 
 
 async def _codes(client: Client, count: int, path: str = MAPS) -> list[int]:
-    answers = [await client.call("GET", path) for _ in range(count)]
-    return [answer.get("code", 200) for answer in answers]
+    found = []
+    for _ in range(count):
+        async with aiohttp.request("GET", client.server.url + path) as response:
+            found.append(response.status)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -50,10 +53,23 @@ async def test_a_status_is_answered_so_many_times(code: int, reason: str, client
     assert len(client.server.faults) == 0
 
 
-async def test_a_refusal_says_when_to_come_back(client: Client) -> None:
-    client.server.faults.add(Fault(status=429, retry_after=7))
+@pytest.mark.parametrize("after", [None, 7])
+async def test_too_many_requests_are_refused_as_by_a_real_server(
+    after: float | None, client: Client
+) -> None:
+    client.server.faults.add(Fault(status=429, retry_after=after))
     async with aiohttp.request("GET", client.server.url + MAPS) as response:
-        assert (response.status, response.headers["Retry-After"]) == (429, "7")
+        assert response.status == 429
+        assert response.headers["Retry-After"] == str(after or 1)
+        assert response.headers["Content-Type"] == "text/plain; charset=utf-8"
+        assert await response.text() == "Too many requests, please try again later.\n"
+
+
+async def test_a_refusal_says_when_to_come_back(client: Client) -> None:
+    client.server.faults.add(Fault(status=503, retry_after=5))
+    async with aiohttp.request("GET", client.server.url + MAPS) as response:
+        assert (response.status, response.headers["Retry-After"]) == (503, "5")
+        assert (await response.json())["details"] == {"retryAfterSeconds": 5}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from aiohttp import web
 
-from listwatch.apiserver.call import Call
+from listwatch.apiserver.call import Call, text_answer
 from listwatch.clock import Clock
 from listwatch.errors import StatusError
 
@@ -53,7 +53,8 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         status: answer with this HTTP status instead.
         reason: the reason in the Status that is answered; "" is the usual one of its code.
         message: the words in it.
-        retry_after: seconds for its Retry-After header.
+        retry_after: seconds for its Retry-After header; a 429 without words of its own is, as a
+            real server's, in plain text and always has one.
         after: a watch passes so many events (bookmarks counted) before the next five happen.
         error_event: a watch gets an ERROR event with this code, such as 410, and ends.
         silent: a watch sends nothing more; another request gets no answer.
@@ -134,11 +135,14 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def error(self, code: int) -> StatusError:
         """Return the error that is told, with a code."""
-        words = self.message or _MESSAGES.get(code, "a fault was asked for")
-        return StatusError.from_status(
-            {"message": words, "reason": self.reason or _REASONS.get(code, ""), "code": code},
-            retry_after=self.retry_after,
-        )
+        status: dict[str, object] = {
+            "message": self.message or _MESSAGES.get(code, "a fault was asked for"),
+            "reason": self.reason or _REASONS.get(code, ""),
+            "code": code,
+        }
+        if self.retry_after:
+            status["details"] = {"retryAfterSeconds": max(1, round(self.retry_after))}
+        return StatusError.from_status(status, retry_after=self.retry_after)
 
 
 class _Rule:
@@ -217,6 +221,8 @@ class Faults:
             if transport is not None:
                 transport.abort()
             return web.Response()
+        if fault.status == 429 and not fault.message and not fault.reason:
+            return _too_many_requests(fault)
         if fault.status:
             return call.refuse(fault.error(fault.status))
         return None
@@ -238,6 +244,14 @@ class Faults:
         if call.request.transport is not None:
             call.request.transport.close()
         return broken
+
+
+def _too_many_requests(fault: Fault) -> web.Response:
+    """Return what a real server's flow control answers, which is no Status."""
+    answer = text_answer("Too many requests, please try again later.\n", 429)
+    after = 1.0 if fault.retry_after is None else fault.retry_after
+    answer.headers["Retry-After"] = str(max(1, round(after)))
+    return answer
 
 
 def cut_at(fault: Fault, data: bytes, written: int) -> int | None:
