@@ -65,10 +65,11 @@ async def test_an_old_server_can_not_tell_the_user(
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "words", "code"),
     [
-        (respond(b"who are you?", code=401, type_="text/plain"), "error: who are you?"),
-        (respond(b"<html>", type_="text/html"), "error: the server answers, but not as"),
+        (respond(b"who are you?", code=401, type_="text/plain"), "error: who are you?", 5),
+        (respond(b"not you", code=403, type_="text/plain"), "error: not you", 6),
+        (respond(b"<html>", type_="text/html"), "error: the server answers, but not as", 1),
     ],
 )
 async def test_a_server_that_refuses_is_one_line_and_an_exit_code(
@@ -77,13 +78,35 @@ async def test_a_server_that_refuses_is_one_line_and_an_exit_code(
     capsys: pytest.CaptureFixture[str],
     answer: bytes,
     words: str,
+    code: int,
 ) -> None:
     server.answers["/version"] = answer
-    assert await run("--kubeconfig", str(kubeconfig)) == 1
+    assert await run("--kubeconfig", str(kubeconfig)) == code
     captured = capsys.readouterr()
     assert captured.err.startswith(words)
     assert captured.err.count("\n") == 1
     assert SECRET not in captured.out + captured.err
+
+
+async def test_a_server_that_is_away_is_one_line_and_an_exit_code(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = read(kubeconfig)
+    value["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"
+    rewrite(kubeconfig, value)
+    assert await run("--kubeconfig", str(kubeconfig)) == 4
+    assert capsys.readouterr().err == (
+        "error: http://127.0.0.1:1: no connection: Connection refused\n"
+    )
+
+
+def read(kubeconfig: Path) -> dict[str, Any]:
+    value: dict[str, Any] = yaml.safe_load(kubeconfig.read_text())
+    return value
+
+
+def rewrite(kubeconfig: Path, value: object) -> None:
+    kubeconfig.write_text(yaml.safe_dump(value))
 
 
 async def test_no_check_asks_nothing(server: ScriptedServer, kubeconfig: Path) -> None:
@@ -94,7 +117,7 @@ async def test_no_check_asks_nothing(server: ScriptedServer, kubeconfig: Path) -
 async def test_a_broken_configuration_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await run("--kubeconfig", str(tmp_path / "missing")) == 1
+    assert await run("--kubeconfig", str(tmp_path / "missing")) == 3
     assert capsys.readouterr().err == f"error: {tmp_path / 'missing'} does not exist\n"
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 import msgspec
@@ -12,7 +12,15 @@ from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.client.http import JSON
 from listwatch.client.kubeconfig import load_config
-from listwatch.errors import FrameError, ListWatchError, NotFoundError
+from listwatch.errors import (
+    ConfigError,
+    DisconnectedError,
+    ForbiddenError,
+    FrameError,
+    ListWatchError,
+    NotFoundError,
+    UnauthorizedError,
+)
 
 _REVIEW = b'{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}'
 
@@ -54,6 +62,29 @@ def show(config: Config) -> str:
     return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=1000)
 
 
+class _Failure(click.ClickException):
+    """One line on standard error, and the exit code that `listwatch observe` has for it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(" ".join(str(error).split()))
+        kinds: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
+            (3, (ConfigError,)),
+            (4, (DisconnectedError, TimeoutError)),
+            (5, (UnauthorizedError,)),
+            (6, (ForbiddenError,)),
+        )
+        self._code = next((code for code, types in kinds if isinstance(error, types)), 1)
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]  # click has a class variable
+        """What the process returns."""
+        return self._code
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print it."""
+        click.echo(f"error: {self.message}", file=file, err=True)
+
+
 @click.command("config")
 @click.option(
     "--kubeconfig",
@@ -77,17 +108,15 @@ def config_command(
 ) -> None:
     """Print the configuration in force, secrets hidden, and check the connection.
 
-    The exit code is 1 when there is no usable configuration, or the server does not answer.
+    The exit code is 3 when there is no usable configuration, 4 when the server does not answer,
+    5 when it does not know the user and 6 when it refuses; 1 for anything else.
     """
-    config = load_config(
-        kubeconfig, context=context, cluster=cluster, user=user, namespace=namespace
-    )
-    click.echo(show(config), nl=False)
-    if not checks:
-        return
     try:
-        checked = asyncio.run(check(config))
-    except TimeoutError as error:
-        raise ListWatchError(str(error)) from None
-    for name, value in checked.items():
-        click.echo(f"{name}: {value}")
+        config = load_config(
+            kubeconfig, context=context, cluster=cluster, user=user, namespace=namespace
+        )
+        click.echo(show(config), nl=False)
+        for name, value in asyncio.run(check(config)).items() if checks else ():
+            click.echo(f"{name}: {value}")
+    except (ListWatchError, TimeoutError) as error:
+        raise _Failure(error) from None
