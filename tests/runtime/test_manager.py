@@ -230,14 +230,16 @@ async def test_a_fenced_client_reads_but_does_not_write_without_leadership(
     server: APIServer,
 ) -> None:
     app = make(server, Log(), leader_election="lock")
+    wrote = asyncio.Event()
 
     @app.task
     async def lead() -> None:
         await app.client.create(config_map("mine"))
+        wrote.set()
 
     async with app:
-        while not app.is_leader:  # noqa: ASYNC110 - another thread elects
-            await asyncio.sleep(0.01)
+        await wrote.wait()
+        assert app.is_leader
         assert app.guard is not None
         app.guard.end("for the test")
         await app.client.list("configmaps", "default")

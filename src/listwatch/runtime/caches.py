@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from listwatch.cache.factory import InformerFactory, ListWatchSource, Selection
-from listwatch.cache.failures import OnError
+from listwatch.cache.failures import Failure, LogFailures, OnError
 from listwatch.cache.handlers import ResourceEventHandler
 from listwatch.cache.shared_informer import (
     NotSyncedError,
@@ -56,6 +56,7 @@ class Cache:
         self._fields: type[msgspec.Struct] | None = None
         self._informer: SharedInformer | None = None
         self._started = clock.now()
+        self._failing_since: float | None = None
 
     @property
     def informer(self) -> SharedInformer:
@@ -126,6 +127,15 @@ class Cache:
                 f"{self.health().problem}"
             ) from None
 
+    def note_failure(self) -> None:
+        """Remember when a series of failures began: the first one after anything was heard."""
+        if self._informer is None:
+            return
+        now = self._clock.now()
+        age = self._informer.last_frame_age
+        if self._failing_since is None or (age is not None and now - age > self._failing_since):
+            self._failing_since = now
+
     def health(self) -> CacheHealth:
         """Return how the cache is now."""
         name, now = str(self.selection), self._clock.now()
@@ -137,8 +147,11 @@ class Cache:
             return CacheHealth(name, False, words, now - self._started)
         reflector = informer.statistics().controller.reflector
         age = reflector.last_frame_age or 0.0
-        if reflector.failures > 0 and reflector.last_error:
-            return CacheHealth(name, False, f"failing: {reflector.last_error}", age)
+        # Whatever was heard after the last error says that it is over.
+        error_age = reflector.last_error_age
+        if reflector.failures > 0 and error_age is not None and error_age <= age:
+            since = error_age if self._failing_since is None else now - self._failing_since
+            return CacheHealth(name, False, f"failing: {reflector.last_error}", since)
         if age > STALE_SECONDS:
             return CacheHealth(name, False, "stale: nothing was heard", age)
         return CacheHealth(name, True, "", 0.0)
@@ -158,7 +171,7 @@ class Caches:
 
     def __init__(self, clock: Clock, on_error: OnError | None = None) -> None:
         self._clock = clock
-        self._on_error = on_error
+        self._on_error = on_error if on_error is not None else LogFailures(clock)
         self._caches: dict[Selection, Cache] = {}
         self._factory: InformerFactory | None = None
 
@@ -185,9 +198,15 @@ class Caches:
 
     def open(self, source: ListWatchSource) -> None:
         """Make all informers; reconcilers can add none from now on."""
-        self._factory = InformerFactory(source, clock=self._clock, on_error=self._on_error)
+        self._factory = InformerFactory(source, clock=self._clock, on_error=self._note)
         for cache in self._caches.values():
             cache.open(self._factory)
+
+    def _note(self, failure: Failure) -> None:
+        for cache in self._caches.values():
+            if failure.name == str(cache.selection):
+                cache.note_failure()
+        self._on_error(failure)
 
     async def run(self) -> None:
         """Keep all caches until cancelled."""
