@@ -12,7 +12,7 @@ from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.client.discovery import Resource, UnknownResourceError
 from listwatch.clock import FakeClock
-from listwatch.errors import DisconnectedError, FrameError
+from listwatch.errors import DisconnectedError, FrameError, NotFoundError
 from listwatch.objects import ObjectDecoder
 from listwatch.testing.scripted_server import ScriptedServer, respond
 
@@ -95,6 +95,34 @@ async def test_the_resource_is_looked_up_once_and_late(
     await source.list(ListOptions())
     assert server.targets[asked:] == ["GET /api/v1/configmaps"]
     assert str(await source.resource()) == "configmaps"
+
+
+async def test_a_resource_that_moves_to_another_version_is_found_again(
+    server: ScriptedServer, client: Client
+) -> None:
+    def serve(version: str) -> None:
+        server.answers.clear()
+        named = {"groupVersion": f"e.com/{version}", "version": version}
+        server.answers["/api"] = {"versions": []}
+        server.answers["/apis"] = {"groups": [{"name": "e.com", "versions": [named]}]}
+        listed = {"resources": [{"name": "widgets", "kind": "Widget"}]}
+        server.answers[f"/apis/e.com/{version}"] = listed
+        server.answers[f"/apis/e.com/{version}/widgets"] = {**EMPTY, "kind": "WidgetList"}
+
+    serve("v1")
+    source = client.list_watch("widgets")
+    await source.list(ListOptions())
+    serve("v2")
+    with pytest.raises(NotFoundError):
+        async with source.watch(WatchOptions()):
+            pass
+    await source.list(ListOptions())
+    assert server.targets[-1] == "GET /apis/e.com/v2/widgets"
+    serve("v3")
+    with pytest.raises(NotFoundError):
+        await source.list(ListOptions())
+    await source.list(ListOptions())
+    assert server.targets[-1] == "GET /apis/e.com/v3/widgets"
 
 
 async def test_events_of_one_chunk_come_in_one_batch(

@@ -195,6 +195,10 @@ class Discovery:
                 self._resources = (*core, *await self._load("/apis"))
             return self._resources
 
+    def forget(self) -> None:
+        """Ask the server anew when something is looked up next."""
+        self._resources = None
+
     async def find(self, word: str) -> Resource:
         """Return the resource that a word means.
 

@@ -1,7 +1,7 @@
 """The list and watch of one resource at an API server."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from msgspec.structs import force_setattr
@@ -18,6 +18,7 @@ from listwatch.cache.list_watch import (
 from listwatch.client.discovery import Discovery, Resource
 from listwatch.client.http import HTTP, JSON, SILENCE_TIMEOUT, Body
 from listwatch.clock import Clock
+from listwatch.errors import NotFoundError
 from listwatch.objects import Object
 
 _METADATA: Final = "as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -28,7 +29,7 @@ class ResourceListWatch:
     """Lists and watches one resource: a `ListerWatcher` that `Client.list_watch` makes.
 
     The resource is looked up when it is first needed, so making one costs nothing and fails
-    never. Belongs to the client's event loop.
+    never, and again after the server knew it no more. Belongs to the client's event loop.
     """
 
     def __init__(
@@ -97,9 +98,19 @@ class ResourceListWatch:
             self._decode(options.decode), kind=resource.kind, api_version=resource.api_version
         )
         path = resource.path(self._namespace)
-        async with self._http.stream(path, query, accept=self._accept(_METADATA_LIST)) as body:
-            await self._feed(body, frames, options.progress)
+        try:
+            async with self._http.stream(path, query, accept=self._accept(_METADATA_LIST)) as body:
+                await self._feed(body, frames, options.progress)
+        except NotFoundError:
+            self._look_up_anew()
+            raise
         return frames.finish()
+
+    def _look_up_anew(self) -> None:
+        # The server may serve another version by now, or nothing of this name.
+        if not isinstance(self._word, Resource):
+            self._resource = None
+            self._discovery.forget()
 
     async def _feed(
         self, body: Body, frames: ListFrames, progress: Callable[[], None] | None
@@ -146,9 +157,13 @@ class ResourceListWatch:
             self._decode(options.decode), kind=resource.kind, api_version=resource.api_version
         )
         path = resource.path(self._namespace)
-        async with self._http.stream(
-            path, query, accept=self._accept(_METADATA), watch=True
-        ) as body:
+        async with AsyncExitStack() as stack:
+            opening = self._http.stream(path, query, accept=self._accept(_METADATA), watch=True)
+            try:
+                body = await stack.enter_async_context(opening)
+            except NotFoundError:
+                self._look_up_anew()
+                raise
             yield _Events(body, frames)
 
     def _accept(self, form: str) -> str:
