@@ -1,10 +1,15 @@
 """The fixtures that users' tests get from the package, in a run of pytest of its own."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from listwatch.apiserver import APIServer
+from listwatch.apiserver.control import Control
+from listwatch.apiserver.faults import Fault
 
 _SETTINGS = """\
 [pytest]
@@ -80,6 +85,23 @@ def test_a_wrong_marker_is_one_clear_line(tmp_path: Path) -> None:
     assert "the marker `apiserver`: APIServer.__init__() got an unexpected keyword" in output
     assert "the marker `apiserver` takes keyword arguments alone" in output
     assert "Traceback" not in output
+
+
+_PAGE = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+
+
+def test_the_tests_in_the_documentation_pass(tmp_path: Path) -> None:
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", _PAGE, re.DOTALL)
+    (tests,) = [block for block in blocks if "def test_" in block]
+    code, output = _pytest(tmp_path, tests)
+    assert code == 0, output
+    assert f"{tests.count('def test_')} passed" in output
+
+
+def test_every_field_of_a_fault_and_every_control_is_documented() -> None:
+    words = set(re.findall(r"[`=(]([a-z_-]+)", _PAGE))
+    assert set(Fault.__struct_fields__) <= words
+    assert set(Control(APIServer())._actions) <= words
 
 
 def test_nothing_is_loaded_before_a_fixture_is_used(tmp_path: Path) -> None:
