@@ -527,6 +527,17 @@ async def test_there_is_one_timer_however_many_items_wait(
     assert sum(timer.callback is not None for _, _, timer in clock._timers) == 1
 
 
+async def test_a_timer_that_fires_early_makes_nothing_due_and_is_set_again(
+    queue: WorkQueue[str], clock: FakeClock
+) -> None:
+    queue.add_after("a", 5)
+    clock._now += 4.999
+    queue._on_timer()
+    assert (len(queue), queue.statistics().waiting) == (0, 1)
+    await clock.advance(0.001)
+    assert await take_all(queue) == ["a"]
+
+
 async def test_earlier_times_and_ended_waits_leave_no_entries_behind(
     queue: WorkQueue[str], clock: FakeClock
 ) -> None:
