@@ -97,6 +97,28 @@ class Call:
         except web.HTTPRequestEntityTooLarge:
             raise refusal.too_large_body(BODY_LIMIT) from None
 
+    @property
+    def can_stream(self) -> bool:
+        """Whether JSON bytes can be answered as they are, in pieces."""
+        return (
+            self.representation.media_type == JSON
+            and self.request.method == "GET"
+            and self.fault is None
+            and "pretty" not in self.query
+            and not wants_gzip(self.header("Accept-Encoding"), BODY_LIMIT)
+        )
+
+    def headers(self, content_type: str) -> CIMultiDict[str]:
+        """Return the headers of an answer, with the warnings that were collected."""
+        fields: CIMultiDict[str] = CIMultiDict(
+            {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
+        )
+        for warning in self.warnings:
+            if any(unicodedata.category(char) == "Cc" for char in warning):
+                continue  # no header can carry it; a real server leaves it out, too
+            fields.add("Warning", f"299 - {refusal.go_quoted(warning)}")
+        return fields
+
     def answer(
         self,
         body: bytes,
@@ -106,13 +128,7 @@ class Call:
         headers: Mapping[str, str] | None = None,
     ) -> web.Response:
         """Return an answer with these bytes, compressed where the client asked for that."""
-        fields: CIMultiDict[str] = CIMultiDict(
-            {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
-        )
-        for warning in self.warnings:
-            if any(unicodedata.category(char) == "Cc" for char in warning):
-                continue  # no header can carry it; a real server leaves it out, too
-            fields.add("Warning", f"299 - {refusal.go_quoted(warning)}")
+        fields = self.headers(content_type)
         if headers:
             fields.update(headers)
         if (

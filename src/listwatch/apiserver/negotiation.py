@@ -2,8 +2,8 @@
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -134,9 +134,42 @@ def partial_bytes(data: bytes) -> bytes:
     return b"%b%b}" % (_PARTIAL_PREFIX, bytes(_metadata_decoder.decode(data).metadata))
 
 
-def list_bytes(
-    resource: Resource, entries: Iterable[bytes], metadata: Mapping[str, Any], *, partial: bool
-) -> bytes:
+class ListBody(NamedTuple):
+    """A list in the parts that are written one after the other."""
+
+    head: bytes
+    items: Sequence[bytes]
+    separator: bytes
+    tail: bytes
+
+    @property
+    def size(self) -> int:
+        """The length of the whole, in bytes."""
+        between = len(self.separator) * max(0, len(self.items) - 1)
+        return len(self.head) + sum(map(len, self.items)) + between + len(self.tail)
+
+    def whole(self) -> bytes:
+        """Return all of it."""
+        return b"".join((self.head, self.separator.join(self.items), self.tail))
+
+    def pieces(self, size: int) -> Iterator[bytes]:
+        """Yield it in pieces of about so many bytes."""
+        ready, waiting = [self.head], 0
+        for number, item in enumerate(self.items):
+            if number:
+                ready.append(self.separator)
+            ready.append(item)
+            waiting += len(item)
+            if waiting >= size:
+                yield b"".join(ready)
+                ready, waiting = [], 0
+        ready.append(self.tail)
+        yield b"".join(ready)
+
+
+def list_body(
+    resource: Resource, entries: Sequence[bytes], metadata: Mapping[str, Any], *, partial: bool
+) -> ListBody:
     """Return a list as it is answered.
 
     Built-in lists have their metadata before the items, whose kind and apiVersion are left out;
@@ -144,30 +177,28 @@ def list_bytes(
     """
     head = msgspec.json.encode(metadata)
     if partial:
-        items = b",".join(map(partial_bytes, entries))
-        return (
+        return ListBody(
             b'{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":%b,'
-            b'"items":[%b]}\n' % (head, items)
+            b'"items":[' % head,
+            [partial_bytes(data) for data in entries],
+            b",",
+            b"]}\n",
         )
     kind, version = (
         msgspec.json.encode(text) for text in (resource.list_kind, resource.api_version)
     )
     if resource.custom is None:
-        return b'{"kind":%b,"apiVersion":%b,"metadata":%b,"items":[%b]}\n' % (
-            kind,
-            version,
-            head,
-            b",".join(entries),
+        return ListBody(
+            b'{"kind":%b,"apiVersion":%b,"metadata":%b,"items":[' % (kind, version, head),
+            entries,
+            b",",
+            b"]}\n",
         )
-    parts = [memoryview(data)[1:] for data in entries]
-    items = (b"," + resource.object_prefix).join(parts)
-    if parts:
-        items = resource.object_prefix + items
-    return b'{"apiVersion":%b,"items":[%b],"kind":%b,"metadata":%b}\n' % (
-        version,
-        items,
-        kind,
-        head,
+    return ListBody(
+        b'{"apiVersion":%b,"items":[' % version,
+        [resource.object_prefix + data[1:] for data in entries],
+        b",",
+        b'],"kind":%b,"metadata":%b}\n' % (kind, head),
     )
 
 

@@ -12,9 +12,10 @@ from listwatch.apiserver import refusal
 from listwatch.apiserver.call import Call
 from listwatch.apiserver.kinds import supported_fields
 from listwatch.apiserver.negotiation import (
+    JSON,
     entry_bytes,
     event_bytes,
-    list_bytes,
+    list_body,
     negotiate,
     partial_bytes,
 )
@@ -31,6 +32,9 @@ from listwatch.selector import FieldRequirement, FieldSelector
 #: How long a read waits for a resource version that is not there yet, in seconds.
 FUTURE_WAIT = 3.0
 _INCONSISTENT = -1
+#: Lists of so many bytes are written piece by piece, so that they are never there twice.
+_STREAMED_FROM = 1 << 20
+_PIECE = 256 * 1024
 
 
 class Reader:
@@ -144,22 +148,22 @@ class Reader:
 
     # -- list --------------------------------------------------------------------------------
 
-    async def list_objects(self, call: Call, resource: Resource) -> web.Response:
+    async def list_objects(self, call: Call, resource: Resource) -> web.StreamResponse:
         """Answer with the objects that the options choose."""
         options = parse_list_options(call.query, watch=False)
         check_fields(resource, options.field_selector)
         entries, metadata = await self.select(resource, call.namespace, options)
         entries = [converted(resource, entry) for entry in entries]
-        return self.answer_list(call, resource, entries, metadata)
+        return await self.answer_list(call, resource, entries, metadata)
 
-    def answer_list(
+    async def answer_list(
         self,
         call: Call,
         resource: Resource,
         entries: Sequence[Entry],
         metadata: dict[str, str | int],
-    ) -> web.Response:
-        """Answer with a list in the form that was negotiated."""
+    ) -> web.StreamResponse:
+        """Answer with a list in the form that was negotiated, a large one piece by piece."""
         transform = call.representation.transform
         if transform == "Table":
             table = self.tables.table(
@@ -178,9 +182,16 @@ class Reader:
         partial = transform == "PartialObjectMetadataList"
         if resource.custom is not None and not partial:
             metadata = {"continue": "", **metadata}
-        return call.answer_json(
-            list_bytes(resource, [entry.data for entry in entries], metadata, partial=partial)
-        )
+        body = list_body(resource, [entry.data for entry in entries], metadata, partial=partial)
+        if body.size < _STREAMED_FROM or not call.can_stream:
+            return call.answer_json(body.whole())
+        response = web.StreamResponse(headers=call.headers(JSON))
+        response.content_length = body.size
+        await response.prepare(call.request)
+        for piece in body.pieces(_PIECE):
+            await response.write(piece)
+        await response.write_eof()
+        return response
 
     async def select(
         self, resource: Resource, namespace: str, options: ListOptions

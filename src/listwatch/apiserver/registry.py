@@ -2,6 +2,7 @@
 
 import copy
 import random
+import sys
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -46,6 +47,7 @@ _IMMORTAL = frozenset(("default", "kube-system", "kube-public"))
 _DEFINITIONS = "apiextensions.k8s.io/customresourcedefinitions"
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _encoder = msgspec.json.Encoder()
+_buffer = bytearray()
 
 
 class WriteContext(msgspec.Struct, frozen=True):
@@ -539,12 +541,24 @@ class Registry:
             name=metadata["name"],
             uid=metadata["uid"],
             revision=revision,
-            labels=metadata.get("labels") or {},
-            data=_encoder.encode(whole),
-            fields=selectable_fields(resource, obj),
+            labels=_shared(metadata.get("labels") or {}),
+            data=_encoded(whole),
+            fields=_shared(selectable_fields(resource, obj)),
             owners=tuple(each["uid"] for each in metadata.get("ownerReferences") or ()),
             deleting=bool(metadata.get("deletionTimestamp")),
         )
+
+
+def _encoded(value: Mapping[str, Any]) -> bytes:
+    # encode() allocates in powers of two and gives the rest back as a hole in the heap that the
+    # next one does not fit into: 6 KB for each pod of 10
+    _encoder.encode_into(value, _buffer)
+    return bytes(_buffer)
+
+
+def _shared(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return texts of which each is in memory once, as labels of many objects are alike."""
+    return {sys.intern(key): sys.intern(value) for key, value in texts.items()}
 
 
 def _carry(new: Object, old: Mapping[str, Any], key: str) -> None:

@@ -395,7 +395,7 @@ class Writer:
             }
         )
 
-    async def delete_collection(self, call: Call, resource: Resource) -> web.Response:
+    async def delete_collection(self, call: Call, resource: Resource) -> web.StreamResponse:
         """Answer a DELETE of a collection."""
         options = self.delete_options(call, resource, await call.body())
         chosen = parse_list_options(call.query, watch=False)
@@ -407,7 +407,7 @@ class Writer:
             if self.registry.find(resource, entry.namespace, entry.name) is not None:
                 self.registry.delete(resource, entry.namespace, entry.name, options)
         found = [converted(resource, entry) for entry in entries]
-        return self._reader.answer_list(call, resource, found, metadata)
+        return await self._reader.answer_list(call, resource, found, metadata)
 
 
 class _Preconditions(msgspec.Struct):
