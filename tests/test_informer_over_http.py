@@ -197,3 +197,20 @@ async def test_a_restored_server_behind_an_outage_is_noticed() -> None:
         assert [obj.name for obj in scene.informer.lister.list()] == ["a"]
         assert scene.informer.lister.get("a", "default")["data"]["number"] == "0"
         assert not scene.handler.wrong
+
+
+@pytest.mark.parametrize("namespace", ["default", None])
+async def test_the_pages_of_a_list_are_all_of_it_whatever_the_names(namespace: str | None) -> None:
+    """A continue token names a key within the namespace; "e" comes after "default"."""
+    async with (
+        APIServer(seed=1, controllers=False) as server,
+        Client.from_config(Config(server=server.url)) as client,
+    ):
+        names = ["a", "d", "default", "e", "last", "z"]
+        for name in names:
+            await client.create(config_map(name))
+        for size in (1, 2, 3, 4):
+            listed = await client.list(
+                "configmaps", namespace, label_selector="mine", page_size=size
+            )
+            assert [obj.name for obj in listed.items] == names

@@ -202,7 +202,6 @@ class Reader:
             options.resource_version,
             lambda words: refusal.bad_request(f"invalid resource version: {words}"),
         )
-        start = ""
         limit = max(0, options.limit)
         if options.continue_token:
             if options.resource_version not in {"", "0"}:
@@ -233,8 +232,6 @@ class Reader:
                     limit = 0
         selection = Filter(options.label_selector, options.field_selector)
         plain = options.label_selector.is_everything and options.field_selector.is_everything
-        if start:
-            entries = [entry for entry in entries if entry.key >= start]
         chosen = entries if plain else [entry for entry in entries if selection.matches(entry)]
         metadata: dict[str, str | int] = {"resourceVersion": str(revision)}
         if 0 < limit < len(chosen):
@@ -261,8 +258,8 @@ class Reader:
             raise ExpiredTokenError(error, _write_token(_INCONSISTENT, token_start[:-1])) from None
         bucket = self._registry.bucket(resource)
         entries = bucket.at(revision, namespace)
-        if token_start is not None and namespace:
-            prefix = f"{namespace}/"
+        if token_start is not None:
+            prefix = f"{namespace}/" if namespace else ""
             return [entry for entry in entries if entry.key[len(prefix) :] >= token_start]
         return entries
 
