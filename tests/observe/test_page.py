@@ -125,7 +125,7 @@ async def test_an_open_page_does_not_hold_the_end_up() -> None:
 async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> None:
     page = Page("pods", Printer(), Clock())
     async with _served(page) as url, open_page(url, tmp_path / "profile") as tab:
-        await tab.until("document.querySelector('#link').textContent === 'live'")
+        await tab.until("document.querySelector('#link')?.textContent === 'live'")
         page.told(_update(spec="after"), "Updated")
         page.told(Change(ChangeType.DELETED, "other/db-0", _object(9), resource="pods"), "Deleted")
         page.started(1, _update(), ["./ok.sh", "shop", "web-1"])
