@@ -132,21 +132,18 @@ def _paths(fields: Fields, prefix: str = "") -> Iterator[str]:
         yield from _paths(below, here)
 
 
-def _owner_words(owner: Owner, time: str | None) -> str:
+def _owner_words(owner: Owner) -> str:
     words = refusal.go_quoted(owner.manager)
     if owner.subresource:
         words += f" with subresource {refusal.go_quoted(owner.subresource)}"
     if owner.operation == "Update":
         words += f" using {owner.api_version}"
-        if time:
-            words += f" at {time}"
     return words
 
 
-def _conflict(conflicts: Mapping[Owner, Fields], managed: Managed) -> StatusError:
+def _conflict(conflicts: Mapping[Owner, Fields]) -> StatusError:
     found = sorted(
-        (_owner_words(owner, managed.times.get(owner)), list(_paths(fields)))
-        for owner, fields in conflicts.items()
+        (_owner_words(owner), list(_paths(fields))) for owner, fields in conflicts.items()
     )
     count = sum(len(paths) for _, paths in found)
     if count == 1:
@@ -371,7 +368,7 @@ def _own(
         if both:
             conflicts[other] = both
     if conflicts and not force:
-        raise _conflict(conflicts, managed)
+        raise _conflict(conflicts)
     for other, fields in list(managed.sets.items()):
         if other == owner:
             continue

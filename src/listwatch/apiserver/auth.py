@@ -111,6 +111,17 @@ class Grant(msgspec.Struct, frozen=True):
     namespace: str
     subjects: tuple[_Subject, ...]
     rules: tuple[Rule, ...]
+    binding: str = ""
+    role: str = ""
+
+    def words(self, subject: _Subject) -> str:
+        """Say what gives the rights, as `plugin/pkg/auth/authorizer/rbac` does."""
+        kind = "RoleBinding" if self.namespace else "ClusterRoleBinding"
+        name = f"{self.binding}/{self.namespace}" if self.namespace else self.binding
+        who = subject.name
+        if subject.kind == "ServiceAccount":
+            who = f"{subject.name}/{subject.namespace or self.namespace}"
+        return f'RBAC: allowed by {kind} "{name}" of {self.role} to {subject.kind} "{who}"'
 
 
 def _speaks_of(subject: _Subject, user: User, namespace: str) -> bool:
@@ -122,6 +133,15 @@ def _speaks_of(subject: _Subject, user: User, namespace: str) -> bool:
         home = subject.namespace or namespace
         return user.name == f"system:serviceaccount:{home}:{subject.name}"
     return False
+
+
+class WithoutUserError(Exception):
+    """Impersonation of groups or a uid, with no user to belong to them."""
+
+    def __init__(self, groups: Sequence[str], uid: str) -> None:
+        asked = [f"{{Group  {group}    }}" for group in groups]
+        asked += [f"{{UID  {uid}    }}"] if uid else []
+        super().__init__(f"requested [{' '.join(asked)}] without impersonating a user")
 
 
 class Access:
@@ -210,7 +230,7 @@ class Access:
 
         Raises:
             ForbiddenError: the user may not act as them.
-            BadRequestError: groups or extra fields without a user.
+            WithoutUserError: groups or a uid without a user.
         """
         headers = request.headers
         name = headers.get("Impersonate-User", "")
@@ -223,9 +243,7 @@ class Access:
             if key.lower().startswith("impersonate-extra-"):
                 extra.setdefault(unquote(key[18:]).lower(), []).append(value)
         if not name:
-            raise refusal.internal_error(
-                "requested groups, uid or extra without impersonating a user"
-            )
+            raise WithoutUserError(groups, uid)
         account = name.split(":") if name.startswith("system:serviceaccount:") else []
         if len(account) == 4:
             self._may_impersonate(user, "serviceaccounts", account[3], account[2])
@@ -277,11 +295,23 @@ class Access:
 
     # -- may ---------------------------------------------------------------------------------
 
+    def decide(self, user: User, info: RequestInfo) -> tuple[bool, str]:
+        """Tell whether a user may do what a request asks for, and what gives that right."""
+        if self.is_open or MASTERS in user.groups:
+            return True, ""
+        for grant in self._current_grants():
+            if grant.namespace not in {"", info.namespace}:
+                continue
+            for subject in grant.subjects:
+                if _speaks_of(subject, user, grant.namespace) and any(
+                    rule.allows(info) for rule in grant.rules
+                ):
+                    return True, grant.words(subject)
+        return False, ""
+
     def allows(self, user: User, info: RequestInfo) -> bool:
         """Tell whether a user may do what a request asks for."""
-        if self.is_open or MASTERS in user.groups:
-            return True
-        return any(rule.allows(info) for rule in self.rules_for(user, info.namespace))
+        return self.decide(user, info)[0]
 
     def rules_for(self, user: User, namespace: str) -> Iterable[Rule]:
         """Yield the rules that hold for a user in a namespace."""
@@ -330,7 +360,15 @@ def _read_grants(
             home = entry.namespace if ref.kind == "Role" else ""
             granted = rules.get((ref.kind, home, ref.name), ())
             if granted and binding.subjects:
-                grants.append(Grant(entry.namespace, tuple(binding.subjects), granted))
+                grants.append(
+                    Grant(
+                        entry.namespace,
+                        tuple(binding.subjects),
+                        granted,
+                        entry.name,
+                        f'{ref.kind} "{ref.name}"',
+                    )
+                )
     return grants
 
 

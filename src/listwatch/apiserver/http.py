@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import discovery, refusal
-from listwatch.apiserver.auth import Access
+from listwatch.apiserver.auth import Access, WithoutUserError
 from listwatch.apiserver.call import Call, text_answer
 from listwatch.apiserver.faults import Fault, Faults
 from listwatch.apiserver.negotiation import JSON, Representation, negotiate, parse_accept
@@ -68,6 +68,9 @@ class Api:
             return await self.dispatch(call)
         except StatusError as error:
             return call.refuse(error)
+        except WithoutUserError as error:
+            uri = refusal.go_quoted(str(request.rel_url))
+            return text_answer(f"Internal Server Error: {uri}: {error}\n", 500)
         except ExpiredTokenError as error:
             status = error.status.to_status()
             status["metadata"] = {"continue": error.token}
@@ -165,8 +168,6 @@ class Api:
         if verb not in resource.verbs:
             if verb in {"create", "delete"} and resource.custom is not None:
                 raise refusal.verb_not_supported(resource, verb)
-            if verb == "create" and info.resource == "bindings":
-                return handler
             raise refusal.method_not_allowed()
         reviews = self._subresources.review(resource)
         return handler if reviews is None else reviews

@@ -58,6 +58,8 @@ _UNOWNED_METADATA = frozenset(
 )
 
 
+#: Keys of list items that have a default, which stands in the key also where it was left out.
+_KEY_DEFAULTS = {"protocol": "TCP"}
 _UNOWNED_MARKS = frozenset(f"f:{key}" for key in _UNOWNED_METADATA)
 _BRANCHES = frozenset((Form.STRUCT, Form.MAP, Form.ANY))
 
@@ -70,8 +72,8 @@ def item_key(item: Any, schema: Schema) -> str:
     """Return what stands for an item of a set or keyed list, such as `k:{"name":"app"}`."""
     if schema.list_type == "set":
         return "v:" + _compact(item)
-    keys = {key: item[key] for key in sorted(schema.map_keys) if key in item}
-    return "k:" + _compact(keys)
+    keys = {key: item.get(key, _KEY_DEFAULTS.get(key)) for key in sorted(schema.map_keys)}
+    return "k:" + _compact({key: value for key, value in keys.items() if value is not None})
 
 
 def _compact(value: object) -> str:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from listwatch.apiserver.metadata_rules import validate_labels
 from listwatch.apiserver.refusal import (
     Cause,
     duplicate,
@@ -49,7 +50,7 @@ def _not_negative(obj: Object, path: str, *keys: str) -> list[Cause]:
 
 def _enumeration(obj: Object, path: str, key: str, supported: Iterable[str]) -> list[Cause]:
     value = obj.get(key)
-    words = sorted(supported)
+    words = list(supported)
     if value is None or value in words:
         return []
     return [not_supported(f"{path}.{key}", value, words)]
@@ -144,7 +145,10 @@ def pod_spec(spec: Object, path: str) -> list[Cause]:
             causes += _container(container, f"{path}.{group}[{index}]", names, volumes)
     causes += _enumeration(spec, path, "restartPolicy", ("Always", "OnFailure", "Never"))
     causes += _enumeration(
-        spec, path, "dnsPolicy", ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+        spec,
+        path,
+        "dnsPolicy",
+        ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None", ""),
     )
     grace = spec.get("terminationGracePeriodSeconds")
     if isinstance(grace, int) and grace < 0:
@@ -336,43 +340,56 @@ def _pod_update(new: Object, old: Object) -> list[Cause]:
     return []
 
 
-def _selector(spec: Object, path: str, kind_labels: Mapping[str, str] | None) -> list[Cause]:
+def _selector(spec: Object, path: str, labels: Mapping[str, str] | None) -> list[Cause]:
     selector = spec.get("selector")
     where = f"{path}.selector"
+    causes = []
     if selector is None:
-        return [required(where)]
-    if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+        causes.append(required(where))
+    elif not selector.get("matchLabels") and not selector.get("matchExpressions"):
         return [invalid_value(where, selector, "empty selector is invalid for deployment")]
     try:
         parsed = LabelSelector.from_dict(selector)
-    except SelectorError as error:
-        return [invalid_value(where, selector, str(error))]
-    if not parsed.matches(kind_labels or {}):
-        return [
+    except SelectorError:
+        return [invalid_value(where, selector, "invalid label selector")]
+    if not parsed.matches(labels or {}):
+        causes.append(
             invalid_value(
                 f"{path}.template.metadata.labels",
-                dict(kind_labels or {}),
+                labels,
                 "`selector` does not match template `labels`",
             )
-        ]
-    return []
+        )
+    return causes
+
+
+def _pod_template(template: Object, path: str) -> list[Cause]:
+    metadata = template.get("metadata") or {}
+    causes = validate_labels(metadata.get("labels"), f"{path}.metadata.labels")
+    causes += pod_spec(template.get("spec") or {}, f"{path}.spec")
+    policy = (template.get("spec") or {}).get("restartPolicy")
+    if policy in {"OnFailure", "Never"}:
+        causes.append(not_supported(f"{path}.spec.restartPolicy", policy, ["Always"]))
+    return causes
 
 
 def _workload(obj: Object) -> list[Cause]:
     spec = obj.get("spec") or {}
     template = spec.get("template") or {}
-    causes = _not_negative(spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit")
+    causes = _not_negative(spec, "spec", "replicas")
     causes += _selector(spec, "spec", (template.get("metadata") or {}).get("labels"))
-    causes += pod_spec(template.get("spec") or {}, "spec.template.spec")
-    policy = (template.get("spec") or {}).get("restartPolicy")
-    if policy in {"OnFailure", "Never"}:
-        causes.append(not_supported("spec.template.spec.restartPolicy", policy, ["Always"]))
+    causes += _pod_template(template, "spec.template")
+    causes += _not_negative(spec, "spec", "minReadySeconds")
     return causes
 
 
 def _deployment(obj: Object) -> list[Cause]:
-    causes = _workload(obj)
-    strategy = (obj.get("spec") or {}).get("strategy") or {}
+    spec = obj.get("spec") or {}
+    strategy = spec.get("strategy") or {}
+    template = spec.get("template") or {}
+    causes = _not_negative(spec, "spec", "replicas")
+    causes += _selector(spec, "spec", (template.get("metadata") or {}).get("labels"))
+    causes += _pod_template(template, "spec.template")
     causes += _enumeration(strategy, "spec.strategy", "type", ("Recreate", "RollingUpdate"))
     if strategy.get("type") == "Recreate" and strategy.get("rollingUpdate"):
         causes.append(
@@ -381,7 +398,31 @@ def _deployment(obj: Object) -> list[Cause]:
                 "may not be specified when strategy `type` is 'Recreate'",
             )
         )
+    rolling = strategy.get("rollingUpdate") or {}
+    if rolling and not any(_percent(rolling.get(key)) for key in ("maxUnavailable", "maxSurge")):
+        causes.append(
+            invalid_value(
+                "spec.strategy.rollingUpdate.maxUnavailable",
+                rolling.get("maxUnavailable"),
+                "may not be 0 when `maxSurge` is 0",
+            )
+        )
+    causes += _not_negative(spec, "spec", "minReadySeconds", "revisionHistoryLimit")
+    deadline, ready = spec.get("progressDeadlineSeconds"), spec.get("minReadySeconds", 0)
+    if isinstance(deadline, int):
+        causes += _not_negative(spec, "spec", "progressDeadlineSeconds")
+        if deadline <= ready:
+            causes.append(
+                invalid_value(
+                    "spec.progressDeadlineSeconds", deadline, "must be greater than minReadySeconds"
+                )
+            )
     return causes
+
+
+def _percent(value: Any) -> int:
+    text = str(value or 0).removesuffix("%")
+    return int(text) if text.isdigit() else 1
 
 
 def _selector_update(new: Object, old: Object) -> list[Cause]:
@@ -475,6 +516,7 @@ def _service(obj: Object) -> list[Cause]:
                 invalid_value(f"{here}.port", value, "must be between 1 and 65535, inclusive")
             )
         causes += _enumeration(port, here, "protocol", ("SCTP", "TCP", "UDP"))
+        causes += _port(f"{here}.targetPort", port.get("targetPort"))
         key = (port.get("protocol"), value)
         if key in seen:
             causes.append(duplicate(here, {"protocol": port.get("protocol"), "port": value}))

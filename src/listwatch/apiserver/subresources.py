@@ -18,6 +18,7 @@ from listwatch.apiserver.resources import Resource, ResourceTable
 from listwatch.apiserver.schema import facts
 from listwatch.apiserver.storage import Entry
 from listwatch.apiserver.writing import Writer, apply_patch, read_patch
+from listwatch.errors import ConflictError
 from listwatch.selector import LabelSelector, SelectorError
 
 Object = dict[str, Any]
@@ -34,6 +35,7 @@ class Subresources:
         self._reader = reader
         self._writer = writer
         self._access = access
+        self._pods = Resource("", "v1", "pods", "Pod", schema=facts().schema("", "v1", "Pod"))
         self._scale = Resource(
             "autoscaling",
             "v1",
@@ -62,7 +64,7 @@ class Subresources:
         if name == "finalize":
             return self._finalize
         if name == "binding":
-            return self._bind
+            return self.bind
         if name == "eviction":
             return self._evict
         raise refusal.bad_request(f"the subresource {name} needs a node, and this server has none")
@@ -216,38 +218,49 @@ class Subresources:
         )
         return self._reader.answer_entry(call, resource, entry)
 
-    async def _bind(self, call: Call, resource: Resource) -> web.StreamResponse:
+    async def bind(self, call: Call, resource: Resource) -> web.StreamResponse:
+        """Answer a POST of a Binding, to a pod's path or to the collection of bindings."""
         context = self._writer.context(call, "CreateOptions", "binding")
         binding = Resource(
             "", "v1", "bindings", "Binding", schema=facts().schema("", "v1", "Binding")
         )
         decoded = decode_body(await call.body(), call.header("Content-Type"), binding)
-        node = (decoded.obj.get("target") or {}).get("name", "")
-        name = call.info.name
-
-        def produce(old: Object | None, _: Entry | None) -> Object:
-            assert old is not None  # noqa: S101 - update refuses a missing object before
-            spec = old.setdefault("spec", {})
-            if spec.get("nodeName"):
-                raise refusal.conflict(
-                    resource, name, f'pod {name} is already assigned to node "{spec["nodeName"]}"'
-                )
-            if not node:
-                raise refusal.invalid("Binding", "", name, [refusal.required("target.name")])
-            spec["nodeName"] = node
-            conditions = old.setdefault("status", {}).setdefault("conditions", [])
-            conditions[:] = [each for each in conditions if each.get("type") != "PodScheduled"]
-            conditions.append(
-                {
-                    "type": "PodScheduled",
-                    "status": "True",
-                    "lastProbeTime": None,
-                    "lastTransitionTime": self._registry.now(),
-                }
+        target, given = decoded.obj.get("target") or {}, decoded.obj["metadata"].get("name", "")
+        pods = self._pods if resource.name == "bindings" else resource
+        name = call.info.name or given
+        if given and given != name:
+            raise refusal.bad_request("name in URL does not match name in Binding object")
+        if target.get("kind") not in {None, "", "Node"}:
+            cause = refusal.not_supported("target.kind", target["kind"], ["Node", "<empty>"])
+            raise refusal.server_error(f"{cause.field}: {cause.message}")
+        if not target.get("name"):
+            raise refusal.server_error("target.name: Required value")
+        entry = self._registry.get(pods, call.namespace, name)
+        obj = self._registry.decode(entry)
+        spec = obj.setdefault("spec", {})
+        why = ""
+        if entry.deleting:
+            why = f"pod {name} is being deleted, cannot be assigned to a host"
+        elif spec.get("nodeName"):
+            why = f'pod {name} is already assigned to node "{spec["nodeName"]}"'
+        if why:
+            raise ConflictError(
+                f'Operation cannot be fulfilled on pods/binding "{name}": {why}',
+                details={"name": name, "kind": "pods/binding"},
             )
-            return old
-
-        self._registry.update(resource, call.namespace, name, produce, context, is_put=False)
+        spec["nodeName"] = target["name"]
+        conditions = obj.setdefault("status", {}).setdefault("conditions", [])
+        conditions[:] = [each for each in conditions if each.get("type") != "PodScheduled"]
+        conditions.append(
+            {
+                "type": "PodScheduled",
+                "status": "True",
+                "lastProbeTime": None,
+                "lastTransitionTime": self._registry.now(),
+            }
+        )
+        if not context.dry_run:
+            self._registry.store_as_is(pods, obj)
         return call.answer_value(
             {
                 "kind": "Status",
@@ -277,7 +290,9 @@ class Subresources:
     # -- reviews -----------------------------------------------------------------------------
 
     def review(self, resource: Resource) -> Handler | None:
-        """Return what answers a review; None for a resource that is stored."""
+        """Return what answers a review or a binding; None for a resource that is stored."""
+        if resource.storage == "bindings":
+            return self.bind
         reviews: Mapping[str, Callable[[Call, Object], Object]] = {
             "selfsubjectreviews": self._self_review,
             "tokenreviews": self._token_review,
@@ -295,11 +310,10 @@ class Subresources:
             self._writer.check_problems(call, resource, decoded.problems)
             obj = decoded.obj
             status = answer(call, obj.get("spec") or {})
-            metadata = {"creationTimestamp": None, **obj["metadata"]}
             value: Object = {
                 "kind": resource.kind,
                 "apiVersion": resource.api_version,
-                "metadata": metadata,
+                "metadata": obj["metadata"],
             }
             if "spec" in resource.schema.fields:
                 value["spec"] = obj.get("spec") or {}
@@ -325,7 +339,7 @@ class Subresources:
     def _token_review(self, _: Call, spec: Object) -> Object:
         user = self._access.by_token(spec.get("token", ""))
         if user is None:
-            return {"user": {}, "error": "[invalid bearer token, unknown]"}
+            return {"user": {}}
         return {"authenticated": True, "user": self._user_info(user)}
 
     @staticmethod
@@ -348,24 +362,55 @@ class Subresources:
         )
 
     def _decision(self, user: User, spec: Object) -> Object:
-        if self._access.allows(user, self._asked(spec)):
-            return {"allowed": True, "reason": "allowed by the server's rules"}
-        return {"allowed": False}
+        allowed, reason = self._access.decide(user, self._asked(spec))
+        return {"allowed": allowed, **({"reason": reason} if reason else {})}
+
+    @staticmethod
+    def _check_attributes(spec: Object, causes: list[refusal.Cause]) -> None:
+        if ("resourceAttributes" in spec) == ("nonResourceAttributes" in spec):
+            causes.append(
+                refusal.invalid_value(
+                    "spec.resourceAttributes"
+                    if "resourceAttributes" not in spec
+                    else "spec.nonResourceAttributes",
+                    spec.get("nonResourceAttributes"),
+                    "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+                    if "resourceAttributes" not in spec
+                    else "cannot be specified in combination with resourceAttributes",
+                )
+            )
+        if causes:
+            raise refusal.invalid("", _AUTHORIZATION, "", causes)
 
     def _self_access(self, call: Call, spec: Object) -> Object:
+        self._check_attributes(spec, [])
         return self._decision(call.user, spec)
 
-    def _subject_access(self, _: Call, spec: Object) -> Object:
+    def _subject_access(self, call: Call, spec: Object) -> Object:
+        causes = []
+        if not spec.get("user") and not spec.get("groups"):
+            causes.append(
+                refusal.invalid_value(
+                    "spec.user", "", "at least one of user or group must be specified"
+                )
+            )
+        self._check_attributes(spec, causes)
+        if call.info.resource == "localsubjectaccessreviews":
+            namespace = (spec.get("resourceAttributes") or {}).get("namespace", "")
+            if namespace != call.info.namespace:
+                raise refusal.bad_request(
+                    f"spec.resourceAttributes.namespace must match namespace: {call.info.namespace}"
+                )
         user = User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""))
         return self._decision(user, spec)
 
     def _self_rules(self, call: Call, spec: Object) -> Object:
-        rules = list(self._access.rules_for(call.user, spec.get("namespace", "")))
+        namespace = spec.get("namespace", "")
+        if not namespace:
+            raise refusal.bad_request("no namespace on request")
+        rules = list(self._access.rules_for(call.user, namespace))
         resource_rules: list[Object] = []
         path_rules: list[Object] = []
-        if self._access.is_open or "system:masters" in call.user.groups:
-            resource_rules.append({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]})
-            path_rules.append({"verbs": ["*"], "nonResourceURLs": ["*"]})
         for rule in rules:
             if rule.resources:
                 row: Object = {

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from listwatch.apiserver.kinds import traits_of
+from listwatch.apiserver.metadata_rules import validate_labels
 from listwatch.apiserver.refusal import (
     Cause,
     forbidden_value,
@@ -13,7 +14,7 @@ from listwatch.apiserver.refusal import (
 )
 from listwatch.apiserver.resources import Resource
 from listwatch.apiserver.spec_rules import CREATE_RULES, UPDATE_RULES
-from listwatch.selector import label_value_problems, qualified_name_problems, subdomain_problems
+from listwatch.selector import qualified_name_problems, subdomain_problems
 
 Object = Mapping[str, Any]
 
@@ -80,15 +81,6 @@ def _generation(metadata: Object) -> list[Cause]:
             invalid_value("metadata.generation", generation, "must be greater than or equal to 0")
         ]
     return []
-
-
-def validate_labels(labels: Mapping[str, str] | None, path: str) -> list[Cause]:
-    """Return the rules that labels break."""
-    causes = []
-    for key, value in (labels or {}).items():
-        causes += [invalid_value(path, key, why) for why in qualified_name_problems(key)]
-        causes += [invalid_value(path, value, why) for why in label_value_problems(value)]
-    return causes
 
 
 def _annotations(annotations: Mapping[str, str] | None) -> list[Cause]:
