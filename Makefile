@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: run run-live test lint format bench lock clean conformance
+.PHONY: run run-live demo-services test lint format bench lock clean conformance
 
 run: $(VENV)/ready
 	$(BIN)/python examples/demo.py
@@ -10,9 +10,13 @@ run: $(VENV)/ready
 run-live: $(VENV)/ready
 	$(BIN)/python examples/demo.py --live
 
+# A cluster's load balancers without a cloud, from one service's life to a thousand services.
+demo-services: $(VENV)/ready
+	$(BIN)/python examples/services.py
+
 test: $(VENV)/ready
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage run -m pytest --numprocesses 2 --dist worksteal
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

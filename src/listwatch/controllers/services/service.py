@@ -93,7 +93,7 @@ class LoadBalancerStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as in a service."""
-        value: dict[str, Any] = msgspec.to_builtins(self)
+        value: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return value
 
 

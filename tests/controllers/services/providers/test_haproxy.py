@@ -1,19 +1,35 @@
 """The HAProxy provider with the real program."""
 
+import asyncio
 import os
-import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from controllers.published import Slices
+from listwatch.controllers.services.provider import ProviderError
 from listwatch.controllers.services.providers.address_pool import AddressPool
-from listwatch.controllers.services.providers.haproxy import HAProxyProvider
-from listwatch.testing.load_balancer_conformance import LoadBalancerConformance, Subject
+from listwatch.controllers.services.providers.haproxy import (
+    HAProxyError,
+    HAProxyProvider,
+    find_program,
+)
+from listwatch.controllers.services.service import Service
+from listwatch.objects import Object
+from listwatch.testing.load_balancer_conformance import (
+    LoadBalancerConformance,
+    Subject,
+    ask,
+    converse,
+    eventually,
+    free_port,
+    make_service,
+    named_server,
+)
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("haproxy") is None and not os.environ.get("CI"),
+    find_program("haproxy") is None and not os.environ.get("CI"),
     reason="haproxy is not installed: apt-get install haproxy",
 )
 
@@ -28,3 +44,140 @@ class TestHAProxyProvider(LoadBalancerConformance):
         ) as provider:
             yield Subject(provider=provider, publish=slices.publish, lacks=frozenset({"udp"}))
         assert len(pool) == 0
+
+
+@asynccontextmanager
+async def running(slices: Slices, drain_seconds: float = 30) -> AsyncIterator[HAProxyProvider]:
+    async with HAProxyProvider(
+        AddressPool(["127.78.0.0/16"]),
+        endpoint_slices=slices.source,
+        health_check_seconds=0.2,
+        drain_seconds=drain_seconds,
+    ) as provider:
+        yield provider
+
+
+async def one_service(
+    provider: HAProxyProvider, slices: Slices, *backends: tuple[str, int]
+) -> tuple[Service, tuple[str, int]]:
+    service = make_service(ports=[{"port": free_port(), "protocol": "TCP", "name": ""}])
+    await slices.publish(service, {"": backends})
+    status = await provider.ensure("c", service, ())
+    address = (status.ingress[0].ip, service.spec.ports[0].port)
+
+    async def answers() -> bool:
+        return bool(await ask(address))
+
+    await eventually(answers, "an answer")
+    return service, address
+
+
+async def test_backends_change_without_a_reload_while_there_is_room() -> None:
+    slices = Slices()
+    async with running(slices) as provider, AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(named_server(f"s{n}")) for n in range(6)]
+        service, address = await one_service(provider, slices, servers[0])
+        reloads = provider.statistics().reloads
+
+        async def answer(expected: set[str]) -> bool:
+            return {(await ask(address)).split(" ")[0] for _ in range(12)} == expected
+
+        await slices.publish(service, {"": servers[1:4]})
+        await eventually(lambda: answer({"s1", "s2", "s3"}), "three others")
+        assert provider.statistics().reloads == reloads
+        assert provider.statistics().runtime_changes >= 1
+        await slices.publish(service, {"": servers})
+        await eventually(lambda: answer({f"s{n}" for n in range(6)}), "more than there was room")
+        assert provider.statistics().reloads > reloads
+
+
+async def test_connections_to_a_removed_backend_end_with_the_drain_time() -> None:
+    slices = Slices()
+    async with (
+        running(slices, drain_seconds=0.5) as provider,
+        named_server("one") as one,
+        named_server("two") as two,
+    ):
+        service, address = await one_service(provider, slices, one)
+        reader, writer = await asyncio.open_connection(*address)
+        assert await converse(reader, writer) == "one hello"
+        await slices.publish(service, {"": [two]})
+
+        async def moved() -> bool:
+            return await ask(address) == "two hello"
+
+        await eventually(moved, "the other backend")
+        assert await converse(reader, writer) == "one hello"
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+
+
+async def test_a_process_that_dies_is_started_again_with_all_there_was() -> None:
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        _, address = await one_service(provider, slices, one)
+        process = provider._process
+        assert process is not None
+        process.kill()
+
+        async def is_back() -> bool:
+            return provider.statistics().restarts == 1 and await ask(address) == "one hello"
+
+        await eventually(is_back, "a new process")
+
+
+async def test_backends_are_told_who_connected() -> None:
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        service = make_service(ports=[{"port": free_port(), "protocol": "TCP", "name": ""}])
+        value = service.object.to_dict()
+        value["metadata"]["annotations"] = {"local.listwatch/proxy-protocol": "v1"}
+        service = Service.of(Object.from_dict(value))
+        await slices.publish(service, {"": [one]})
+        status = await provider.ensure("c", service, ())
+        address = (status.ingress[0].ip, service.spec.ports[0].port)
+
+        async def is_told() -> bool:
+            # The server answers the header, which is the first line.
+            return (await ask(address)).startswith("one PROXY TCP4 127.0.0.1 ")
+
+        await eventually(is_told, "a header")
+
+
+async def test_udp_and_a_missing_program_are_refused_in_words() -> None:
+    slices = Slices()
+    async with running(slices) as provider:
+        service = make_service(ports=[{"port": 53, "protocol": "UDP", "name": ""}])
+        with pytest.raises(ProviderError, match="53/UDP: this provider forwards only TCP"):
+            await provider.ensure("c", service, ())
+    missing = HAProxyProvider(endpoint_slices=slices.source, binary="no-such-haproxy")
+    with pytest.raises(HAProxyError, match="apt-get install haproxy"):
+        async with missing:
+            pass
+
+
+async def test_nothing_is_left_of_it_at_the_end() -> None:
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        _, address = await one_service(provider, slices, one)
+        directory, process = provider._directory, provider._process
+        assert process is not None
+        assert directory.exists()
+    assert not directory.exists()
+    assert process.returncode is not None
+    assert await ask(address) == ""
+
+
+def test_many_ensured_at_once_share_their_reloads() -> None:
+    async def main() -> None:
+        slices = Slices()
+        async with running(slices) as provider:
+            services = [
+                make_service(f"s{n}", ports=[{"port": free_port(), "protocol": "TCP", "name": ""}])
+                for n in range(30)
+            ]
+            await asyncio.gather(*(provider.ensure("c", service, ()) for service in services))
+            assert provider.statistics().load_balancers == 30
+            assert provider.statistics().reloads <= 5
+
+    asyncio.run(main())

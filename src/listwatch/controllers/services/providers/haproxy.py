@@ -47,6 +47,11 @@ _POLL_SECONDS: Final = 0.02
 _ADDRESS_TRIES: Final = 16
 
 
+def find_program(name: str) -> str | None:
+    """Return where a program is, also when it is where only root's PATH leads to."""
+    return shutil.which(name) or shutil.which(name, path="/usr/local/sbin:/usr/sbin:/sbin")
+
+
 class HAProxyError(ProviderError):
     """HAProxy is missing, or does not do what it is told."""
 
@@ -112,7 +117,7 @@ class HAProxyProvider:
                 "endpoint_slices= is needed for backends='endpoint-slices', and for nothing else"
             )
         self._clock = clock or Clock()
-        self._pool = pool or AddressPool()
+        self._pool = AddressPool() if pool is None else pool
         self._slices = endpoint_slices
         self._endpoints = Endpoints(self._endpoints_changed)
         self._health_check_seconds = health_check_seconds
@@ -135,10 +140,12 @@ class HAProxyProvider:
     # --- Life ---
 
     async def __aenter__(self) -> Self:
-        if shutil.which(self._binary) is None:
+        found = find_program(self._binary)
+        if found is None:
             raise HAProxyError(
                 f"{self._binary} is not installed: on Debian, apt-get install haproxy"
             )
+        self._binary = found
         async with contextlib.AsyncExitStack() as stack:
             self._directory = Path(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="listwatch-haproxy-"))
@@ -200,7 +207,10 @@ class HAProxyProvider:
             await process.wait()
 
     async def _start(self) -> None:
+        # However this program ends, HAProxy must not go on holding the addresses.
+        setpriv = shutil.which("setpriv")
         self._process = await asyncio.create_subprocess_exec(
+            *([setpriv, "--pdeathsig", "TERM"] if setpriv else []),
             self._binary,
             "-W",
             "-db",

@@ -111,7 +111,7 @@ class LocalProvider:
                 "endpoint_slices= is needed for backends='endpoint-slices', and for nothing else"
             )
         self._clock = clock or Clock()
-        self._pool = pool or AddressPool()
+        self._pool = AddressPool() if pool is None else pool
         self._slices = endpoint_slices
         self._endpoints = Endpoints(self._refresh_key)
         self._health_check_seconds = health_check_seconds

@@ -1,0 +1,77 @@
+from typing import Any
+
+import pytest
+
+from controllers.service_cluster import node
+from listwatch.controllers.services.nodes import (
+    DELETION_TAINT,
+    EXCLUDE_LABEL,
+    Node,
+    NodeSet,
+    eligible_node,
+)
+from listwatch.objects import Object
+
+
+def of(name: str, **more: Any) -> Object:
+    return Object.from_dict(node(name, **more))
+
+
+@pytest.mark.parametrize(
+    ("more", "eligible"),
+    [
+        ({}, True),
+        ({"labels": {EXCLUDE_LABEL: "true"}}, False),
+        ({"labels": {EXCLUDE_LABEL: ""}}, False),
+        ({"labels": {EXCLUDE_LABEL: "no"}}, False),
+        ({"labels": {EXCLUDE_LABEL: "false"}}, True),
+        ({"labels": {EXCLUDE_LABEL: "F"}}, True),
+        ({"spec": {"taints": [{"key": DELETION_TAINT, "effect": "NoSchedule"}]}}, False),
+        ({"spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]}}, True),
+        ({"spec": {"unschedulable": True}}, True),
+        ({"conditions": [{"type": "Ready", "status": "False"}]}, True),
+    ],
+)
+def test_which_nodes_are_sent_to(more: dict[str, Any], eligible: bool) -> None:
+    assert (eligible_node(of("n", **more)) is not None) is eligible
+
+
+def test_a_node_that_is_being_deleted_is_not_sent_to() -> None:
+    value = node("n")
+    value["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert eligible_node(Object.from_dict(value)) is None
+
+
+def test_only_what_matters_is_a_change() -> None:
+    nodes = NodeSet()
+
+    def changed() -> bool:
+        result = nodes.changed.is_set()
+        nodes.changed.clear()
+        return result
+
+    nodes.replace([of("b", ip="192.0.2.2"), of("a", ip="192.0.2.1")], "5")
+    assert nodes.synced.is_set()
+    assert changed()
+    assert nodes.nodes() == (Node("a", "", ("192.0.2.1",)), Node("b", "", ("192.0.2.2",)))
+    nodes.update(of("a", ip="192.0.2.1", labels={"x": "y"}, conditions=[{"type": "Ready"}]))
+    nodes.replace([of("a", ip="192.0.2.1"), of("b", ip="192.0.2.2")], "6")
+    nodes.resync()
+    nodes.bookmark("7")
+    assert not changed()
+    nodes.update(of("a", ip="192.0.2.1", spec={"providerID": "cloud://a"}))
+    assert changed()
+    nodes.update(of("b", ip="192.0.2.9"))
+    assert changed()
+    nodes.update(of("b", labels={EXCLUDE_LABEL: "true"}))
+    assert changed()
+    nodes.delete(of("b"))
+    assert not changed()
+    nodes.add(of("c"))
+    assert [node.name for node in nodes.nodes()] == ["a", "c"]
+
+
+def test_a_node_with_wrong_types_is_left_out() -> None:
+    nodes = NodeSet()
+    nodes.replace([of("a"), of("b", spec={"taints": "many"})], "5")
+    assert [node.name for node in nodes.nodes()] == ["a"]
