@@ -366,3 +366,60 @@ async def test_a_script_stops_in_order_on_sigterm(server: APIServer, client: Cli
             process.kill()
             await process.wait()
     assert "holderIdentity" not in (await client.get("leases", "script", "default"))["spec"]
+
+
+async def test_a_program_that_can_not_stop_its_work_is_killed_before_others_act(
+    server: APIServer, client: Client
+) -> None:
+    script = textwrap.dedent("""
+        import sys, time
+        from listwatch.client.config import Config
+        from listwatch.runtime import LeaseTimings, Manager
+
+        app = Manager(
+            "script",
+            config=Config(server=sys.argv[1]),
+            leader_election="script",
+            lease_timings=LeaseTimings(lease_duration=2, renew_deadline=1.4, retry_period=0.3),
+        )
+
+        @app.task
+        async def block():
+            print("leads", flush=True)
+            time.sleep(60)
+
+        app.run()
+    """)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, server.url, stdout=subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(20):
+            assert process.stdout is not None
+            assert await process.stdout.readline() == b"leads\n"
+            spec = {"holderIdentity": "another", "leaseDurationSeconds": 2}
+            await client.patch("leases", "script", {"spec": spec}, "default")
+            assert await process.wait() == 70
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_replicas_share_keys_instead_of_electing(server: APIServer, client: Client) -> None:
+    logs = [Log(), Log()]
+    apps = [make(server, log, sharding="shared", health_port=None) for log in logs]
+    async with apps[0], apps[1]:
+        async with asyncio.timeout(15):
+            while any(len(app.members) < 2 for app in apps):  # noqa: ASYNC110 - another thread shares
+                await asyncio.sleep(0.02)
+        names = [f"map-{number}" for number in range(20)]
+        for name in names:
+            await client.create(config_map(name))
+        async with asyncio.timeout(10):
+            while len({line for log in logs for line in log.lines}) < len(names):  # noqa: ASYNC110 - two logs
+                await asyncio.sleep(0.02)
+    assert all(log.lines for log in logs)
+    assert not set(logs[0].lines) & set(logs[1].lines)
+    with pytest.raises(ValueError, match="leader_election= or sharding=, not both"):
+        Manager(leader_election="a", sharding="b")

@@ -28,6 +28,7 @@ from listwatch.runtime.leader_election import (
     ElectionEvent,
     LeaderElector,
     LeadershipGuard,
+    LeaseTimings,
 )
 from listwatch.runtime.lease import ClientLeases, LeaseClient
 from listwatch.runtime.metrics import Parts, make_registry
@@ -79,6 +80,7 @@ class Manager:
         leader_election: the lease's name, or an elector of one's own; None or "" for none.
         sharding: the group's name, or a member of one's own: all replicas run, and share the keys
             of the reconcilers that would be the leader's. In place of `leader_election`.
+        lease_timings: seconds that all replicas agree on; by default the reference's.
         namespace: of the lease; by default the client's.
         health_host: where health and metrics are served.
         health_port: 0 for a free one, None for none.
@@ -97,6 +99,7 @@ class Manager:
         client: Client | None = None,
         leader_election: str | LeaderElector | None = None,
         sharding: str | ShardMember | None = None,
+        lease_timings: LeaseTimings | None = None,
         namespace: str = "",
         health_host: str = "127.0.0.1",
         health_port: int | None = 0,
@@ -115,6 +118,7 @@ class Manager:
         self._given_client = client
         self._election = (leader_election or None) if sharding is None else sharding
         self._shards = sharding is not None
+        self._lease_timings = lease_timings
         self._namespace = namespace
         self._health_host = health_host
         self._health_port = health_port
@@ -470,12 +474,17 @@ class Manager:
         on_overrun = _kill_process if self._owns_process else None
         if self._shards:
             return ShardMember(
-                open_client, namespace=namespace, group=self._election, on_overrun=on_overrun
+                open_client,
+                namespace=namespace,
+                group=self._election,
+                timings=self._lease_timings,
+                on_overrun=on_overrun,
             )
         return LeaderElector(
             open_client,
             namespace=namespace,
             name=self._election,
+            timings=self._lease_timings,
             on_event=report,
             on_overrun=on_overrun,
         )
