@@ -39,7 +39,7 @@ class Running:
         assert stream is not None
         into.extend(line.rstrip("\n") for line in stream)
 
-    def until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = 45) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"never came true: {self.out} {self.err}"
@@ -53,7 +53,7 @@ class Running:
         self.process.send_signal(number)
         return self.wait()
 
-    def wait(self, seconds: float = 20) -> int:
+    def wait(self, seconds: float = 45) -> int:
         code = self.process.wait(seconds)
         for thread in self._threads:
             thread.join(seconds)
