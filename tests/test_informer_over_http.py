@@ -153,7 +153,7 @@ async def test_under_random_faults_the_cache_is_right_and_the_story_consistent(
     async with a_scene(seed, watch_list=watch_list) as scene:
         there: set[str] = set()
         for _ in range(60):
-            for _ in range(rng.randrange(3)):
+            for _ in range(rng.randrange(4)):
                 await write(scene.direct, rng, there)
             strike(scene, rng)
             with suppress(TimeoutError):  # a wait that gives the informer time for what it does

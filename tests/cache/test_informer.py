@@ -313,18 +313,23 @@ async def test_waiting_for_a_sync_that_can_not_come_any_more_is_an_error() -> No
         await waiting
 
 
-async def test_a_queue_of_ones_own() -> None:
+@pytest.mark.parametrize("how", ["made", "given"])
+async def test_a_queue_of_ones_own(how: str) -> None:
     made: list[Queue] = []
 
     def make(indexer: Indexer) -> Queue:
         made.append(OrderedFIFO(atomic=False, known_objects=indexer))
         return made[0]
 
+    if how == "given":
+        made.append(OrderedFIFO())
+
     clock = FakeClock()
     source = FakeControllerSource(clock=clock)
     source.add(pod("a"))
     recorder = Recorder()
-    async with Informer(source, recorder, fifo=make, clock=clock) as informer:
+    fifo = made[0] if made else make
+    async with Informer(source, recorder, fifo=fifo, clock=clock) as informer:
         await clock.settle()
         source.delete("a")
         await clock.settle()

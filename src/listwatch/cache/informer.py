@@ -24,9 +24,9 @@ from listwatch.clock import Clock
 from listwatch.objects import Object, ObjectDecoder
 
 #: Which queue stands between reflector and store: "ordered" keeps the server's order and tells
-#: what a relist left unchanged to nobody; "delta" keeps what was not processed by key. A callable
-#: makes one of the caller's own for the indexer that it is given.
-FIFOChoice: TypeAlias = Literal["ordered", "delta"] | Callable[[Indexer], Queue]
+#: what a relist left unchanged to nobody; "delta" keeps what was not processed by key. Else a queue
+#: of the caller's own, or a callable that makes one for the indexer that it is given.
+FIFOChoice: TypeAlias = Literal["ordered", "delta"] | Queue | Callable[[Indexer], Queue]
 
 
 class InformerStatistics(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class Informer:
         handler: is told of every change.
         indexers: index functions by name.
         resync_period: seconds between two times that the handler is told of every object again.
-        fifo: the queue.
+        fifo: the queue; one of the caller's own has its own transformer.
         fields: a Struct of the fields to keep decoded with each object (see `ObjectDecoder`).
         decode: makes the objects of bytes, in place of `fields`.
         transformer: changes objects before they are stored.
@@ -213,7 +213,7 @@ def make_queue(
             clock=clock,
             on_error=report,
         )
-    return choice(indexer)
+    return choice if isinstance(choice, Queue) else choice(indexer)
 
 
 @runtime_checkable
