@@ -199,7 +199,7 @@ def _check(value: Any, schema: Schema, place: str) -> None:
     elif form in _SCALAR_WORDS:
         kind, words = _SCALAR_WORDS[form]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-            raise _RejectedError(f"{place}: expected {words}, got {_shown(value)}")
+            raise _RejectedError(f"{place}: expected {words}, got {_scalar_shown(form, value)}")
 
 
 def _check_items(value: list[Any], schema: Schema, place: str) -> None:
@@ -214,6 +214,24 @@ def _check_items(value: list[Any], schema: Schema, place: str) -> None:
                 raise _RejectedError(f"{place}: duplicate entries for key {key[2:]}")
             seen.add(key)
         _check(each, schema.item or ANY, where)
+
+
+_GO_TYPES: Mapping[type, str] = {
+    str: "string",
+    bool: "bool",
+    int: "int64",
+    float: "float64",
+    list: "[]interface {}",
+    dict: "map[string]interface {}",
+}
+
+
+def _scalar_shown(form: Form, value: Any) -> str:
+    if form is Form.INTEGER:
+        return _GO_TYPES[type(value)]
+    if form is Form.STRING:
+        return f"&value.valueUnstructured{{Value:{msgspec.json.encode(value).decode()}}}"
+    return _shown(value)
 
 
 def _shown(value: Any) -> str:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from listwatch.errors import ListWatchError
+from listwatch.errors import ConfigError, ListWatchError
 
 if TYPE_CHECKING:
     from listwatch.apiserver.server import APIServer
+    from listwatch.apiserver.tls import TLS
 
 
 def write_private(path: Path, text: str) -> None:
@@ -56,6 +57,28 @@ async def _serve(server: "APIServer", kubeconfig: Path | None, *, until_end_of_i
     gc.freeze()  # all of it goes with the process
 
 
+def _tls(
+    host: str,
+    certificate: Path | None,
+    key: Path | None,
+    client_authority: Path | None,
+    *,
+    generated: bool,
+) -> "TLS | None":
+    if not generated and certificate is None and key is None and client_authority is None:
+        return None
+    from listwatch.apiserver.tls import generated_tls, tls_from_files  # noqa: PLC0415 - as above
+
+    if generated:
+        return generated_tls(host)
+    if certificate is None or key is None:
+        raise ConfigError("--tls-cert-file and --tls-private-key-file belong together")
+    return tls_from_files(certificate, key, client_authority)
+
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
 @click.command("apiserver")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=0, show_default=True, help="Port; 0 takes a free one.")
@@ -78,6 +101,17 @@ async def _serve(server: "APIServer", kubeconfig: Path | None, *, until_end_of_i
     help='Check tokens: a file of lines token,user,uid[,"group1,group2"].',
     metavar="FILE",
 )
+@click.option("--tls", is_flag=True, help="Speak HTTPS, with an authority made for this run.")
+@click.option(
+    "--tls-cert-file", "certificate", type=_FILE, help="Speak HTTPS with this certificate."
+)
+@click.option("--tls-private-key-file", "key", type=_FILE, help="The key of that certificate.")
+@click.option(
+    "--client-ca-file",
+    "client_authority",
+    type=_FILE,
+    help="Certificates of this authority name users and groups.",
+)
 @click.option(
     "--no-controllers",
     is_flag=True,
@@ -97,6 +131,10 @@ def apiserver_command(
     kubeconfig: Path | None,
     data: Path | None,
     token_file: Path | None,
+    tls: bool,
+    certificate: Path | None,
+    key: Path | None,
+    client_authority: Path | None,
     no_controllers: bool,
     test_api: bool,
     seed: int | None,
@@ -119,6 +157,7 @@ def apiserver_command(
             controllers=not no_controllers,
             test_api=test_api,
             seed=seed,
+            tls=_tls(host, certificate, key, client_authority, generated=tls),
         )
         try:
             asyncio.run(_serve(server, kubeconfig, until_end_of_input=until_end_of_input))

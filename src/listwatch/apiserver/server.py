@@ -20,7 +20,7 @@ from listwatch.apiserver.defaults import apply_defaults
 from listwatch.apiserver.faults import Faults
 from listwatch.apiserver.http import Api
 from listwatch.apiserver.journal import SQLiteJournal
-from listwatch.apiserver.listening import listen, url_of
+from listwatch.apiserver.listening import is_loopback, listen, url_of
 from listwatch.apiserver.reading import Reader
 from listwatch.apiserver.registry import Registry, WriteContext
 from listwatch.apiserver.replica import Replica
@@ -28,6 +28,7 @@ from listwatch.apiserver.resources import Resource, ResourceTable
 from listwatch.apiserver.schema import ANY, facts
 from listwatch.apiserver.storage import Entry, Snapshot, Store, StoreStatistics
 from listwatch.apiserver.subresources import Subresources
+from listwatch.apiserver.tls import TLS
 from listwatch.apiserver.writing import Writer
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
@@ -57,6 +58,7 @@ class APIServer:
         history_limit: how many changes at most are kept for watches and exact lists.
         seed: makes uids, generated names and time-outs the same in each run; None does not.
         backlog_limit: how many changes may wait for the slow client of a watch.
+        tls: encrypts connections; with it, client certificates name users. None speaks plain HTTP.
         test_api: whether the paths below /-/ let clients control the server, for tests.
 
     Raises:
@@ -76,7 +78,15 @@ class APIServer:
         seed: int | None = None,
         backlog_limit: int = 20_000,
         test_api: bool = False,
+        tls: TLS | None = None,
     ) -> None:
+        local = is_loopback(host)
+        if not local and tokens is None and tls is None:
+            raise ConfigError(
+                f"on {host} everybody who reaches this machine could do everything: name a token "
+                "file or certificates, or listen on 127.0.0.1"
+            )
+        self._tls = tls
         self.host = host
         self.port = port
         self._clock = clock if clock is not None else Clock()
@@ -100,7 +110,9 @@ class APIServer:
         self._snapshot: Snapshot | None = None
         self._replica: Replica | None = None
         self._restart: asyncio.Task[None] | None = None
-        self.access = Access(self.store, tokens=tokens)
+        self.access = Access(
+            self.store, tokens=tokens, certificates=tls is not None, anonymous=local
+        )
         self._tokens = tokens
         self.api = Api(
             self.table,
@@ -164,7 +176,8 @@ class APIServer:
         """
         if self._runner is not None:
             return
-        self._runner = await listen(self.api.handle, self.host, self.port)
+        context = None if self._tls is None else self._tls.context
+        self._runner = await listen(self.api.handle, self.host, self.port, context)
         _, self.port, *_ = self._runner.addresses[0]
         self.api.address = f"{self.host}:{self.port}"
         if self._controllers is not None:
@@ -334,18 +347,22 @@ class APIServer:
     @property
     def url(self) -> str:
         """The server's address, such as http://127.0.0.1:34567."""
-        return url_of(self.host, self.port)
+        return url_of(self.host, self.port, "http" if self._tls is None else "https")
 
     def kubeconfig(self) -> str:
         """Return a kubeconfig for this server, as YAML, with the first token if there are any."""
         user: dict[str, str] = {}
-        if self._tokens:
+        cluster = {"server": self.url}
+        if self._tls is not None:
+            cluster |= self._tls.cluster_fields()
+            user |= self._tls.user_fields()
+        if self._tokens and not user:
             user["token"] = next(iter(self._tokens))
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": _CLUSTER,
-            "clusters": [{"name": _CLUSTER, "cluster": {"server": self.url}}],
+            "clusters": [{"name": _CLUSTER, "cluster": cluster}],
             "users": [{"name": _CLUSTER, "user": user}],
             "contexts": [
                 {
