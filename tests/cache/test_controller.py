@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from listwatch.cache.controller import Config, Controller, StoppedError
+from listwatch.cache.controller import Config, Controller
 from listwatch.cache.delta_fifo import DeltaFIFO
 from listwatch.cache.deltas import Deltas, DeltaType, RequeueError
 from listwatch.cache.failures import Failure
 from listwatch.cache.ordered_fifo import OrderedFIFO
+from listwatch.cache.processor import StoppedError
 from listwatch.cache.reflector_machine import Phase
 from listwatch.cache.store import Store
 from listwatch.clock import FakeClock

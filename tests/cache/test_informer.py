@@ -7,13 +7,13 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from listwatch.cache.controller import StoppedError
 from listwatch.cache.deltas import Item, Queue
 from listwatch.cache.failures import Failure
 from listwatch.cache.handlers import FilteringEventHandler, HandlerFuncs
 from listwatch.cache.informer import Informer
 from listwatch.cache.list_watch import MODIFIED, WatchEvent
 from listwatch.cache.ordered_fifo import OrderedFIFO
+from listwatch.cache.processor import StoppedError
 from listwatch.cache.store import Indexer
 from listwatch.clock import FakeClock
 from listwatch.objects import DeletedFinalStateUnknown, Object, ObjectDecodeError
