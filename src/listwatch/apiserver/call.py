@@ -91,11 +91,17 @@ class Call:
 
         Raises:
             RequestEntityTooLargeError: it is over the limit.
+            BadRequestError: it is not framed as HTTP says.
         """
+        transport = self.request.transport
+        if self.header("Expect").lower() == "100-continue" and transport is not None:
+            transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             return await self.request.read()
         except web.HTTPRequestEntityTooLarge:
             raise refusal.too_large_body(BODY_LIMIT) from None
+        except web.RequestPayloadError as error:
+            raise refusal.bad_request(f"the body can't be read: {error}") from None
 
     @property
     def can_stream(self) -> bool:
