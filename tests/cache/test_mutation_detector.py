@@ -67,6 +67,11 @@ def test_the_environment_switches_it_on(
     assert is_switched_on() is on
 
 
+def test_the_pytest_plugin_switches_it_on() -> None:
+    """This very run has it."""
+    assert is_switched_on()
+
+
 async def test_an_informer_ends_when_a_handler_changes_its_cache() -> None:
     clock = FakeClock()
     source = FakeControllerSource(clock=clock)
@@ -75,7 +80,7 @@ async def test_an_informer_ends_when_a_handler_changes_its_cache() -> None:
     def on_update(_: Object, new: Object) -> None:
         new.fields.spec["names"].clear()
 
-    informer = SharedInformer(source, fields=Pod, mutation_detector=True, clock=clock)
+    informer = SharedInformer(source, fields=Pod, clock=clock)
     informer.add_handler(HandlerFuncs(on_update=on_update))
 
     async def live() -> None:

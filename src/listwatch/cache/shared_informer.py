@@ -143,6 +143,7 @@ class SharedInformer:
         backoff: Backoff | None = None,
         rng: random.Random | None = None,
     ) -> None:
+        has_own_decoder = decode is not None
         if compress is not None:
             if codec is not None:
                 raise ValueError("compress= makes a codec: give only one of compress= and codec=")
@@ -211,7 +212,9 @@ class SharedInformer:
             )
         if mutation_detector is None:
             mutation_detector = is_switched_on()
-        self._detector = MutationDetector(clock, name=name) if mutation_detector else None
+        # Without fields there is nothing that could be changed.
+        watched = mutation_detector and (fields is not None or has_own_decoder)
+        self._detector = MutationDetector(clock, name=name) if watched else None
         self._version_waiters: list[tuple[str, asyncio.Future[None]]] = []
         self._started_at: float | None = None
         self._stopped = False

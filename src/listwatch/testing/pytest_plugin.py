@@ -3,6 +3,7 @@
 Nothing heavier than pytest is imported before a fixture is used.
 """
 
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from listwatch.client.client import Client
     from listwatch.testing.api_server import APIServer
 
+#: As in `listwatch.cache.mutation_detector`, which is not loaded for this.
+_MUTATION_DETECTOR: Final = "KUBE_CACHE_MUTATION_DETECTOR"
 _MARKER: Final = (
     "apiserver(subprocess=False, data=None, tokens='', controllers=True, seed=None): how the "
     "fixture `apiserver` runs its server, see listwatch.testing.APIServer"
@@ -21,8 +24,9 @@ _MARKER: Final = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Make the marker known, and let informers find whoever changes what they share."""
     config.addinivalue_line("markers", _MARKER)
+    os.environ.setdefault(_MUTATION_DETECTOR, "1")
 
 
 @pytest.fixture
