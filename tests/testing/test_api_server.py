@@ -171,6 +171,22 @@ async def test_in_each_home_tokens_are_asked_for(threaded: bool, process: bool) 
 
 
 @HOMES
+async def test_in_each_home_it_speaks_https(threaded: bool, process: bool) -> None:
+    async with (
+        _entered(threaded=threaded, subprocess=process, tls=True) as server,
+        server.client() as client,
+    ):
+        assert server.url.startswith("https://")
+        await _create(client, "a")
+        replica = server.control("replica") if process else {}
+        assert replica.get("url", "https://").startswith("https://")
+        server.add_faults(Fault(verb="list", status=503))
+        with pytest.raises(ServiceUnavailableError):
+            await _names(client)
+        assert await _names(client) == ["a"]
+
+
+@HOMES
 async def test_in_each_home_its_data_are_kept(
     threaded: bool, process: bool, tmp_path: Path
 ) -> None:

@@ -8,6 +8,8 @@ from listwatch.apiserver.reading import Reader
 from listwatch.apiserver.storage import Store
 
 if TYPE_CHECKING:
+    import ssl
+
     from aiohttp import web
 
 
@@ -20,11 +22,19 @@ class Replica:
     of the server that it belongs to.
     """
 
-    def __init__(self, store: Store, reader: Reader, api: Api, host: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        reader: Reader,
+        api: Api,
+        host: str,
+        tls: "ssl.SSLContext | None" = None,
+    ) -> None:
         self._store = store
         self._reader = reader
         self._api = api
         self._host = host
+        self._tls = tls
         self._port = 0
         self._runner: web.ServerRunner | None = None
 
@@ -52,7 +62,7 @@ class Replica:
     @property
     def url(self) -> str:
         """The address of its own, after `start`."""
-        return url_of(self._host, self._port)
+        return url_of(self._host, self._port, "http" if self._tls is None else "https")
 
     async def start(self) -> None:
         """Listen on an address of its own; harmless when it does already.
@@ -61,7 +71,7 @@ class Replica:
             ConfigError: the address can't be listened on.
         """
         if self._runner is None:
-            self._runner = await listen(self._api.handle, self._host, self._port)
+            self._runner = await listen(self._api.handle, self._host, self._port, self._tls)
             _, self._port, *_ = self._runner.addresses[0]
             self._api.address = f"{self._host}:{self._port}"
 

@@ -338,7 +338,8 @@ class APIServer:
                 Subresources(self.registry, reader, writer, self.access),
                 self.faults,
             )
-            self._replica = Replica(self.store, reader, api, self.host)
+            context = None if self._tls is None else self._tls.context
+            self._replica = Replica(self.store, reader, api, self.host, context)
             self.api.lagging = api
         return self._replica
 

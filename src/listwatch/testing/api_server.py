@@ -6,6 +6,7 @@ import http.client
 import os
 import selectors
 import signal
+import ssl
 import sys
 import tempfile
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -59,6 +61,7 @@ class APIServer:
             file; "" lets everybody do everything.
         controllers: whether the garbage collector and the deletion of namespaces run.
         seed: makes uids, generated names and the faults' chances the same in each run.
+        tls: speak HTTPS, with an authority made for this run; needs the extra `tls`.
 
     Raises:
         ConfigError: at the start, the data can't be used, or the process did not start.
@@ -72,8 +75,9 @@ class APIServer:
         tokens: str = "",
         controllers: bool = True,
         seed: int | None = None,
+        tls: bool = False,
     ) -> None:
-        self._options = _Options(data, tokens, controllers, seed)
+        self._options = _Options(data, tokens, controllers, seed, tls)
         self._subprocess = subprocess
         self._home: _Home | None = None
         self._config: Config | None = None
@@ -262,9 +266,11 @@ class _Options(msgspec.Struct, frozen=True):
     tokens: str
     controllers: bool
     seed: int | None
+    tls: bool
 
     def server(self) -> EmbeddedAPIServer:
         from listwatch.apiserver.auth import read_tokens  # noqa: PLC0415 - seldom needed
+        from listwatch.apiserver.tls import generated_tls  # noqa: PLC0415 - as above
 
         return EmbeddedAPIServer(
             data=self.data,
@@ -272,6 +278,7 @@ class _Options(msgspec.Struct, frozen=True):
             controllers=self.controllers,
             seed=self.seed,
             test_api=True,
+            tls=generated_tls("127.0.0.1") if self.tls else None,
         )
 
 
@@ -365,7 +372,7 @@ class _Process:
         self._process: Popen[bytes] | None = None
         self._complaints: IO[bytes] | None = None
         self._kubeconfig = ""
-        self._address = ("", 0)
+        self._config: Config | None = None
 
     def start(self) -> None:
         options = self._options
@@ -381,6 +388,8 @@ class _Process:
                 command += ["--token-auth-file", str(tokens)]
             if not options.controllers:
                 command.append("--no-controllers")
+            if options.tls:
+                command.append("--tls")
             if options.seed is not None:
                 command += ["--seed", str(options.seed)]
             # a file, since a pipe that nobody reads would stop the server when it is full
@@ -399,8 +408,7 @@ class _Process:
             except BaseException:
                 self.stop()
                 raise
-        host, _, port = _config(self._kubeconfig).server.removeprefix("http://").rpartition(":")
-        self._address = (host, int(port))
+        self._config = _config(self._kubeconfig)
 
     def _wait(self, process: Popen[bytes]) -> None:
         assert process.stdout is not None  # noqa: S101 - a pipe was asked for
@@ -440,8 +448,19 @@ class _Process:
             if self._complaints is not None:
                 self._complaints.close()
 
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._config is None:
+            raise RuntimeError("this APIServer does not run")
+        url = urlsplit(self._config.server)
+        if url.scheme == "http":
+            return http.client.HTTPConnection(url.netloc, timeout=_STOP_LIMIT)
+        trust = ssl.create_default_context(
+            cadata=self._config.certificate_authority_data.decode("ascii")
+        )
+        return http.client.HTTPSConnection(url.netloc, timeout=_STOP_LIMIT, context=trust)
+
     def perform(self, name: str, body: bytes) -> object:
-        connection = http.client.HTTPConnection(*self._address, timeout=_STOP_LIMIT)
+        connection = self._connection()
         try:
             connection.request("POST", f"/-/{name}", body)
             answer = connection.getresponse()
