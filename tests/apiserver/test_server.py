@@ -131,6 +131,30 @@ def _watchers_without_clients() -> int:
     return APIServer().statistics().watchers
 
 
+@pytest.mark.parametrize("query", ["resourceVersion=0", "resourceVersion=1"])
+async def test_a_client_that_never_reads_does_not_outlive_its_watch(query: str) -> None:
+    """Neither with initial events nor with later ones; meanwhile it costs one buffer."""
+    clock = FakeClock()
+    async with APIServer(clock=clock) as server, Client(server) as client:
+        listeners = server.statistics().watchers
+        for number in range(30):
+            await client.create(MAPS, f"big{number}", data={"k": "x" * 500_000})
+        with socket.socket() as idle:
+            idle.setblocking(False)
+            idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(idle, ("127.0.0.1", server.port))
+            path = f"{MAPS}?watch=1&{query}&timeoutSeconds=60"
+            await loop.sock_sendall(idle, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            await loop.sock_recv(idle, 10)
+            await clock.advance(64)
+            (stream,) = server._reader.streams
+            assert stream._transport is not None
+            assert stream._transport.get_write_buffer_size() < 1_000_000
+            await clock.advance(1)
+            assert server.statistics().watchers == listeners
+
+
 async def test_bookmarks_come_once_a_minute_and_before_the_end() -> None:
     clock = FakeClock()
     async with APIServer(clock=clock) as server, Client(server) as client:

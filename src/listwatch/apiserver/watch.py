@@ -18,6 +18,8 @@ from listwatch.selector import FieldSelector, LabelSelector
 
 #: Above so many bytes that a client has not read yet, changes wait here instead.
 _HIGH_WATER = 256 * 1024
+#: Seconds that a client has to read the rest of a watch whose time is over.
+_END_SECONDS = 5.0
 
 
 def entry_matches(entry: Entry, labels: LabelSelector, fields: FieldSelector) -> bool:
@@ -194,6 +196,11 @@ class WatchStream:
         self._stopped = True
         self._wake.set()
 
+    def _end_in_time(self, timers: list[Timer]) -> None:
+        self.stop()
+        # a client that reads nothing would hold up the end for ever
+        timers.insert(0, self._clock.call_later(_END_SECONDS, self.cut))
+
     def cut(self) -> None:
         """End the stream in the middle, as a broken connection does."""
         if self._transport is not None:
@@ -283,9 +290,9 @@ class WatchStream:
                 await response.write(error_frame(self.refused))
                 await response.write_eof()
                 return
+            timers.append(self._clock.call_later(options.timeout, self._end_in_time, timers))
             await self._send_first(response, way, initial, replay)
             del initial, replay
-            timers.append(self._clock.call_later(options.timeout, self.stop))
             if options.bookmarks:
                 self._plan_bookmarks(timers)
             self._direct = True
