@@ -167,6 +167,22 @@ async def test_a_failure_ends_the_body_of_the_async_with(server: APIServer) -> N
         await body()
 
 
+async def test_a_stop_ends_the_body_of_the_async_with_quietly(server: APIServer) -> None:
+    app = make(server, Log())
+    after = False
+
+    async def body() -> None:
+        nonlocal after
+        async with app:
+            asyncio.get_running_loop().call_soon(app.stop)
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)  # nothing is cancelled any more
+        after = True
+
+    await body()
+    assert after
+
+
 async def test_what_the_body_raises_comes_out(server: APIServer) -> None:
     with pytest.raises(KeyError, match="mine"):
         async with make(server, Log()):

@@ -4,6 +4,8 @@ import textwrap
 
 import pytest
 
+from listwatch.runtime.reaper import Reaper
+
 SCRIPT = textwrap.dedent("""
     import asyncio, ctypes, os, subprocess, sys
     from listwatch.runtime.reaper import Reaper, _dead_children
@@ -30,6 +32,12 @@ SCRIPT = textwrap.dedent("""
 
     asyncio.run(main())
 """)
+
+
+async def test_a_process_that_is_not_the_first_one_reaps_nothing() -> None:
+    reaper = Reaper()
+    await reaper.run()
+    assert reaper.reaped == 0
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="subreapers are Linux's")

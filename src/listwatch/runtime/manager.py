@@ -375,28 +375,37 @@ class Manager:
             raise ManagerError("the manager was stopped before its caches synced")
         await scope.__aenter__()
         self._scope = scope
-        # A failure ends the body.
-        serving.add_done_callback(lambda _: scope.postpone(0))
+        serving.add_done_callback(self._end_body)
         return self
+
+    def _end_body(self, _: object) -> None:
+        """End the body of `async with` when the manager has ended before it."""
+        if self._scope is not None:
+            self._scope.postpone(0)
 
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
-        serving, scope = self._serving, self._scope
+    ) -> bool:
+        """Stop in order. A body that ended because of `stop` has ended well."""
+        serving, scope, self._scope = self._serving, self._scope, None
         assert serving is not None and scope is not None  # noqa: S101, PT018 - for the type checker
         self.stop()
+        was_ended = False
         try:
             await asyncio.wait({serving})
         except asyncio.CancelledError:
             serving.cancel()
             raise
         finally:
-            with contextlib.suppress(TimeoutError):  # the manager's own error says more
+            try:
                 await scope.__aexit__(kind, error, traceback)
+            except TimeoutError:
+                was_ended = True
         serving.result()
+        return was_ended
 
     # --- Starting ---
 
