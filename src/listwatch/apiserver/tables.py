@@ -5,11 +5,12 @@ from typing import Any
 
 import msgspec
 
+from listwatch.apiserver.cells import age
 from listwatch.apiserver.negotiation import event_bytes, partial_bytes
 from listwatch.apiserver.resources import Resource
 from listwatch.apiserver.schema import facts
 from listwatch.apiserver.storage import Entry
-from listwatch.apiserver.table_cells import CELLS, age
+from listwatch.apiserver.table_cells import CELLS
 from listwatch.clock import Clock
 
 Object = Mapping[str, Any]
