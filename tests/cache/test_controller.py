@@ -21,7 +21,7 @@ from listwatch.testing.fake_controller_source import FakeControllerSource, pod
 
 
 def test_the_seeds_example_prints_what_it_deleted(capsys: pytest.CaptureFixture[str]) -> None:
-    example = Path(__file__).parents[2] / "examples" / "fake_source.py"
+    example = Path(__file__).parents[2] / "examples" / "seed" / "fake_source.py"
     runpy.run_path(str(example), run_name="__main__")
     assert capsys.readouterr().out == "a-hello\nb-controller\nc-framework\n"
 

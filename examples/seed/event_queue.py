@@ -1,0 +1,38 @@
+"""One event for each object, and deletions that the watch has missed: the queue keeps a store.
+
+Does what `NewEventQueue` does.
+"""
+
+import asyncio
+
+from listwatch.cache.deltas import Deltas
+from listwatch.cache.event_queue import EventQueue
+from listwatch.objects import Object
+
+
+def pod(name: str, version: int) -> Object:
+    """Return an object as a list or a watch would give it."""
+    return Object.from_dict({"metadata": {"name": name, "resourceVersion": str(version)}})
+
+
+def show(deltas: Deltas) -> None:
+    """Print the one event that all changes of an object have become."""
+    (event,) = deltas
+    version = event.object.resource_version if isinstance(event.object, Object) else "?"
+    print(f"{event.type} {deltas.key} at {version}")
+
+
+async def main() -> None:
+    """Queue changes faster than they are taken out."""
+    queue = EventQueue()
+    queue.add(pod("a", 1))
+    queue.update(pod("a", 2))
+    queue.add(pod("b", 3))
+    queue.delete(pod("b", 4))  # came and went: nobody needs to know
+    await queue.pop(show)
+    queue.replace([], "9")  # a list without a, whose deletion no watch has told
+    await queue.pop(show)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,58 @@
+"""An indexed cache and one handler, fed by a DeltaFIFO that knows the cache.
+
+Does what `NewIndexerInformer` does.
+"""
+
+import asyncio
+
+from listwatch.cache.deltas import Item
+from listwatch.cache.informer import Informer
+from listwatch.objects import Object
+from listwatch.testing.fake_controller_source import FakeControllerSource, pod
+
+
+class Telling:
+    """A handler that tells what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[str] = asyncio.Queue()
+
+    def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: FBT001, ARG002 - the protocol's
+        """Tell of an addition."""
+        self.heard.put_nowait(f"added {obj.key}")
+
+    def on_update(self, old: Object, new: Object) -> None:
+        """Tell of a change."""
+        nodes = [obj["spec"]["nodeName"] for obj in (old, new)]
+        self.heard.put_nowait(f"updated {new.key}: {nodes[0]} -> {nodes[1]}")
+
+    def on_delete(self, obj: Item) -> None:
+        """Tell of a deletion."""
+        self.heard.put_nowait(f"deleted {obj.key}")
+
+
+async def main() -> None:
+    """Follow a source, and miss a deletion that the next list tells."""
+    source = FakeControllerSource()
+    source.add(pod("a", "shop", nodeName="n1"))
+    handler = Telling()
+    informer = Informer(
+        source,
+        handler,
+        indexers={"node": lambda obj: [obj["spec"]["nodeName"]]},
+        fifo="delta",
+    )
+    async with informer:
+        print(await handler.heard.get())
+        source.add(pod("b", "shop", nodeName="n1"))
+        print(await handler.heard.get())
+        source.modify(pod("a", "shop", nodeName="n2"))
+        print(await handler.heard.get())
+        print("on n1:", informer.indexer.index_keys("node", "n1"))
+        source.delete_drop_watch("shop/b")
+        source.reset_watch()
+        print(await handler.heard.get())
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,74 @@
+"""A service gets a load balancer that carries traffic, and loses it.
+
+Does what `ServiceController.Run` does, with the embedded provider.
+"""
+
+import asyncio
+
+from listwatch.client.client import Client
+from listwatch.controllers.services.api import ClientServices
+from listwatch.controllers.services.providers.local import LocalProvider
+from listwatch.controllers.services.service_controller import ServiceController
+from listwatch.errors import NotFoundError
+from listwatch.testing.api_server import APIServer
+from listwatch.testing.load_balancer_conformance import ask, free_port, named_server
+
+
+async def make_service(client: Client, port: int, backend: tuple[str, int]) -> None:
+    """Make a service with one endpoint, and a node."""
+    await client.create({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n1"}})
+    meta = {"name": "web", "namespace": "default"}
+    spec = {"type": "LoadBalancer", "ports": [{"name": "main", "port": port}]}
+    await client.create({"kind": "Service", "apiVersion": "v1", "metadata": meta, "spec": spec})
+    labels = {"kubernetes.io/service-name": "web"}
+    await client.create(
+        {
+            "kind": "EndpointSlice",
+            "apiVersion": "discovery.k8s.io/v1",
+            "metadata": {"name": "web-1", "namespace": "default", "labels": labels},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [backend[0]]}],
+            "ports": [{"name": "main", "port": backend[1], "protocol": "TCP"}],
+        }
+    )
+
+
+async def main() -> None:
+    """Run the controller through one service's life."""
+    async with (
+        APIServer() as server,
+        server.client() as client,
+        named_server("backend") as backend,
+        LocalProvider(endpoint_slices=client.list_watch("endpointslices")) as provider,
+    ):
+        controller = ServiceController(
+            provider,
+            ClientServices(client),
+            client.list_watch("services"),
+            client.list_watch("nodes"),
+        )
+        running = asyncio.ensure_future(controller.run())
+        port = free_port()
+        await make_service(client, port, backend)
+        service = await client.get("services", "web", "default")
+        while not service["status"]["loadBalancer"]:
+            await asyncio.sleep(0.02)
+            service = await client.get("services", "web", "default")
+        address = service["status"]["loadBalancer"]["ingress"][0]["ip"]
+        print("finalizers:", *service.meta.finalizers)
+        while not (answer := await ask((address, port))):  # noqa: ASYNC110 - the provider's doing
+            await asyncio.sleep(0.02)
+        print("answer:", answer)
+        await client.delete("services", "web", "default")
+        try:
+            while True:
+                await client.get("services", "web", "default")
+                await asyncio.sleep(0.02)
+        except NotFoundError:
+            print("deleted; answer:", await ask((address, port)) or "none")
+        running.cancel()
+        await asyncio.wait({running})
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,69 @@
+"""One watch, one indexed cache, two handlers, and a look for whoever changes what is cached.
+
+Does what `sharedIndexInformer.Run` does.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from listwatch.cache.deltas import Item
+from listwatch.cache.shared_informer import SharedInformer
+from listwatch.objects import Object
+from listwatch.testing.fake_controller_source import FakeControllerSource, pod
+
+
+def by_node(obj: Object) -> Iterable[str]:
+    """Index pods by the node that they run on."""
+    return [obj["spec"]["nodeName"]]
+
+
+class Telling:
+    """A handler that tells what it hears."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.heard: asyncio.Queue[str] = asyncio.Queue()
+
+    def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: FBT001 - the protocol's
+        """Tell of an addition."""
+        self._tell(f"{obj.name} {'was there' if is_in_initial_list else 'came'}")
+
+    def on_update(self, old: Object, new: Object) -> None:
+        """Tell of a change."""
+        nodes = [obj["spec"]["nodeName"] for obj in (old, new)]
+        self._tell(f"{new.name} moved from {nodes[0]} to {nodes[1]}")
+
+    def on_delete(self, obj: Item) -> None:
+        """Tell of a deletion."""
+        self._tell(f"{obj.key} went")
+
+    def _tell(self, words: str) -> None:
+        self.heard.put_nowait(f"{self.name}: {words}")
+
+
+async def main() -> None:
+    """Tell the first handler of everything, then the second one, who came late."""
+    source = FakeControllerSource()
+    source.add(pod("a", "shop", nodeName="n1"))
+    source.add(pod("b", "shop", nodeName="n1"))
+    informer = SharedInformer(source, indexers={"node": by_node}, mutation_detector=True)
+    first = Telling("first")
+    informer.add_handler(first)
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(informer.run(stop))
+        for _ in range(2):
+            print(await first.heard.get())
+        source.modify(pod("b", "shop", nodeName="n2"))
+        source.delete("shop/a")
+        for _ in range(2):
+            print(await first.heard.get())
+        print("on n2:", [obj.name for obj in informer.indexer.by_index("node", "n2")])
+        second = Telling("second")
+        informer.add_handler(second)
+        print(await second.heard.get())
+        stop.set()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
