@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from listwatch.cache.failures import Failure, OnError
-from listwatch.cache.list_watch import Decode, ListerWatcher, ListOptions
+from listwatch.cache.list_watch import Decode, ListerWatcher
+from listwatch.cache.pages import pages
 from listwatch.cache.reflector_machine import is_older
 from listwatch.cache.store import Store
 from listwatch.clock import Clock
-from listwatch.errors import ExpiredError, ListWatchError
+from listwatch.errors import ListWatchError
 
 #: How long after a list a cache may take to be as new.
 _CATCH_UP_SECONDS = 60.0
@@ -145,22 +146,14 @@ class Auditor:
 
     async def _list(self) -> tuple[Mapping[str, tuple[str, str]], str]:
         found: dict[str, tuple[str, str]] = {}
-        options = ListOptions(limit=self._page_size, decode=self._decode)
-        while True:
-            try:
-                page = await self._source.list(options)
-            except ExpiredError:
-                if not options.continue_token:
-                    raise
-                found.clear()
-                page = await self._source.list(ListOptions(decode=self._decode))
+        version = ""
+        listing = pages(self._source.list, page_size=self._page_size, decode=self._decode)
+        async for page, anew in listing:
+            if anew:
+                found, version = {}, page.resource_version
             for obj in page.items:
                 found[obj.key] = (obj.meta.uid, obj.meta.resource_version)
             for error in page.undecodable:
                 if error.key is not None and (kept := self._store.get_by_key(error.key)):
                     found[error.key] = (kept.meta.uid, kept.meta.resource_version)
-            if not page.continue_token:
-                return found, page.resource_version
-            options = ListOptions(
-                limit=self._page_size, continue_token=page.continue_token, decode=self._decode
-            )
+        return found, version

@@ -25,6 +25,7 @@ from listwatch.cache.list_watch import (
     WatchOptions,
     WatchStream,
 )
+from listwatch.cache.pages import pages
 from listwatch.cache.reflector_machine import (
     HEALTHY_SECONDS,
     NO_POSITION,
@@ -43,7 +44,7 @@ from listwatch.cache.reflector_machine import (
 from listwatch.cache.transform import TransformError
 from listwatch.cache.watchdog import Watchdog
 from listwatch.clock import Clock
-from listwatch.errors import ExpiredError, ListWatchError, StatusError
+from listwatch.errors import ListWatchError, StatusError
 from listwatch.objects import (
     DeletedFinalStateUnknown,
     Object,
@@ -334,24 +335,13 @@ class Reflector:
         return Listed(version)
 
     async def _list_all(self) -> tuple[list[Object], str]:
-        """Return all pages, or the whole in one piece where the pages have expired."""
-        page = await self._list_page(ListOptions(limit=self._page_size, decode=self._decode))
-        items, version = self._accept(page), page.resource_version
-        while page.continue_token:
-            try:
-                page = await self._list_page(
-                    ListOptions(
-                        limit=self._page_size,
-                        continue_token=page.continue_token,
-                        decode=self._decode,
-                    )
-                )
-            except ExpiredError:
-                # A list in one piece can't expire (client-go `tools/pager`).
-                page = await self._list_page(ListOptions(decode=self._decode))
+        items: list[Object] = []
+        version = ""
+        listing = pages(self._list_page, page_size=self._page_size, decode=self._decode)
+        async for page, anew in listing:
+            if anew:
                 items, version = [], page.resource_version
             items += self._accept(page)
-            version = page.resource_version or version
         return items, version
 
     async def _list_page(self, options: ListOptions) -> ObjectList:
