@@ -390,7 +390,7 @@ class Consumer:
         assert isinstance(event.object, Object)
         self.told.append((event.type, deltas.key, event.object.uid))
         if event.type is D:
-            del self.has[deltas.key]  # it was known: no deletion is told in vain
+            self.has.pop(deltas.key, None)  # listed and deleted unseen is a deletion too
         else:
             self.has[deltas.key] = event.object
 
