@@ -15,7 +15,6 @@ from listwatch.cache.list_watch import (
     ADDED,
     BOOKMARK,
     DELETED,
-    ERROR,
     MODIFIED,
     Decode,
     ListerWatcher,
@@ -42,15 +41,25 @@ from listwatch.cache.reflector_machine import (
     is_older,
 )
 from listwatch.cache.transform import TransformError
+from listwatch.cache.watch_events import (
+    ReflectorStatistics,
+    SetBackError,
+    WatchEndedError,
+    event_error,
+    raise_if_end,
+    retry_after,
+    set_back,
+)
 from listwatch.cache.watchdog import Watchdog
 from listwatch.clock import Clock
-from listwatch.errors import ListWatchError, StatusError
 from listwatch.objects import (
     DeletedFinalStateUnknown,
     Object,
     ObjectDecodeError,
     decode_object,
 )
+
+__all__ = ["Reflector", "ReflectorStatistics"]
 
 #: Bounds of a watch's timeoutSeconds; it is uniform between them, so that the watches of many
 #: clients don't end together (client-go `tools/cache/reflector.go`).
@@ -65,42 +74,6 @@ _OPEN_SECONDS = 75.0
 _LIST_SECONDS = 150.0
 #: How long a stream of initial events may bring nothing new before its end counts as missing.
 _INITIAL_SECONDS = 10.0
-
-
-class ReflectorStatistics(msgspec.Struct, frozen=True):
-    """What a reflector has done and how it is.
-
-    Attributes:
-        state: what it is doing.
-        resource_version: everything up to it has been given to the store; unset before a sync.
-        last_frame_age: seconds since bytes or events came last; None before that.
-        last_error: the last failure, in words; empty before that.
-        last_error_age: seconds since then; None before that.
-        failures: waits since the watch was last healthy.
-        lists: pages of lists asked for.
-        watches: watches asked for, those with initial events included.
-        probes: questions for the server's version.
-        relists: times that the store was given the whole present state, the first time included.
-        events: events of watches given to the store.
-        bookmarks: bookmarks received.
-        undecodable: items and events that were no objects, or that the store refused.
-        errors: failures reported, undecodable ones included.
-    """
-
-    state: Phase
-    resource_version: str
-    last_frame_age: float | None
-    last_error: str
-    last_error_age: float | None
-    failures: int
-    lists: int
-    watches: int
-    probes: int
-    relists: int
-    events: int
-    bookmarks: int
-    undecodable: int
-    errors: int
 
 
 class _Watch:
@@ -118,41 +91,6 @@ class _Watch:
         self.quiet = True
         #: Additions tell what there was, in any order, and not what came to be.
         self.synthetic = version in NO_POSITION
-
-
-class WatchEndedError(ListWatchError):
-    """A watch ended in order, but too soon."""
-
-
-class SetBackError(WatchEndedError):
-    """The server is older than what it told before: it was restored from a backup."""
-
-
-def _raise_if_end(event: WatchEvent) -> None:
-    if event.type == ERROR or isinstance(event.error, StatusError):
-        if isinstance(event.error, StatusError):
-            raise event.error
-        raise StatusError("an ERROR event without a status") from event.error
-
-
-def _event_error(event: WatchEvent) -> Exception:
-    """Return what to report of an event that can't be given to a store."""
-    if event.error is not None:
-        return event.error
-    if event.type in {ADDED, MODIFIED, DELETED}:
-        return ObjectDecodeError(f"a {event.type} event without an object")
-    return ObjectDecodeError(
-        f"an event of the unknown type {event.type!r}",
-        key=None if event.object is None else event.object.key,
-    )
-
-
-def _set_back_text(version: str, than: str) -> str:
-    return f"the server went back from resource version {than} to {version}"
-
-
-def _retry_after(error: BaseException | None) -> float:
-    return (error.retry_after or 0.0) if isinstance(error, StatusError) else 0.0
 
 
 class Reflector:
@@ -432,7 +370,7 @@ class Reflector:
             lasted=lasted,
             quiet=watch.quiet,
             stale=watch.watchdog.is_stale,
-            retry_after=_retry_after(error),
+            retry_after=retry_after(error),
         )
 
     async def _read(self, watch: _Watch, stream: WatchStream, *, initial: bool) -> None:
@@ -484,8 +422,8 @@ class Reflector:
                         self._step(Listed(event.resource_version))
                         return batch[index + 1 :]
                 else:
-                    _raise_if_end(event)
-                    error = _event_error(event)
+                    raise_if_end(event)
+                    error = event_error(event)
                     self._report_undecodable(error, delay=None)
                     key = error.key if isinstance(error, ObjectDecodeError) else None
                     if key is not None and (old := self._keep(key)) is not None:
@@ -505,7 +443,7 @@ class Reflector:
                 if not (len(version) == len(last) and version > last) and is_older(version, last):
                     # Deletions may carry the version of the last state.
                     if kind != DELETED and not watch.synthetic:
-                        raise SetBackError(_set_back_text(version, last))
+                        raise set_back(version, last)
                     version = ""
                 if kind != ADDED:
                     watch.synthetic = False
@@ -519,13 +457,13 @@ class Reflector:
             elif kind == BOOKMARK:
                 self._bookmark(watch, event)
             else:
-                _raise_if_end(event)
+                raise_if_end(event)
                 self._give_broken(watch, event)
                 if event.resource_version and not is_older(event.resource_version, self._version):
                     self._version = event.resource_version
 
     def _give_broken(self, watch: _Watch, event: WatchEvent) -> None:
-        error = _event_error(event)
+        error = event_error(event)
         key = error.key if isinstance(error, ObjectDecodeError) else None
         if event.type == DELETED and key is not None:
             # What it was can't be told, but that it is gone can.
@@ -544,7 +482,7 @@ class Reflector:
         self._bookmarks += 1
         version = event.resource_version
         if is_older(version, self._version):
-            raise SetBackError(_set_back_text(version, self._version))
+            raise set_back(version, self._version)
         watch.synthetic = False
         watch.watchdog.allow(_SILENCE_SECONDS)
         if version:
@@ -564,7 +502,7 @@ class Reflector:
 
     def _ended(self, error: BaseException, doing: str) -> Ended:
         self._pending = (doing, error)
-        return Ended(fault=fault_of(error), retry_after=_retry_after(error))
+        return Ended(fault=fault_of(error), retry_after=retry_after(error))
 
     def _report_pending(self, delay: float) -> None:
         if self._pending is not None:

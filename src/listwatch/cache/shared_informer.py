@@ -21,10 +21,10 @@ from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.lister import NAMESPACE_INDEX, OWNER_INDEX, Lister, namespace_of, owners_of
 from listwatch.cache.mutation_detector import MutationDetector, is_switched_on
 from listwatch.cache.processor import Listener, ListenerStatistics, Processor, StoppedError
-from listwatch.cache.reflector import WatchEndedError
 from listwatch.cache.reflector_machine import Phase, is_older
 from listwatch.cache.store import Indexer, IndexFunc, StoreStatistics
 from listwatch.cache.transform import Transform, TransformingDecoder
+from listwatch.cache.watch_events import WatchEndedError
 from listwatch.clock import Clock
 from listwatch.errors import (
     DisconnectedError,
