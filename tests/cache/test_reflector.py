@@ -9,7 +9,8 @@ from typing import Any, Self
 
 import pytest
 
-from listwatch.cache.deltas import Item
+from listwatch.cache.delta_fifo import DeltaFIFO
+from listwatch.cache.deltas import Deltas, DeltaType, Item
 from listwatch.cache.failures import Failure
 from listwatch.cache.list_watch import (
     ADDED,
@@ -47,7 +48,7 @@ REFUSED = DisconnectedError("nobody listens", refused=True)
 class Scene:
     """A reflector that feeds a store from a source, and what it asked for, in words."""
 
-    def __init__(self, *names: str, store: Store | None = None, **options: Any) -> None:
+    def __init__(self, *names: str, store: Any = None, **options: Any) -> None:
         self.clock = FakeClock()
         self.source = FakeControllerSource(clock=self.clock)
         for name in names:
@@ -564,6 +565,48 @@ async def test_failures_are_logged_unless_told_to_a_hook(
     lines = [record.getMessage() for record in caplog.records]
     assert lines[0].startswith("pods: watch with initial events: nobody listens; next try in 0.")
     assert len(lines) <= scene.reflector.statistics().errors
+
+
+async def become_undecodable(scene: Scene) -> None:
+    scene.source.poison.add("b")
+    scene.source.modify_drop_watch(pod("b"))
+    scene.source.reset_watch()
+    await scene.clock.advance(5)
+    assert scene.reflector.statistics().relists == 2
+
+
+@pytest.mark.parametrize("watch_list", [True, False])
+async def test_a_store_keeps_what_has_become_undecodable(watch_list: bool) -> None:
+    """It is not taken for deleted."""
+    async with Scene("a", "b", watch_list=watch_list) as scene:
+        await become_undecodable(scene)
+        assert sorted(scene.store.list_keys()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("watch_list", [True, False])
+@pytest.mark.parametrize("processed", [True, False])
+async def test_a_queue_tells_no_deletion_of_what_has_become_undecodable(
+    watch_list: bool, processed: bool
+) -> None:
+    """Whether it still waits in the queue or is among the known objects."""
+    known = Store()
+    queue = DeltaFIFO(known_objects=known)
+    told: list[DeltaType] = []
+
+    def process(deltas: Deltas) -> None:
+        told.extend(delta.type for delta in deltas)
+        item = deltas.newest().object
+        assert isinstance(item, Object)
+        known.add(item)
+
+    async with Scene("a", "b", store=queue, watch_list=watch_list) as scene:
+        while processed and len(queue):
+            await queue.pop(process)
+        await become_undecodable(scene)
+        while len(queue):
+            await queue.pop(process)
+    assert set(told) == {DeltaType.SYNC}
+    assert sorted(known.list_keys()) == ["a", "b"]
 
 
 class Takes:

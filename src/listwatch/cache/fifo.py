@@ -198,6 +198,11 @@ class FIFO(ABC):
             self._wake()
 
     @property
+    def known_objects(self) -> KnownObjects | None:
+        """What the queue was told that its consumer holds."""
+        return self._known
+
+    @property
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._closed

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Literal, Self, TypeAlias
 
 import msgspec
 
@@ -13,15 +13,16 @@ from listwatch.cache.callers import Caller, HandlerStatistics
 from listwatch.cache.controller import Config, Controller, ControllerStatistics
 from listwatch.cache.delta_fifo import DeltaFIFO
 from listwatch.cache.delta_processing import DeltaProcessor
-from listwatch.cache.deltas import Delta, Deltas, DeltaType, Queue, Transformer
+from listwatch.cache.deltas import Deltas, Queue, Transformer
 from listwatch.cache.failures import Failure, LogFailures, OnError
 from listwatch.cache.handlers import ResourceEventHandler
+from listwatch.cache.known import newest_of
 from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.ordered_fifo import OrderedFIFO
 from listwatch.cache.reflector import Reflector
-from listwatch.cache.store import Indexer, IndexFunc, Store, StoreStatistics
+from listwatch.cache.store import Indexer, IndexFunc, StoreStatistics
 from listwatch.clock import Clock
-from listwatch.objects import Object, ObjectDecoder
+from listwatch.objects import ObjectDecoder
 
 #: Which queue stands between reflector and store: "ordered" keeps the server's order and tells
 #: what a relist left unchanged to nobody; "delta" keeps what was not processed by key. Else a queue
@@ -214,24 +215,3 @@ def make_queue(
             on_error=report,
         )
     return choice if isinstance(choice, Queue) else choice(indexer)
-
-
-@runtime_checkable
-class _TellsNewest(Protocol):
-    def newest(self, key: str) -> Delta | None: ...
-
-
-def newest_of(queue: Queue, store: Store) -> Callable[[str], Object | None]:
-    """Return a function that gives the newest object of a key in a queue or the store behind it."""
-    if not isinstance(queue, _TellsNewest):
-        return store.get_by_key
-    newest_queued = queue.newest
-
-    def newest(key: str) -> Object | None:
-        delta = newest_queued(key)
-        if delta is None:
-            return store.get_by_key(key)
-        gone = delta.type is DeltaType.DELETED
-        return delta.object if isinstance(delta.object, Object) and not gone else None
-
-    return newest

@@ -11,6 +11,7 @@ from listwatch.cache import reflector_machine as machine
 from listwatch.cache.backoff import Backoff
 from listwatch.cache.deltas import ReflectorStore
 from listwatch.cache.failures import Failure, LogFailures, OnError
+from listwatch.cache.known import newest_of
 from listwatch.cache.list_watch import (
     ADDED,
     BOOKMARK,
@@ -112,7 +113,8 @@ class Reflector:
         page_size: of lists; 0 asks for everything at once.
         watch_list: get the present state by a stream of initial events where the server can.
         known: gives the newest object of a key that the store was given, so that an item of a
-            list which has become undecodable stays as it was and is not taken for deleted.
+            list which has become undecodable stays as it was and is not taken for deleted. What
+            the store or queue itself knows, if not given (`known.newest_of`).
         on_error: is told of every failure; logs them if not given.
         backoff: the waits.
         rng: chance.
@@ -143,7 +145,7 @@ class Reflector:
         self._decode = decode
         self._clock = clock if clock is not None else Clock()
         self._page_size = page_size
-        self._known = known
+        self._known = known if known is not None else newest_of(store)
         self._on_error = on_error if on_error is not None else LogFailures(self._clock)
         self._backoff = backoff if backoff is not None else Backoff()
         self._rng = rng if rng is not None else random.Random()  # noqa: S311 - spreads requests, hides nothing
@@ -299,12 +301,9 @@ class Reflector:
         items = list(page.items)
         for error in page.undecodable:
             self._report_undecodable(error, delay=None)
-            if error.key is not None and (kept := self._keep(error.key)) is not None:
+            if error.key is not None and (kept := self._known(error.key)) is not None:
                 items.append(kept)
         return items
-
-    def _keep(self, key: str) -> Object | None:
-        return None if self._known is None else self._known(key)
 
     def _replace(self, items: Sequence[Object], version: str) -> None:
         self._store.replace(items, version)
@@ -426,7 +425,7 @@ class Reflector:
                     error = event_error(event)
                     self._report_undecodable(error, delay=None)
                     key = error.key if isinstance(error, ObjectDecodeError) else None
-                    if key is not None and (old := self._keep(key)) is not None:
+                    if key is not None and (old := self._known(key)) is not None:
                         kept[key] = old
         return None
 

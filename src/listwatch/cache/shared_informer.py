@@ -16,7 +16,8 @@ from listwatch.cache.delta_processing import DeltaProcessor
 from listwatch.cache.deltas import Deltas
 from listwatch.cache.failures import Failure, LogFailures, OnError
 from listwatch.cache.handlers import Added, Change, ResourceEventHandler, Updated
-from listwatch.cache.informer import make_queue, newest_of
+from listwatch.cache.informer import make_queue
+from listwatch.cache.known import newest_of
 from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.lister import NAMESPACE_INDEX, OWNER_INDEX, Lister, namespace_of, owners_of
 from listwatch.cache.mutation_detector import MutationDetector, is_switched_on
