@@ -45,6 +45,9 @@ from listwatch.runtime.manager import Manager
 )
 @click.option("--lease-namespace", metavar="NAME", default="", help="The namespace of its lease.")
 @click.option(
+    "--health-host", default="127.0.0.1", show_default=True, help="Address of health and metrics."
+)
+@click.option(
     "--health-port", default=0, show_default=True, help="Port of health and metrics; 0: a free one."
 )
 def build_controllers_command(
@@ -56,6 +59,7 @@ def build_controllers_command(
     relist_period: float,
     leader_elect: bool,
     lease_namespace: str,
+    health_host: str,
     health_port: int,
 ) -> None:
     """Run the two build controllers of OpenShift that handle deletions, until SIGTERM.
@@ -68,6 +72,7 @@ def build_controllers_command(
         config=load_config(kubeconfig, context=context),
         leader_election="build-controllers" if leader_elect else None,
         namespace=lease_namespace,
+        health_host=health_host,
         health_port=health_port,
     )
 

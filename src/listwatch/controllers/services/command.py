@@ -102,6 +102,9 @@ _NAME = "service-controller"
 )
 @click.option("--lease-namespace", metavar="NAME", default="", help="The namespace of its lease.")
 @click.option(
+    "--health-host", default="127.0.0.1", show_default=True, help="Address of health and metrics."
+)
+@click.option(
     "--health-port", default=0, show_default=True, help="Port of health and metrics; 0: a free one."
 )
 def service_controller_command(
@@ -120,6 +123,7 @@ def service_controller_command(
     node_sync_period: float,
     leader_elect: bool,
     lease_namespace: str,
+    health_host: str,
     health_port: int,
 ) -> None:
     """Give services of type LoadBalancer their load balancers, until SIGTERM."""
@@ -132,6 +136,7 @@ def service_controller_command(
         config=load_config(kubeconfig, context=context),
         leader_election=_NAME if leader_elect else None,
         namespace=lease_namespace,
+        health_host=health_host,
         health_port=health_port,
     )
     controllers: list[ServiceController] = []
