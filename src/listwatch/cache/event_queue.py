@@ -77,8 +77,7 @@ class EventQueue(DeltaFIFO):
         self._own: Store | None = None
         if known_objects is None:
             known_objects = self._own = Store(key_func)
-        #: What the consumer knows of: the queue's own store, or what it was given.
-        self.known_objects: KnownObjects = known_objects
+        self._consumer: KnownObjects = known_objects
         super().__init__(
             key_func,
             compressor=self._to_one_event,
@@ -90,6 +89,11 @@ class EventQueue(DeltaFIFO):
         self._list_count = 0
         # The keys of the last list that were not processed since.
         self._unconsumed: set[str] = set()
+
+    @property
+    def known_objects(self) -> KnownObjects:
+        """What the consumer knows of: the queue's own store, or what it was given."""
+        return self._consumer
 
     def replace(self, objs: Sequence[Object], resource_version: str) -> None:
         """Queue a whole list: SYNC for each object in it, DELETED for each known key it lacks.
@@ -134,7 +138,7 @@ class EventQueue(DeltaFIFO):
 
     def _consumer_knows(self, key: str) -> bool:
         try:
-            return self.known_objects.get_by_key(key) is not None
+            return self._consumer.get_by_key(key) is not None
         except Exception as error:  # noqa: BLE001 - a user's function: reported
             self._report(error)
             return True  # better told of a deletion twice than never
