@@ -13,6 +13,7 @@ from listwatch.controllers.builds.factory import (
     DeleteController,
 )
 from listwatch.controllers.builds.naming import BUILD_NAME
+from listwatch.runtime.crash import handle_crash
 from listwatch.runtime.manager import Manager
 
 
@@ -96,10 +97,12 @@ def build_controllers_command(
         ).create_delete_controller()
 
     async def handle_pod_deletions() -> None:
-        await pods_delete().run()
+        with handle_crash("the build pod delete controller"):
+            await pods_delete().run()
 
     async def handle_build_deletions() -> None:
-        await builds_delete().run()
+        with handle_crash("the build delete controller"):
+            await builds_delete().run()
 
     app.task(handle_pod_deletions, name="build-pod-delete-controller")
     app.task(handle_build_deletions, name="build-delete-controller")

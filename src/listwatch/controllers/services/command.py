@@ -17,7 +17,9 @@ from listwatch.controllers.services.providers.endpoints import SERVICE_NAME
 from listwatch.controllers.services.providers.haproxy import HAProxyProvider
 from listwatch.controllers.services.providers.local import LocalProvider
 from listwatch.controllers.services.service_controller import ServiceController
+from listwatch.runtime.crash import handle_crash
 from listwatch.runtime.manager import Manager
+from listwatch.runtime.reaper import Reaper
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -158,21 +160,22 @@ def service_controller_command(
 
     async def control() -> None:
         client = app.client
-        async with open_provider(client) as made:
-            controller = ServiceController(
-                made,
-                ClientServices(client),
-                client.list_watch("services.v1."),
-                client.list_watch("nodes.v1."),
-                cluster=cluster,
-                load_balancer_class=load_balancer_class,
-                recorder=app.recorder,
-                workers=workers,
-                service_sync_period=service_sync_period,
-                node_sync_period=node_sync_period,
-            )
-            controllers[:] = [controller]
-            await controller.run()
+        with handle_crash("the service controller"):
+            async with open_provider(client) as made:
+                controller = ServiceController(
+                    made,
+                    ClientServices(client),
+                    client.list_watch("services.v1."),
+                    client.list_watch("nodes.v1."),
+                    cluster=cluster,
+                    load_balancer_class=load_balancer_class,
+                    recorder=app.recorder,
+                    workers=workers,
+                    service_sync_period=service_sync_period,
+                    node_sync_period=node_sync_period,
+                )
+                controllers[:] = [controller]
+                await controller.run()
 
     def figures() -> Iterator["Metric"]:
         for controller in controllers:
@@ -180,4 +183,6 @@ def service_controller_command(
 
     app.metrics(figures)
     app.task(control, name=_NAME)
+    # As a container's first process it inherits what HAProxy may leave behind.
+    app.task(Reaper().run, name="reaper", leader_only=False)
     app.run()

@@ -1,0 +1,72 @@
+"""`listwatch service-controller` as a process, and its page."""
+
+import re
+import signal
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from listwatch.client.client import Client
+from listwatch.client.kubeconfig import load_config
+from listwatch.controllers.services.command import service_controller_command
+from listwatch.testing.load_balancer_conformance import free_port
+from processes import api_server, listwatch, running
+
+ROOT = Path(__file__).parents[3]
+
+
+async def test_it_leads_serves_its_metrics_and_ends_in_order(tmp_path: Path) -> None:
+    port = free_port()
+    with api_server(tmp_path) as kubeconfig:
+        async with Client.from_config(load_config(kubeconfig)) as client:
+            await client.create({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n"}})
+            meta = {"name": "web", "namespace": "default"}
+            spec = {"type": "LoadBalancer", "ports": [{"port": free_port()}]}
+            await client.create(
+                {"kind": "Service", "apiVersion": "v1", "metadata": meta, "spec": spec}
+            )
+        with running(
+            *("service-controller", "--kubeconfig", str(kubeconfig)),
+            *("--health-port", str(port), "--address-pool", "127.81.0.0/16"),
+        ) as program:
+
+            def metrics() -> str:
+                try:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                        return str(answer.read().decode())
+                except OSError:
+                    return ""
+
+            program.until(lambda: "service_controller_load_balancers 1.0" in metrics())
+            assert "service_controller_loadbalancer_sync_total 1.0" in metrics()
+            assert program.stop(signal.SIGTERM) == 0, program.err
+        async with Client.from_config(load_config(kubeconfig)) as client:
+            service = await client.get("services", "web", "default")
+            assert service["status"]["loadBalancer"]["ingress"][0]["ip"].startswith("127.81.")
+            lease = await client.get("leases", "service-controller", "default")
+            assert not lease["spec"].get("holderIdentity"), "the lease was not given back"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--address-pool", "everywhere"), "everywhere"),
+        (("--provider", "cloud"), "cloud"),
+        (("--kubeconfig", "/nonexistent/file"), "/nonexistent/file"),
+    ],
+)
+def test_what_can_not_be_used_is_told_in_words(arguments: tuple[str, str], words: str) -> None:
+    result = listwatch("service-controller", *arguments)
+    assert result.returncode in {1, 2}
+    assert words in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+
+
+def test_the_page_names_every_option_and_no_other() -> None:
+    options = {name for option in service_controller_command.params for name in option.opts}
+    page = (ROOT / "docs/load-balancers.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(--[a-z-]+)", page))
+    secondary = {n for option in service_controller_command.params for n in option.secondary_opts}
+    assert named <= options | secondary
+    assert options - named == {"--leader-elect"}
