@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,143 @@ async def test_observe_runs_with_the_rights_of_its_manifest(tmp_path: Path) -> N
         async with asyncio.timeout(20):
             output, _ = await process.communicate()
         assert process.returncode == 0, output
+
+
+BUILDS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "builds.build.openshift.io"},
+    "spec": {
+        "group": "build.openshift.io",
+        "scope": "Namespaced",
+        "names": {"kind": "Build", "plural": "builds", "singular": "build"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["build-controllers", "service-controller"])
+async def test_a_controller_runs_with_the_rights_of_its_manifest(name: str, tmp_path: Path) -> None:
+    """It leads and does its work, and the server refuses nothing."""
+    tokens = {
+        "controller": User(
+            f"system:serviceaccount:listwatch-{name}:{name}",
+            ("system:serviceaccounts", "system:authenticated"),
+        ),
+        "root": User("root", ("system:masters",)),
+    }
+    async with (
+        APIServer(tokens=tokens) as server,
+        Client(Config(server=server.url, token="root")) as root,
+    ):
+        await create_strictly(root, BUILDS)
+        for obj in objects(ROOT / f"deploy/{name}/kustomization.yaml"):
+            await create_strictly(root, obj)
+        (deployment,) = [
+            obj
+            for obj in objects(ROOT / f"deploy/{name}/kustomization.yaml")
+            if obj["kind"] == "Deployment"
+        ]
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        arguments = [
+            argument.replace("$(HOST_IP)", "127.0.77.1").replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - what the pod listens on
+            for argument in container["args"]
+            if not argument.startswith("--health-port")
+        ]
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(server.kubeconfig())  # of the first token
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "listwatch.cli", *arguments, "--kubeconfig", kubeconfig),
+            *("--lease-namespace", f"listwatch-{name}"),
+            *MORE_ARGUMENTS[name],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            async with asyncio.timeout(30):
+                await WORK[name](root)
+        finally:
+            process.terminate()
+            output, _ = await process.communicate()
+        assert b"forbidden" not in output.lower(), output
+        assert process.returncode == 0, output
+
+
+async def _end_a_build(root: Client) -> None:
+    """A build whose pod is deleted ends; a pod whose build is deleted goes."""
+    meta = {"name": "b", "namespace": "default"}
+    build = {
+        "apiVersion": "build.openshift.io/v1",
+        "kind": "Build",
+        "metadata": meta,
+        "status": {"phase": "Running"},
+    }
+    _ = await root.create(build)
+    _ = await root.patch(
+        "builds", "b", {"status": {"phase": "Running"}}, "default", subresource="status"
+    )
+    labels = {"openshift.io/build.name": "b"}
+    pod_meta = {
+        "name": "b-build",
+        "namespace": "default",
+        "labels": labels,
+        "annotations": {"openshift.io/build.name": "b"},
+    }
+    spec = {"containers": [{"name": "c", "image": "i"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": pod_meta, "spec": spec}
+    _ = await root.create(pod)
+    _ = await root.delete("pods", "b-build", "default", grace_period_seconds=0)
+
+    async def has_ended() -> bool:
+        status = (await root.get("builds", "b", "default")).to_dict()["status"]
+        return bool(status["phase"] == "Error")
+
+    await _until(has_ended)
+
+
+async def _balance_a_load(root: Client) -> None:
+    """A service of type LoadBalancer gets an address, and a finalizer until it is deleted."""
+    spec = {"type": "LoadBalancer", "ports": [{"port": 18480}], "selector": {"app": "x"}}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "s", "namespace": "default"},
+        "spec": spec,
+    }
+    _ = await root.create(service)
+
+    async def has_address() -> bool:
+        status = (await root.get("services", "s", "default")).to_dict()["status"]
+        return bool(status.get("loadBalancer"))
+
+    async def is_gone() -> bool:
+        found = (await root.list("services", "default")).items
+        return "s" not in {obj.name for obj in found}
+
+    await _until(has_address)
+    _ = await root.delete("services", "s", "default")
+    await _until(is_gone)
+
+
+async def _until(ask: Callable[[], Awaitable[object]]) -> None:
+    while not await ask():  # noqa: ASYNC110 - the server sets no event
+        await asyncio.sleep(0.05)
+
+
+# A deletion that came before the first list is found by a later one.
+MORE_ARGUMENTS = {"build-controllers": ["--relist-period", "1"], "service-controller": []}
+WORK = {"build-controllers": _end_a_build, "service-controller": _balance_a_load}
