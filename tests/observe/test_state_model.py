@@ -1,0 +1,168 @@
+"""An observer with a state file, killed at random moments, against what was really done."""
+
+import asyncio
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from listwatch.clock import FakeClock
+from listwatch.observe.changes import Change
+from listwatch.observe.observer import Observer, Source
+from listwatch.observe.options import ObserveOptions
+from listwatch.observe.reaction import ErrorBudget, Reaction
+from listwatch.observe.state import StateFile
+from listwatch.testing import story
+from listwatch.testing.fake_controller_source import FakeControllerSource, pod
+
+if TYPE_CHECKING:
+    from listwatch.observe.output import OutputStream
+
+KEYS = "abc"
+#: One object's commands take longer than several of another's.
+SECONDS = {"ns/a": 2.0, "ns/b": 0.3, "ns/c": 0.05}
+
+
+class Commands:
+    """Stands for a reaction whose commands take a while; remembers those that ended."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self.budget = ErrorBudget(-1, 0, clock)
+        self.running: list[story.Change] = []
+        self.finished: list[story.Change] = []
+
+    async def __call__(self, change: Change) -> None:
+        assert change.object is not None
+        kind = story.ChangeType(change.type.plain)
+        if kind is story.ChangeType.SYNC:
+            kind = story.ChangeType.ADDED if change.old is None else story.ChangeType.UPDATED
+        told = story.Change(
+            kind, change.key, change.object.uid, int(change.object.resource_version)
+        )
+        self.running.append(told)
+        await self._clock.sleep(SECONDS[change.key])
+        self.running.remove(told)
+        self.finished.append(told)
+
+    async def sync_line(self, word: str) -> None:
+        """Say nothing."""
+
+
+class World:
+    """A cluster, what was done to it, and an observer that is started and killed."""
+
+    def __init__(self, path: Path, parallel: int) -> None:
+        self.clock = FakeClock()
+        self.source = FakeControllerSource(clock=self.clock, bookmark_seconds=5.0)
+        self.done: list[story.Change] = []
+        self.gaps: list[story.Gap] = []
+        self.allowed_repeats: Counter[story.Change] = Counter()
+        self.commands = Commands(self.clock)
+        self._path = path
+        self._parallel = parallel
+        self._state: StateFile | None = None
+        self._observer: Observer | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def write(self, key: str, *, delete: bool) -> None:
+        known = f"ns/{key}" in self.source.objects
+        if delete and not known:
+            return
+        if delete:
+            obj, kind = self.source.delete(f"ns/{key}"), story.ChangeType.DELETED
+        elif known:
+            body = pod(key, "ns", n=len(self.done))
+            obj, kind = self.source.modify(body), story.ChangeType.UPDATED
+        else:
+            obj, kind = self.source.add(pod(key, "ns")), story.ChangeType.ADDED
+        self.done.append(story.Change(kind, obj.key, obj.uid, int(obj.resource_version)))
+
+    def compact(self) -> None:
+        # Whoever has not seen everything by now must list, and a list skips what it will.
+        self.source.reset_watch()
+        self.gaps = [story.Gap(0, 10_000)]
+
+    def start(self) -> None:
+        async def exists(key: str) -> bool:
+            return key in self.source.objects
+
+        self._state = StateFile(self._path, {"cluster": "c"})
+        self._observer = Observer(
+            ObserveOptions(resources=("pods",), parallel=self._parallel),
+            [Source("pods", self.source, True, exists, "pods.v1.")],
+            reaction=cast("Reaction", self.commands),
+            known_names=None,
+            err=cast("OutputStream", None),
+            clock=self.clock,
+            state=self._state,
+        )
+        self._task = asyncio.ensure_future(self._observer.run())
+
+    async def kill(self) -> None:
+        assert self._task is not None
+        assert self._state is not None
+        self.allowed_repeats.update(self.commands.running)
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        self.commands.running.clear()
+        self._state.close()
+
+
+async def _run(steps: list[tuple[str, str]], parallel: int, path: Path) -> None:
+    world = World(path, parallel)
+    world.write("a", delete=False)
+    world.gaps = [story.Gap(0, 1)]
+    world.start()
+    await world.clock.advance(5)
+    for step, key in steps:
+        if step in {"write", "delete"}:
+            world.write(key, delete=step == "delete")
+            await world.clock.settle()
+        elif step == "wait":
+            await world.clock.advance(0.2)
+        elif step == "long":
+            await world.clock.advance(6)
+        elif step == "compact":
+            world.compact()
+        elif step == "behind":
+            # One object's command still runs while another object is told twice.
+            for name in ("a", key, key):
+                world.write(name, delete=False)
+                await world.clock.advance(0.4)
+        else:
+            await world.kill()
+            world.start()
+            await world.clock.settle()
+    await world.clock.advance(300)
+    told = world.commands.finished
+    result = story.compare(world.done, dict.fromkeys(told), world.gaps)
+    assert result.mistakes == [], (result.mistakes, told, world.done)
+    repeats = Counter(told) - Counter(dict.fromkeys(told, 1))
+    # A command that was running may have ended unheard; nothing else runs twice.
+    assert not repeats - world.allowed_repeats
+    await world.kill()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["write", "write", "behind", "delete", "wait", "kill", "long", "compact"]
+            ),
+            st.sampled_from(KEYS),
+        ),
+        min_size=10,
+        max_size=40,
+    ),
+    parallel=st.integers(1, 3),
+)
+def test_kills_at_any_moment_lose_nothing_and_repeat_only_what_was_running(
+    steps: list[tuple[str, str]], parallel: int
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(_run(steps, parallel, Path(directory) / "state"))
