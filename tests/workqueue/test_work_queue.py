@@ -707,7 +707,7 @@ async def test_shut_down_drops_the_waiting_items_and_their_timer(
     queue.add_after("a", 1)
     queue.shut_down()
     queue.shut_down()
-    assert clock.next_timer is None
+    assert (clock.next_timer, queue._heap) == (None, [])
     await clock.advance(1)
     assert (len(queue), queue.statistics().waiting) == (0, 0)
 
