@@ -91,7 +91,7 @@ class Control:
             return _answer({"error": str(error)}, 404)
         except web.HTTPRequestEntityTooLarge as error:
             return _answer({"error": error.text}, 413)
-        except ValueError as error:
+        except (msgspec.DecodeError, ValueError) as error:
             return _answer({"error": str(error)}, 400)
 
     async def _answered_restart(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:

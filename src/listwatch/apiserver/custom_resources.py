@@ -26,6 +26,13 @@ from listwatch.apiserver.typed import Conversion, Pairs, WrongTypeError
 Object = dict[str, Any]
 
 DEFINITIONS = "apiextensions.k8s.io/customresourcedefinitions"
+_VERSION_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_VERSION_NAME_WORDS = (
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an "
+    "alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', "
+    "regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
+)
+_COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 _CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 _DELETING_VERBS = frozenset(ALL_VERBS) - {"create"}
 
@@ -47,7 +54,7 @@ def default_definition(obj: Object) -> None:
 def admit_definition(obj: Object) -> None:
     """Give a new definition its status."""
     spec = obj["spec"]
-    stored = [each["name"] for each in spec.get("versions") or () if each.get("storage")]
+    stored = [each.get("name", "") for each in spec.get("versions") or () if each.get("storage")]
     obj["status"] = {
         "conditions": None,
         "acceptedNames": {"plural": "", "kind": ""},
@@ -89,6 +96,12 @@ def validate_definition(obj: Mapping[str, Any]) -> list[Cause]:
         )
     alone = len(versions) == 1
     for index, version in enumerate(versions):
+        if not _VERSION_NAME.fullmatch(version.get("name", "")):
+            path = f"spec.versions[{index}].name"
+            causes.append(invalid_value(path, version.get("name", ""), _VERSION_NAME_WORDS))
+        root = "spec" if alone else f"spec.versions[{index}]"
+        for number, column in enumerate(version.get("additionalPrinterColumns") or ()):
+            causes += _column_causes(column, f"{root}.additionalPrinterColumns[{number}]")
         raw = (version.get("schema") or {}).get("openAPIV3Schema")
         if raw is None:
             if not spec.get("preserveUnknownFields"):
@@ -104,6 +117,17 @@ def validate_definition(obj: Mapping[str, Any]) -> list[Cause]:
                 else required(f"{path}.type", "must not be empty at the root")
             )
         causes += _structural(raw, path)
+    return causes
+
+
+def _column_causes(column: Mapping[str, Any], path: str) -> list[Cause]:
+    causes = [] if column.get("name") else [required(f"{path}.name")]
+    if not column.get("type"):
+        causes.append(required(f"{path}.type", f"must be one of {','.join(_COLUMN_TYPES)}"))
+    elif column["type"] not in _COLUMN_TYPES:
+        causes.append(not_supported(f"{path}.type", column["type"], _COLUMN_TYPES))
+    if not column.get("jsonPath"):
+        causes.append(required(f"{path}.JSONPath"))
     return causes
 
 

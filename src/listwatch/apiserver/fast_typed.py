@@ -97,7 +97,7 @@ class _Maker:
         for number, (name, field) in enumerate(schema.fields.items()):
             attribute = f"f{number}"
             names[attribute] = name
-            kind = list[Any] if name == "managedFields" else self.type_of(field)
+            kind = list[Object] if name == "managedFields" else self.type_of(field)
             default: Any = msgspec.UNSET
             if not keeps_empty(schema, name, field):
                 default = _EMPTY[field.form]

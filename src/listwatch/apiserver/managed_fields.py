@@ -279,13 +279,23 @@ def to_fields_v1(fields: Fields) -> dict[str, Any]:
 
 
 def from_fields_v1(tree: Mapping[str, Any]) -> Fields:
-    """Return a set from the form of the wire."""
+    """Return a set from the form of the wire.
+
+    Raises:
+        ValueError: it is none.
+    """
     result: Fields = {}
     for key, below in tree.items():
+        if not isinstance(below, dict):
+            raise ValueError(f"what is below {key} is no object")  # noqa: TRY004 - bad data
         if key == ".":
             result["."] = _MEMBER
-        else:
+        elif key[:2] in _ELEMENTS:
+            if key[:2] != "f:":
+                msgspec.json.decode(key[2:])
             result[key] = from_fields_v1(below) if below else _leaf()
+        else:
+            raise ValueError(f"{key} is no path element")
     return result
 
 
@@ -324,6 +334,22 @@ def _without_path(fields: Fields, path: tuple[str, ...]) -> Fields:
     return result
 
 
+#: What the elements of a path begin with: a field's name, an item's keys, its value, its index.
+_ELEMENTS = frozenset(("f:", "k:", "v:", "i:"))
+
+
+class _Entry(msgspec.Struct, rename="camel"):
+    """An entry of managedFields as clients send it."""
+
+    manager: str = ""
+    operation: str = ""
+    api_version: str = ""
+    subresource: str = ""
+    time: str | None = None
+    fields_type: str = ""
+    fields_v1: dict[str, Any] = msgspec.field(name="fieldsV1", default_factory=dict)
+
+
 class Owner(msgspec.Struct, frozen=True, order=True):
     """Who wrote: one entry of managedFields is kept for each."""
 
@@ -342,18 +368,19 @@ class Managed:
 
     @classmethod
     def read(cls, entries: Iterable[Mapping[str, Any]] | None) -> "Managed":
-        """Read the entries of an object's managedFields."""
+        """Read the entries of an object's managedFields.
+
+        Raises:
+            ValueError: there is something else among them.
+        """
         managed = cls()
-        for entry in entries or ():
-            owner = Owner(
-                operation=entry.get("operation", ""),
-                manager=entry.get("manager", ""),
-                api_version=entry.get("apiVersion", ""),
-                subresource=entry.get("subresource", ""),
-            )
-            managed.sets[owner] = from_fields_v1(entry.get("fieldsV1") or {})
-            if "time" in entry:
-                managed.times[owner] = entry["time"]
+        for entry in msgspec.convert(entries or (), list[_Entry]):
+            if entry.fields_type not in {"", "FieldsV1"}:
+                raise ValueError(f"fieldsType {entry.fields_type} is not known")
+            owner = Owner(entry.operation, entry.manager, entry.api_version, entry.subresource)
+            managed.sets[owner] = from_fields_v1(entry.fields_v1)
+            if entry.time is not None:
+                managed.times[owner] = entry.time
         return managed
 
     def write(self) -> list[dict[str, Any]]:

@@ -271,7 +271,12 @@ class Registry:
         given = new["metadata"].get("managedFields")
         if given is not None and not any(given):
             return Managed()
-        return Managed.read(given or old["metadata"].get("managedFields"))
+        if given:
+            try:
+                return Managed.read(given)
+            except (msgspec.DecodeError, ValueError, RecursionError):
+                pass  # what can't be read changes nothing, as in `fieldmanager.Update`
+        return Managed.read(old["metadata"].get("managedFields"))
 
     def _check_conditions(
         self, resource: Resource, entry: Entry, metadata: Object, *, is_put: bool
