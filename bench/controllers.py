@@ -24,7 +24,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rivals import REQUIREMENTS, cpu_seconds, memory
+from rivals import cpu_seconds, memory, rivals_python
 
 HERE = Path(__file__).parent
 Figures = dict[str, Any]
@@ -220,17 +220,6 @@ def contest(name: str, url: str, count: int, concurrency: int) -> None:
     }
     print(json.dumps(figures), flush=True)
     os._exit(0)  # a rival's threads would go on watching
-
-
-def rivals_python() -> str:
-    """Return the interpreter of the rivals' environment, made if it is not there."""
-    venv = HERE / ".venv-rivals"
-    if not (venv / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        pip = [venv / "bin" / "python", "-m", "pip", "install", "--quiet"]
-        subprocess.run([str(word) for word in (*pip, *REQUIREMENTS)], check=True)
-        (venv / "ready").touch()
-    return str(venv / "bin" / "python")
 
 
 def run(name: str, count: int, concurrency: int) -> Figures:

@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +28,20 @@ REQUIREMENTS = (
     "lightkube-models==1.34.0.8",
     "kopf==1.45.2",
 )
+
+
+HERE = Path(__file__).parent
+
+
+def rivals_python() -> str:
+    """Return the interpreter of the rivals' environment, made if it is not there."""
+    venv = HERE / ".venv-rivals"
+    if not (venv / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+        pip = [venv / "bin" / "python", "-m", "pip", "install", "--quiet"]
+        subprocess.run([str(word) for word in (*pip, *REQUIREMENTS)], check=True)
+        (venv / "ready").touch()
+    return str(venv / "bin" / "python")
 
 
 def memory() -> dict[str, float]:
@@ -121,6 +136,11 @@ async def kopf_index(url: str, count: int) -> int:
     seen: dict[Any, Any] = {}
     done = asyncio.Event()
 
+    # Its own log-in wants the official client beside it, or a cluster around it.
+    @kopf.on.login(registry=registry)  # type: ignore[untyped-decorator]  # the rival has no types here
+    def log_in(**_: object) -> Any:
+        return kopf.ConnectionInfo(server=url)
+
     @kopf.index("", "v1", "pods", registry=registry)  # type: ignore[untyped-decorator]  # the rival has no types here
     def pods(namespace: str, name: str, body: Any, **_: object) -> dict[Any, Any]:
         seen[namespace, name] = dict(body)
@@ -128,14 +148,14 @@ async def kopf_index(url: str, count: int) -> int:
             done.set()
         return {(namespace, name): seen[namespace, name]}
 
-    with kubeconfig(url):
-        operator = asyncio.ensure_future(
-            kopf.operator(registry=registry, clusterwide=True, standalone=True)
-        )
-        await done.wait()
-        operator.cancel()
-        await asyncio.wait([operator])
-    KEPT.append(seen)
+    operator = asyncio.ensure_future(
+        kopf.operator(registry=registry, clusterwide=True, standalone=True)
+    )
+    finished = asyncio.ensure_future(done.wait())
+    await asyncio.wait({operator, finished}, return_when="FIRST_COMPLETED")
+    if operator.done():
+        operator.result()
+    KEPT.extend((seen, operator))
     return len(seen)
 
 

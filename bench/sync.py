@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 from rich.table import Table
-from rivals import REQUIREMENTS, RIVALS, cpu_seconds, memory
+from rivals import RIVALS, cpu_seconds, memory, rivals_python
 
 HERE = Path(__file__).parent
 Figures = dict[str, Any]
@@ -200,16 +200,11 @@ def run_client(
 
 def rival_figures(url: str, pods: int) -> list[Figures]:
     """Install the rivals if need be, run each, and return what they print."""
-    venv = HERE / ".venv-rivals"
-    if not (venv / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        pip = [venv / "bin" / "python", "-m", "pip", "install", "--quiet"]
-        subprocess.run([str(word) for word in (*pip, *REQUIREMENTS)], check=True)
-        (venv / "ready").touch()
+    python = rivals_python()
     found = []
     for name in RIVALS:
         result = subprocess.run(
-            [venv / "bin" / "python", HERE / "rivals.py", name, url, str(pods)],
+            [python, HERE / "rivals.py", name, url, str(pods)],
             capture_output=True,
             text=True,
             check=False,

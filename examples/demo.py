@@ -3,7 +3,8 @@
 Starts the embedded API server as a process of its own, gives it pods and changes, restarts it and
 compacts its history in the middle, while `listwatch observe` (another process) runs a script for
 every addition, change and deletion. At the end it compares what the script wrote down with what
-was done. Exit code 0 if the two agree, 1 if not.
+was done. Exit code 0 if the two agree, 1 if not, 130 if Ctrl-C came before there was anything to
+compare.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from listwatch.testing.workload import Action, ActionType, PodWorkload
 
 LISTWATCH = (sys.executable, "-m", "listwatch.cli")
 WRITERS = 8
+LIMIT_SECONDS = 180
 #: Appends one line to the story: the type, the namespace, the name, and what the template made.
 SCRIPT = '#!/bin/sh\necho "$CHANGE $*" >> "$STORY"\n'
 #: The same, but it forgets what it was told about every object whose name ends in this digit.
@@ -278,8 +280,13 @@ async def run(options: argparse.Namespace, directory: Path) -> int:
     """Run the whole and return the exit code."""
     cluster = Cluster(directory)
     try:
-        await cluster.start()
-        return await tell(options, directory, cluster)
+        # A whole run takes half a minute; one that hangs must not hang for ever.
+        async with asyncio.timeout(None if options.live else LIMIT_SECONDS):
+            await cluster.start()
+            return await tell(options, directory, cluster)
+    except TimeoutError:
+        out.print(f"Not finished after {LIMIT_SECONDS} seconds.", style="bold red")
+        return 1
     finally:
         await cluster.stop()
 
@@ -393,7 +400,11 @@ def main() -> int:
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="listwatch-demo-") as directory:
-        return asyncio.run(run(options, Path(directory)))
+        try:
+            return asyncio.run(run(options, Path(directory)))
+        except KeyboardInterrupt:
+            out.print("Stopped before there was a whole story to compare.")
+            return 130
 
 
 if __name__ == "__main__":

@@ -68,3 +68,36 @@ def test_live_goes_on_until_ctrl_c_and_then_compares() -> None:
     assert process.returncode == 0, output + complaints
     assert "The story told is what was done" in output
     assert complaints == ""
+
+
+def test_ctrl_c_before_the_end_is_one_line_and_leaves_no_process() -> None:
+    with subprocess.Popen(
+        [sys.executable, str(DEMO), "--pods", "30", "--changes", "5000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "LISTWATCH_TEST_MARK": (mark := f"demo-{os.getpid()}")},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()  # observe's first line
+            os.killpg(process.pid, signal.SIGINT)
+            output, complaints = process.communicate(timeout=40)
+        finally:
+            process.kill()
+    assert process.returncode == 130, output + complaints
+    assert output.endswith("Stopped before there was a whole story to compare.\n")
+    assert complaints == ""
+    assert [pid for pid in _pids() if mark in _environment(pid)] == []
+
+
+def _pids() -> list[str]:
+    return [path.name for path in Path("/proc").iterdir() if path.name.isdecimal()]
+
+
+def _environment(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""  # it has ended, or is another user's

@@ -1,0 +1,51 @@
+"""Every benchmark, one after the other: `python bench/run.py [NAME…] [--full]`, as `make bench`.
+
+Each is a program of its own that prints its table with the goals beside it. Without `--full` the
+sizes are modest, so that all of them take a few minutes. The rivals run with the options that each
+program names (`bench/sync.py --rivals`, `bench/controllers.py --kopf`).
+"""
+
+import argparse
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+#: The modest sizes; the programs' own defaults are the full ones.
+MODEST = {
+    "queues_and_store": "--count 20000",
+    "workqueues": "--waiting 100000",
+    "handlers": "--objects 10000 --handlers 1,10",
+    "transport": "--count 10000 --runs 1",
+    "sync": "--pods 10000 --updates 20000",
+    "apiserver": "--quick",
+    "observe": "--pods 2000 --commands 200",
+    "controllers": "--objects 1000",
+}
+
+
+def main() -> int:
+    """Run them; the exit code says whether all came to their end."""
+    parser = argparse.ArgumentParser(description="run the benchmarks, one after the other")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(MODEST)}")
+    parser.add_argument("--full", action="store_true", help="the full sizes")
+    options = parser.parse_args()
+    if unknown := sorted(set(options.names) - set(MODEST)):
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(MODEST)}")
+    failed = []
+    for name in options.names or MODEST:
+        words = [] if options.full else shlex.split(MODEST[name])
+        print(f"\n== bench/{name}.py {' '.join(words)}".rstrip(), flush=True)
+        start = time.monotonic()
+        program = Path(__file__).with_name(f"{name}.py")
+        if subprocess.run([sys.executable, program, *words], check=False).returncode:
+            failed.append(name)
+        print(f"({time.monotonic() - start:.0f} s)", flush=True)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
