@@ -8,10 +8,18 @@ import pytest
 from conformance_replay import TOKENS, replay, scenarios
 from listwatch.apiserver import APIServer
 from listwatch.apiserver.auth import read_tokens
+from listwatch.clock import Clock
 
 pytestmark = pytest.mark.timeout(240)
 
 _CHOSEN = scenarios()
+
+
+class _OneSecond(Clock):
+    """The recordings of managedFields, which are in order of time, were made within one second."""
+
+    def time(self) -> float:
+        return 1_700_000_000.0
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +27,8 @@ def results() -> dict[str, str]:
     """Replay all scenarios at once on one server; each test then looks at its own."""
 
     async def run() -> dict[str, str]:
-        server = APIServer(tokens=read_tokens(TOKENS, "tokens"), controllers=False, test_api=True)
+        tokens = read_tokens(TOKENS, "tokens")
+        server = APIServer(tokens=tokens, controllers=False, test_api=True, clock=_OneSecond())
         async with server:
             return await asyncio.to_thread(replay, server.url, _CHOSEN)
 

@@ -376,7 +376,21 @@ def _autoscaler(obj: Object) -> None:
     spec.setdefault("minReplicas", 1)
     status = _status(obj)
     status.setdefault("desiredReplicas", 0)
+    if obj.get("apiVersion") == "autoscaling/v1":
+        # its metrics come with the conversion
+        status.setdefault("currentReplicas", 0)
+        return
     status.setdefault("currentMetrics", None)
+    if not spec.get("metrics"):
+        spec["metrics"] = [
+            {
+                "type": "Resource",
+                "resource": {
+                    "name": "cpu",
+                    "target": {"type": "Utilization", "averageUtilization": 80},
+                },
+            }
+        ]
 
 
 def _disruption_budget(obj: Object) -> None:
@@ -427,6 +441,32 @@ def _pod_template(obj: Object) -> None:
     _template(obj)
 
 
+def _limit_range(obj: Object) -> None:
+    for item in obj.setdefault("spec", {}).get("limits") or ():
+        if item.get("type") != "Container":
+            continue
+        limits = {**(item.get("max") or {}), **(item.get("default") or {})}
+        requests = {**(item.get("min") or {}), **limits, **(item.get("defaultRequest") or {})}
+        for key, amounts in (("default", limits), ("defaultRequest", requests)):
+            if amounts:
+                item[key] = amounts
+
+
+def _storage_driver(obj: Object) -> None:
+    spec = obj.setdefault("spec", {})
+    for key, value in (
+        ("attachRequired", True),
+        ("podInfoOnMount", False),
+        ("storageCapacity", False),
+        ("requiresRepublish", False),
+        ("seLinuxMount", False),
+        ("fsGroupPolicy", "ReadWriteOnceWithFSType"),
+    ):
+        spec.setdefault(key, value)
+    if not spec.get("volumeLifecycleModes"):
+        spec["volumeLifecycleModes"] = ["Persistent"]
+
+
 def _definition(obj: Object) -> None:
     from listwatch.apiserver.custom_resources import default_definition  # noqa: PLC0415 - a cycle
 
@@ -460,10 +500,11 @@ DEFAULTS: dict[str, Callable[[Object], None]] = {
     "rbac.authorization.k8s.io/rolebindings": _role_binding,
     "rbac.authorization.k8s.io/clusterrolebindings": _role_binding,
     "storage.k8s.io/storageclasses": _storage_class,
+    "storage.k8s.io/csidrivers": _storage_driver,
     "scheduling.k8s.io/priorityclasses": _priority_class,
     "coordination.k8s.io/leases": _with_spec,
     "resourcequotas": _quota,
-    "limitranges": _with_spec,
+    "limitranges": _limit_range,
     "apiextensions.k8s.io/customresourcedefinitions": _definition,
     "certificates.k8s.io/certificatesigningrequests": _with_spec_and_status,
 }

@@ -1,14 +1,15 @@
 """Get, list and watch."""
 
 import base64
-import binascii
 import random
+import string
 from collections.abc import Callable, Sequence
 
 import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import refusal
+from listwatch.apiserver.body import parse_json
 from listwatch.apiserver.call import Call
 from listwatch.apiserver.kinds import supported_fields
 from listwatch.apiserver.negotiation import (
@@ -401,16 +402,27 @@ class _Token(msgspec.Struct):
     start: str = ""
 
 
+_TOKEN_LETTERS = frozenset(string.ascii_letters + string.digits + "-_")
+
+
 def _write_token(revision: int, last: str) -> str:
     token = _Token("meta.k8s.io/v1", revision, last + "\0")
     return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode().rstrip("=")
 
 
 def _read_token(text: str) -> tuple[int, str]:
+    bad = next((at for at, char in enumerate(text) if char not in _TOKEN_LETTERS), None)
+    if bad is None and len(text) % 4 == 1:
+        bad = len(text) - 1
+    if bad is not None:
+        raise refusal.bad_request(
+            f"continue key is not valid: illegal base64 data at input byte {bad}"
+        )
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        token = msgspec.json.decode(data, type=_Token)
-    except (ValueError, binascii.Error, msgspec.ValidationError) as error:
+        # each byte is shown as the character of its number
+        token = msgspec.convert(parse_json(data.decode("latin-1").encode()), _Token)
+    except (ValueError, msgspec.ValidationError) as error:
         raise refusal.bad_request(f"continue key is not valid: {error}") from None
     if token.v != "meta.k8s.io/v1":
         raise refusal.bad_request(

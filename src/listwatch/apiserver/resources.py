@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from listwatch.apiserver.autoscaling import AutoscalerConverter
 from listwatch.apiserver.schema import Facts, Schema
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
@@ -187,6 +188,8 @@ class ResourceTable:
     def _add(self, resource: Resource) -> None:
         if resource.group == "events.k8s.io":
             resource.convert = EventConverter()
+        elif resource.qualified_name == "horizontalpodautoscalers.autoscaling":
+            resource.convert = AutoscalerConverter() if resource.version == "v1" else None
         versions = self._versions.setdefault(resource.group, [])
         if resource.version not in versions:
             versions.append(resource.version)

@@ -1,9 +1,11 @@
 """The rules of the built-in kinds beyond their types, as far as they are enforced here."""
 
+import base64
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from listwatch.apiserver.body import parse_json
 from listwatch.apiserver.metadata_rules import validate_labels
 from listwatch.apiserver.refusal import (
     Cause,
@@ -31,7 +33,8 @@ _LABEL_WORDS = (
 )
 
 
-def _label(path: str, name: str) -> list[Cause]:
+def label(path: str, name: str) -> list[Cause]:
+    """Return why a name is not an RFC 1123 label."""
     causes = []
     if len(name) > 63:
         causes.append(invalid_value(path, name, "must be no more than 63 characters"))
@@ -40,23 +43,30 @@ def _label(path: str, name: str) -> list[Cause]:
     return causes
 
 
-def _not_negative(obj: Object, path: str, *keys: str) -> list[Cause]:
+def _under(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def not_negative(obj: Object, path: str, *keys: str) -> list[Cause]:
+    """Return the numbers under these keys that are negative."""
     return [
-        invalid_value(f"{path}.{key}", obj[key], _NOT_NEGATIVE)
+        invalid_value(_under(path, key), obj[key], _NOT_NEGATIVE)
         for key in keys
         if isinstance(obj.get(key), int) and obj[key] < 0
     ]
 
 
-def _enumeration(obj: Object, path: str, key: str, supported: Iterable[str]) -> list[Cause]:
+def enumeration(obj: Object, path: str, key: str, supported: Iterable[str]) -> list[Cause]:
+    """Return the value under a key if it is none of those supported."""
     value = obj.get(key)
     words = list(supported)
     if value is None or value in words:
         return []
-    return [not_supported(f"{path}.{key}", value, words)]
+    return [not_supported(_under(path, key), value, words)]
 
 
-def _port(path: str, value: Any) -> list[Cause]:
+def port_number(path: str, value: Any) -> list[Cause]:
+    """Return the number if it is not that of a port."""
     if isinstance(value, int) and not 0 < value < 65_536:
         return [invalid_value(path, value, "must be between 1 and 65535, inclusive")]
     return []
@@ -108,7 +118,28 @@ def _secret(obj: Object) -> list[Cause]:
         for key in _SECRET_KEYS.get(obj.get("type", ""), ())
         if key not in data
     ]
+    kind = obj.get("type", "")
+    if kind == "kubernetes.io/basic-auth" and not {"username", "password"} & data.keys():
+        causes += [required("data[username]"), required("data[password]")]
+    if kind == "kubernetes.io/service-account-token":
+        key = "kubernetes.io/service-account.name"
+        if not (obj["metadata"].get("annotations") or {}).get(key):
+            causes.append(required(f"metadata.annotations[{key}]"))
+    if kind in {"kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg"}:
+        for key in _SECRET_KEYS[kind]:
+            problem = _json_problem(base64.b64decode(data[key])) if key in data else None
+            if problem is not None:
+                hidden = "<secret contents redacted>"
+                causes.append(invalid_value(f"data[{key}]", hidden, problem))
     return causes
+
+
+def _json_problem(data: bytes) -> str | None:
+    try:
+        parse_json(data)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _immutable(new: Object, old: Object, fields: Iterable[str]) -> list[Cause]:
@@ -143,8 +174,8 @@ def pod_spec(spec: Object, path: str) -> list[Cause]:
     for group in ("containers", "initContainers"):
         for index, container in enumerate(spec.get(group) or ()):
             causes += _container(container, f"{path}.{group}[{index}]", names, volumes)
-    causes += _enumeration(spec, path, "restartPolicy", ("Always", "OnFailure", "Never"))
-    causes += _enumeration(
+    causes += enumeration(spec, path, "restartPolicy", ("Always", "OnFailure", "Never"))
+    causes += enumeration(
         spec,
         path,
         "dnsPolicy",
@@ -173,7 +204,7 @@ def _volumes(volumes: Iterable[Object], path: str, causes: list[Cause]) -> set[s
         if not name:
             causes.append(required(f"{here}.name"))
         else:
-            causes += _label(f"{here}.name", name)
+            causes += label(f"{here}.name", name)
         if name in names:
             causes.append(duplicate(f"{here}.name", name))
         names.add(name)
@@ -191,7 +222,7 @@ def _container(container: Object, path: str, names: set[str], volumes: set[str])
     if not name:
         causes.append(required(f"{path}.name"))
     else:
-        causes += _label(f"{path}.name", name)
+        causes += label(f"{path}.name", name)
         if name in names:
             causes.append(duplicate(f"{path}.name", name))
         names.add(name)
@@ -202,7 +233,7 @@ def _container(container: Object, path: str, names: set[str], volumes: set[str])
         causes.append(
             invalid_value(f"{path}.image", image, "must not have leading or trailing whitespace")
         )
-    causes += _enumeration(container, path, "imagePullPolicy", ("Always", "IfNotPresent", "Never"))
+    causes += enumeration(container, path, "imagePullPolicy", ("Always", "IfNotPresent", "Never"))
     causes += _ports(container, path)
     causes += _environment(container, path)
     causes += _mounts(container, path, volumes)
@@ -223,10 +254,10 @@ def _ports(container: Object, path: str) -> list[Cause]:
         if not port.get("containerPort"):
             causes.append(required(f"{here}.containerPort"))
         else:
-            causes += _port(f"{here}.containerPort", port["containerPort"])
+            causes += port_number(f"{here}.containerPort", port["containerPort"])
         if port.get("hostPort"):
-            causes += _port(f"{here}.hostPort", port["hostPort"])
-        causes += _enumeration(port, here, "protocol", ("SCTP", "TCP", "UDP"))
+            causes += port_number(f"{here}.hostPort", port["hostPort"])
+        causes += enumeration(port, here, "protocol", ("SCTP", "TCP", "UDP"))
     return causes
 
 
@@ -340,14 +371,16 @@ def _pod_update(new: Object, old: Object) -> list[Cause]:
     return []
 
 
-def _selector(spec: Object, path: str, labels: Mapping[str, str] | None) -> list[Cause]:
+def _selector(
+    spec: Object, path: str, labels: Mapping[str, str] | None, kind: str = "deployment"
+) -> list[Cause]:
     selector = spec.get("selector")
     where = f"{path}.selector"
     causes = []
     if selector is None:
         causes.append(required(where))
     elif not selector.get("matchLabels") and not selector.get("matchExpressions"):
-        return [invalid_value(where, selector, "empty selector is invalid for deployment")]
+        return [invalid_value(where, selector, f"empty selector is invalid for {kind}")]
     try:
         parsed = LabelSelector.from_dict(selector)
     except SelectorError:
@@ -373,24 +406,32 @@ def _pod_template(template: Object, path: str) -> list[Cause]:
     return causes
 
 
-def _workload(obj: Object) -> list[Cause]:
+def _workload(obj: Object, kind: str = "deployment") -> list[Cause]:
     spec = obj.get("spec") or {}
     template = spec.get("template") or {}
-    causes = _not_negative(spec, "spec", "replicas")
-    causes += _selector(spec, "spec", (template.get("metadata") or {}).get("labels"))
+    causes = not_negative(spec, "spec", "replicas")
+    causes += _selector(spec, "spec", (template.get("metadata") or {}).get("labels"), kind)
     causes += _pod_template(template, "spec.template")
-    causes += _not_negative(spec, "spec", "minReadySeconds")
+    causes += not_negative(spec, "spec", "minReadySeconds")
     return causes
+
+
+def _daemon_set(obj: Object) -> list[Cause]:
+    return _workload(obj, "daemonset")
+
+
+def _stateful_set(obj: Object) -> list[Cause]:
+    return _workload(obj, "statefulset")
 
 
 def _deployment(obj: Object) -> list[Cause]:
     spec = obj.get("spec") or {}
     strategy = spec.get("strategy") or {}
     template = spec.get("template") or {}
-    causes = _not_negative(spec, "spec", "replicas")
+    causes = not_negative(spec, "spec", "replicas")
     causes += _selector(spec, "spec", (template.get("metadata") or {}).get("labels"))
     causes += _pod_template(template, "spec.template")
-    causes += _enumeration(strategy, "spec.strategy", "type", ("Recreate", "RollingUpdate"))
+    causes += enumeration(strategy, "spec.strategy", "type", ("Recreate", "RollingUpdate"))
     if strategy.get("type") == "Recreate" and strategy.get("rollingUpdate"):
         causes.append(
             forbidden_value(
@@ -407,10 +448,10 @@ def _deployment(obj: Object) -> list[Cause]:
                 "may not be 0 when `maxSurge` is 0",
             )
         )
-    causes += _not_negative(spec, "spec", "minReadySeconds", "revisionHistoryLimit")
+    causes += not_negative(spec, "spec", "minReadySeconds", "revisionHistoryLimit")
     deadline, ready = spec.get("progressDeadlineSeconds"), spec.get("minReadySeconds", 0)
     if isinstance(deadline, int):
-        causes += _not_negative(spec, "spec", "progressDeadlineSeconds")
+        causes += not_negative(spec, "spec", "progressDeadlineSeconds")
         if deadline <= ready:
             causes.append(
                 invalid_value(
@@ -459,22 +500,21 @@ def _stateful_update(new: Object, old: Object) -> list[Cause]:
     return []
 
 
-def _job(obj: Object) -> list[Cause]:
-    spec = obj.get("spec") or {}
-    causes = _not_negative(
-        spec, "spec", "parallelism", "completions", "backoffLimit", "activeDeadlineSeconds"
+def job_spec(spec: Object, path: str) -> list[Cause]:
+    """Return the rules that a job's spec breaks, under a path such as `spec.jobTemplate.spec`."""
+    causes = not_negative(
+        spec, path, "parallelism", "completions", "backoffLimit", "activeDeadlineSeconds"
     )
     pod = (spec.get("template") or {}).get("spec") or {}
-    causes += pod_spec(pod, "spec.template.spec")
+    causes += pod_spec(pod, f"{path}.template.spec")
     if pod.get("restartPolicy") == "Always":
-        causes.append(
-            Cause(
-                "spec.template.spec.restartPolicy",
-                "FieldValueRequired",
-                'Required value: valid values: "OnFailure", "Never"',
-            )
-        )
+        where = f"{path}.template.spec.restartPolicy"
+        causes.append(required(where, 'valid values: "OnFailure", "Never"'))
     return causes
+
+
+def _job(obj: Object) -> list[Cause]:
+    return job_spec(obj.get("spec") or {}, "spec")
 
 
 def _job_update(new: Object, old: Object) -> list[Cause]:
@@ -493,10 +533,10 @@ def _service(obj: Object) -> list[Cause]:
     ports = spec.get("ports") or ()
     if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
         causes.append(required("spec.ports"))
-    causes += _enumeration(
+    causes += enumeration(
         spec, "spec", "type", ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
     )
-    causes += _enumeration(spec, "spec", "sessionAffinity", ("ClientIP", "None"))
+    causes += enumeration(spec, "spec", "sessionAffinity", ("ClientIP", "None"))
     seen: set[tuple[Any, Any]] = set()
     names: set[str] = set()
     for index, port in enumerate(ports):
@@ -506,7 +546,7 @@ def _service(obj: Object) -> list[Cause]:
             if len(ports) > 1:
                 causes.append(required(f"{here}.name"))
         else:
-            causes += _label(f"{here}.name", name)
+            causes += label(f"{here}.name", name)
             if name in names:
                 causes.append(duplicate(f"{here}.name", name))
             names.add(name)
@@ -515,8 +555,8 @@ def _service(obj: Object) -> list[Cause]:
             causes.append(
                 invalid_value(f"{here}.port", value, "must be between 1 and 65535, inclusive")
             )
-        causes += _enumeration(port, here, "protocol", ("SCTP", "TCP", "UDP"))
-        causes += _port(f"{here}.targetPort", port.get("targetPort"))
+        causes += enumeration(port, here, "protocol", ("SCTP", "TCP", "UDP"))
+        causes += port_number(f"{here}.targetPort", port.get("targetPort"))
         key = (port.get("protocol"), value)
         if key in seen:
             causes.append(duplicate(here, {"protocol": port.get("protocol"), "port": value}))
@@ -545,7 +585,7 @@ def _lease(obj: Object) -> list[Cause]:
         causes.append(invalid_value("spec.leaseDurationSeconds", seconds, "must be greater than 0"))
     if spec.get("holderIdentity") == "":
         causes.append(invalid_value("spec.holderIdentity", "", "must not be empty"))
-    causes += _not_negative(spec, "spec", "leaseTransitions")
+    causes += not_negative(spec, "spec", "leaseTransitions")
     return causes
 
 
@@ -630,8 +670,8 @@ CREATE_RULES: Mapping[str, Rule] = {
     "pods": _pod,
     "apps/deployments": _deployment,
     "apps/replicasets": _workload,
-    "apps/daemonsets": _workload,
-    "apps/statefulsets": _workload,
+    "apps/daemonsets": _daemon_set,
+    "apps/statefulsets": _stateful_set,
     "batch/jobs": _job,
     "services": _service,
     "coordination.k8s.io/leases": _lease,

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from listwatch.apiserver.group_rules import GROUP_RULES, GROUP_UPDATE_RULES
 from listwatch.apiserver.kinds import traits_of
 from listwatch.apiserver.metadata_rules import validate_labels
 from listwatch.apiserver.refusal import (
@@ -221,7 +222,7 @@ def _own_rules(resource: Resource, obj: Object, *, status_only: bool = False) ->
         return custom_resources.validate_custom(resource, obj, status_only=status_only)
     if resource.storage == custom_resources.DEFINITIONS:
         return custom_resources.validate_definition(obj)
-    rule = CREATE_RULES.get(resource.storage)
+    rule = CREATE_RULES.get(resource.storage) or GROUP_RULES.get(resource.storage)
     return rule(obj) if rule is not None else []
 
 
@@ -238,7 +239,8 @@ def validate_update(
         if new.get(key) != old.get(key)
     ]
     causes += _own_rules(resource, new)
-    update_rule = UPDATE_RULES.get(resource.storage)
+    key = resource.storage
+    update_rule = UPDATE_RULES.get(key) or GROUP_UPDATE_RULES.get(key)
     # binding, resize and their like write just what the main path may not
     if update_rule is not None and subresource in {"", "scale"}:
         causes += update_rule(new, old)

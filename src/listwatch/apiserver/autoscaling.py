@@ -1,0 +1,187 @@
+"""Autoscalers of `autoscaling/v1`, which are stored as those of `v2`.
+
+What `v1` has no field for stands in annotations, as in `pkg/apis/autoscaling/v1/conversion.go`.
+"""
+
+import json
+from typing import Any
+
+Object = dict[str, Any]
+
+_PREFIX = "autoscaling.alpha.kubernetes.io/"
+_METRICS = f"{_PREFIX}metrics"
+_CURRENT = f"{_PREFIX}current-metrics"
+_BEHAVIOR = f"{_PREFIX}behavior"
+_CONDITIONS = f"{_PREFIX}conditions"
+_DEFAULT_UTILIZATION = 80
+#: by the type of a metric, where its parts stand
+_PART = {
+    "Resource": "resource",
+    "ContainerResource": "containerResource",
+    "Pods": "pods",
+    "Object": "object",
+    "External": "external",
+}
+
+
+class AutoscalerConverter:
+    """Autoscalers of `v1`, stored as those of `v2`."""
+
+    def inward(self, obj: Object) -> Object:
+        """Return an autoscaler in the form that is stored."""
+        metadata = dict(obj["metadata"])
+        annotations = dict(metadata.get("annotations") or {})
+        taken = {
+            key: _json(annotations.pop(key))
+            for key in (_METRICS, _CURRENT, _BEHAVIOR, _CONDITIONS)
+            if key in annotations
+        }
+        if taken:
+            metadata.pop("annotations")
+            if annotations:
+                metadata["annotations"] = annotations
+        spec = dict(obj.get("spec") or {})
+        metrics = [_newer(each) for each in taken.get(_METRICS) or ()]
+        utilization = spec.pop("targetCPUUtilizationPercentage", None)
+        if utilization is None and not metrics:
+            utilization = _DEFAULT_UTILIZATION
+        if utilization is not None:
+            metrics.append(_cpu(utilization))
+        spec["metrics"] = metrics
+        if taken.get(_BEHAVIOR):
+            spec["behavior"] = taken[_BEHAVIOR]
+        result = {**obj, "metadata": metadata, "spec": spec}
+        status = dict(obj.get("status") or {})
+        current = status.pop("currentCPUUtilizationPercentage", None)
+        reached = [_newer(each, of="current") for each in taken.get(_CURRENT) or ()]
+        if current is not None:
+            reached.append(
+                {
+                    "type": "Resource",
+                    "resource": {"name": "cpu", "current": {"averageUtilization": current}},
+                }
+            )
+        status["currentMetrics"] = reached or None
+        if not status.get("currentReplicas"):
+            status.pop("currentReplicas", None)
+        if taken.get(_CONDITIONS):
+            status["conditions"] = taken[_CONDITIONS]
+        result["status"] = status
+        return result
+
+    def outward(self, obj: Object) -> Object:
+        """Return a stored autoscaler in the form of `v1`."""
+        spec = dict(obj.get("spec") or {})
+        notes: dict[str, Any] = {}
+        utilization, others = _split(spec.pop("metrics", None) or (), "target")
+        if utilization is not None:
+            spec["targetCPUUtilizationPercentage"] = utilization
+        behavior = spec.pop("behavior", None)
+        status = dict(obj.get("status") or {})
+        current, reached = _split(status.pop("currentMetrics", None) or (), "current")
+        if current is not None:
+            status["currentCPUUtilizationPercentage"] = current
+        conditions = status.pop("conditions", None)
+        status = {"currentReplicas": 0, "desiredReplicas": 0, **status}
+        for key, value in (
+            (_METRICS, [_older(each) for each in others]),
+            (_CURRENT, [_older(each, of="current") for each in reached]),
+            (_BEHAVIOR, behavior),
+            (_CONDITIONS, conditions),
+        ):
+            if value:
+                notes[key] = json.dumps(value, separators=(",", ":"))
+        result = {**obj, "spec": spec, "status": status}
+        if notes:
+            metadata = dict(obj["metadata"])
+            metadata["annotations"] = {**(metadata.get("annotations") or {}), **notes}
+            result["metadata"] = metadata
+        return result
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        # as on a real server, an annotation that says nothing is dropped
+        return None
+
+
+def _cpu(utilization: int) -> Object:
+    target = {"type": "Utilization", "averageUtilization": utilization}
+    return {"type": "Resource", "resource": {"name": "cpu", "target": target}}
+
+
+def _split(metrics: Any, of: str) -> tuple[int | None, list[Object]]:
+    """Return the CPU's utilization, which has a field of its own in `v1`, and the other metrics."""
+    utilization: int | None = None
+    others = []
+    for metric in metrics:
+        resource = metric.get("resource") or {}
+        found = (resource.get(of) or {}).get("averageUtilization")
+        if resource.get("name") == "cpu" and found is not None and utilization is None:
+            utilization = found
+        else:
+            others.append(metric)
+    return utilization, others
+
+
+def _older(metric: Object, of: str = "target") -> Object:
+    """Return a metric of `v2` in the form of `v1`."""
+    kind = metric.get("type", "")
+    part = _PART.get(kind, "")
+    body: Object = metric.get(part) or {}
+    amount: Object = body.get(of) or {}
+    utilization, average = amount.get("averageUtilization"), amount.get("averageValue")
+    value = amount.get("value")
+    old: Object
+    if kind in {"Resource", "ContainerResource"}:
+        old = {key: body[key] for key in ("name", "container") if key in body}
+        _put(old, of + "AverageUtilization", utilization)
+        _put(old, of + "AverageValue", average)
+    else:
+        identity = body.get("metric") or {}
+        old = {"metricName": identity.get("name", "")}
+        _put(old, "metricSelector" if kind == "External" else "selector", identity.get("selector"))
+        if kind == "Object":
+            old["target"] = body.get("describedObject") or {}
+            _put(old, of + "Value", value if value is not None else "0")
+            _put(old, "averageValue", average)
+        else:
+            _put(old, of + "Value", value)
+            _put(old, of + "AverageValue", average)
+    return {"type": kind, part: old}
+
+
+def _newer(metric: Object, of: str = "target") -> Object:
+    """Return a metric of `v1` in the form of `v2`."""
+    kind = metric.get("type", "")
+    part = _PART.get(kind, "")
+    body: Object = metric.get(part) or {}
+    amount: Object = {}
+    new: Object
+    value = body.get(of + "Value")
+    average = body.get("averageValue" if kind == "Object" else of + "AverageValue")
+    utilization = body.get(of + "AverageUtilization")
+    if of == "target":
+        found = utilization is not None
+        amount["type"] = "Utilization" if found else "Value" if average is None else "AverageValue"
+    if not (kind == "Object" and average is not None):
+        _put(amount, "value", value)
+    _put(amount, "averageValue", average)
+    _put(amount, "averageUtilization", utilization)
+    if kind in {"Resource", "ContainerResource"}:
+        new = {key: body[key] for key in ("name", "container") if key in body}
+    else:
+        identity: Object = {"name": body.get("metricName", "")}
+        selector = body.get("metricSelector" if kind == "External" else "selector")
+        _put(identity, "selector", selector)
+        new = {"metric": identity}
+        if kind == "Object":
+            new["describedObject"] = body.get("target") or {}
+    return {"type": kind, part: {**new, of: amount}}
+
+
+def _put(into: Object, key: str, value: Any) -> None:
+    if value is not None:
+        into[key] = value

@@ -1,0 +1,38 @@
+import pytest
+
+from listwatch.apiserver.schedule import schedule_problem
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "* * * * *",
+        "*/5 0-6 1,15 JAN-mar sun",
+        "30 4 ? * 1/2",
+        "@hourly",
+        "@every 1h30m",
+        " 0  0 1 1 0 ",
+    ],
+)
+def test_a_schedule_is_read(schedule: str) -> None:
+    assert schedule_problem(schedule) is None
+
+
+@pytest.mark.parametrize(
+    ("schedule", "problem"),
+    [
+        ("bad", "expected exactly 5 fields, found 1: [bad]"),
+        ("* * * * * *", "expected exactly 5 fields, found 6: [* * * * * *]"),
+        ("60 * * * *", "end of range (60) above maximum (59): 60"),
+        ("* * 0 * *", "beginning of range (0) below minimum (1): 0"),
+        ("9-3 * * * *", "beginning of range (9) beyond end of range (3): 9-3"),
+        ("*/0 * * * *", "step of range should be a positive number: */0"),
+        ("1-2-3 * * * *", "too many hyphens: 1-2-3"),
+        ("*/1/2 * * * *", "too many slashes: */1/2"),
+        ("x * * * *", 'failed to parse int from x: strconv.Atoi: parsing "x": invalid syntax'),
+        ("@often", "unrecognized descriptor: @often"),
+        ("@every day", 'failed to parse duration @every day: time: invalid duration "day"'),
+    ],
+)
+def test_what_is_wrong_with_a_schedule_is_said(schedule: str, problem: str) -> None:
+    assert schedule_problem(schedule) == problem
