@@ -101,6 +101,13 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors, f"{page.name} links to {target}"
 
 
+def test_the_readme_leads_to_every_page() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES if f"({page.relative_to(ROOT)})" not in text] == [
+        "README.md"
+    ]
+
+
 def test_every_option_of_observe_that_is_documented_exists() -> None:
     from listwatch.observe.command import observe_command
 
