@@ -133,3 +133,33 @@ def test_a_taken_address_is_named_with_the_remedy(kubeconfig: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: unable to listen on '{address}'")
     assert "choose another --listen-addr" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("output", "template", "text"),
+    [
+        ("jsonpath-file", "{.spec.clusterIP}", "10.3.0.1"),
+        ("go-template-file", "{{.spec.clusterIP}}", "10.3.0.1"),
+        ("templatefile", "{{len .spec.ports}}", "kubernetes 1"),
+    ],
+)
+def test_a_template_can_be_read_from_a_file(
+    kubeconfig: Path, tmp_path: Path, output: str, template: str, text: str
+) -> None:
+    file = tmp_path / "template"
+    file.write_text(template)
+    done = listwatch(
+        "observe", *ALL, "--once", "-o", output, "--template", str(file),
+        KUBECONFIG=str(kubeconfig),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert text in done.stdout
+
+
+def test_the_page_is_served_and_its_address_told(kubeconfig: Path) -> None:
+    with running("observe", *ALL, "--ui", KUBECONFIG=str(kubeconfig)) as observe:
+        observe.until(lambda: bool(observe.err))
+        assert observe.err[0].startswith("page, metrics and health on http://127.0.0.1:")
+        address = observe.err[0].rpartition("//")[2]
+        assert "<h1>services</h1>" in _get(address, "/")
+        assert observe.stop() == 0
