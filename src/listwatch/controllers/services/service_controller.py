@@ -93,12 +93,24 @@ class ServiceControllerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class _Cached:
     """What is known of one service."""
 
-    __slots__ = ("applied", "gone", "last", "lock", "nodes", "status", "touched", "written")
+    __slots__ = (
+        "applied",
+        "claimed",
+        "gone",
+        "last",
+        "lock",
+        "nodes",
+        "status",
+        "touched",
+        "written",
+    )
 
     def __init__(self, last: Object) -> None:
         self.last = last
         #: The server has it no longer, but its load balancer may be left.
         self.gone = False
+        #: Finalizer and status may have been written, also if no object seen so far shows it.
+        self.claimed = False
         #: Something of a load balancer may exist, made for this state.
         self.touched: Service | None = None
         #: The load balancer is as this state wants it, and the status says so.
@@ -280,10 +292,9 @@ class ServiceController:
             cached.gone = is_gone
             if key in self._retries and is_gone == was_gone and not _matters(before, cached.last):
                 return  # its retry comes in due time, with this state
-        if (timer := self._retries.pop(key, None)) is not None:
-            timer.cancel()
         self._syncs += 1
         async with cached.lock:
+            self._cancel_retry(key)
             try:
                 await self._sync(cached, newest.type)
             except RetryAfterError as error:
@@ -299,7 +310,7 @@ class ServiceController:
             else:
                 self._backoff.forget(key)
                 # What failed stays known, so that its deletion is told even before it is retried.
-                if cached.touched is None:
+                if not cached.claimed and cached.touched is None:
                     self._cache.services.pop(key, None)
 
     def _retry(self, key: str, cached: _Cached, delay: float) -> None:
@@ -310,20 +321,27 @@ class ServiceController:
             kind = DeltaType.DELETED if cached.gone else DeltaType.UPDATED
             self._queue.add_if_not_present(Deltas((Delta(kind, cached.last),), key))
 
+        self._cancel_retry(key)
         self._retries[key] = self._clock.call_later(delay, queue_again)
+
+    def _cancel_retry(self, key: str) -> None:
+        if (timer := self._retries.pop(key, None)) is not None:
+            timer.cancel()
 
     async def _sync(self, cached: _Cached, kind: DeltaType) -> None:
         if cached.gone:
             if cached.touched is not None:
                 await self._remove(cached, cached.touched)
+            cached.claimed = False
             return
         service = Service.of(cached.last)
         if cached.touched is not None and cached.touched.uid != service.uid:
             await self._remove(cached, cached.touched)
+            cached.claimed = False
         wanted = not service.is_deleted and wants_load_balancer(service, self._class)
-        if needs_cleanup(service, self._class) or (cached.touched is not None and not wanted):
+        if needs_cleanup(service, self._class) or (cached.claimed and not wanted):
             await self._remove(cached, service)
-            await self._release(service)
+            await self._release(cached, service)
         elif wanted:
             await self._ensure_if_needed(cached, service, is_check=kind is DeltaType.SYNC)
 
@@ -352,6 +370,7 @@ class ServiceController:
 
     async def _ensure(self, cached: _Cached, service: Service) -> None:
         self._tell(service, "Normal", "EnsuringLoadBalancer", "Ensuring load balancer")
+        cached.claimed = True
         if not service.has_finalizer:
             patch = {"metadata": {"finalizers": [FINALIZER]}}
             if await self._api.patch(service, patch) is None:
@@ -410,15 +429,16 @@ class ServiceController:
         self._deleted += 1
         self._tell(service, "Normal", "DeletedLoadBalancer", "Deleted load balancer")
 
-    async def _release(self, service: Service) -> None:
+    async def _release(self, cached: _Cached, service: Service) -> None:
         """Let a service go whose load balancer is gone."""
         patch: dict[str, Any] = {}
-        if service.status.ingress:
+        if cached.claimed or service.status.ingress:
             patch["status"] = {"loadBalancer": {"ingress": None}}
-        if service.has_finalizer:
+        if cached.claimed or service.has_finalizer:
             patch["metadata"] = {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}
         if patch:
             await self._api.patch(service, patch)
+        cached.claimed = False
 
     async def _call(self, call: Awaitable[T]) -> T:
         try:
