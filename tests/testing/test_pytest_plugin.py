@@ -10,6 +10,8 @@ import pytest
 from listwatch.apiserver import APIServer
 from listwatch.apiserver.control import Control
 from listwatch.apiserver.faults import Fault
+from listwatch.apiserver.group_rules import GROUP_RULES
+from listwatch.apiserver.spec_rules import CREATE_RULES
 
 _SETTINGS = """\
 [pytest]
@@ -102,6 +104,14 @@ def test_every_field_of_a_fault_and_every_control_is_documented() -> None:
     words = set(re.findall(r"[`=(]([a-z_-]+)", _PAGE))
     assert set(Fault.__struct_fields__) <= words
     assert set(Control(APIServer())._actions) <= words
+
+
+def test_the_kinds_with_rules_of_their_own_are_those_that_the_page_names() -> None:
+    (row,) = [line for line in _PAGE.splitlines() if line.startswith("| Validation |")]
+    named = row.split("the own rules of ")[1].partition(" |")[0]
+    ruled = CREATE_RULES.keys() | GROUP_RULES.keys()
+    kinds = {each.kind for each in APIServer().table if each.storage in ruled}
+    assert set(re.split(r", | and ", named)) == kinds | {"CustomResourceDefinition"}
 
 
 def test_nothing_is_loaded_before_a_fixture_is_used(tmp_path: Path) -> None:
