@@ -25,7 +25,7 @@ UNAUTHENTICATED = "system:unauthenticated"
 ANONYMOUS = User("system:anonymous", (UNAUTHENTICATED,))
 #: Who everybody is where nothing was said about access.
 ADMINISTRATOR = User("kubernetes-admin", (MASTERS, AUTHENTICATED))
-_RBAC = "rbac.authorization.k8s.io"
+RBAC = "rbac.authorization.k8s.io"
 
 
 def read_tokens(text: str, name: str) -> dict[str, User]:
@@ -67,7 +67,7 @@ class Rule(msgspec.Struct, frozen=True):
         if "*" not in self.verbs and info.verb not in self.verbs:
             return False
         if not info.is_resource:
-            return any(_matches_path(pattern, info.path) for pattern in self.nonResourceURLs)
+            return any(covers_path(pattern, info.path) for pattern in self.nonResourceURLs)
         if "*" not in self.apiGroups and info.group not in self.apiGroups:
             return False
         whole = f"{info.resource}/{info.subresource}" if info.subresource else info.resource
@@ -80,7 +80,8 @@ class Rule(msgspec.Struct, frozen=True):
         return not self.resourceNames or info.name in self.resourceNames
 
 
-def _matches_path(pattern: str, path: str) -> bool:
+def covers_path(pattern: str, path: str) -> bool:
+    """Tell whether a path is, or begins with, what a rule names."""
     return pattern in {"*", path} or (pattern.endswith("*") and path.startswith(pattern[:-1]))
 
 
@@ -332,7 +333,7 @@ class Access:
 
     def _current_grants(self) -> Sequence[Grant]:
         buckets = [
-            self._store.bucket(f"{_RBAC}/{name}")
+            self._store.bucket(f"{RBAC}/{name}")
             for name in ("roles", "clusterroles", "rolebindings", "clusterrolebindings")
         ]
         seen = tuple(bucket.version for bucket in buckets)
@@ -400,8 +401,8 @@ def _cluster_role(name: str, *rules: Object) -> tuple[str, Object]:
 def _cluster_binding(name: str, *groups: str) -> tuple[str, Object]:
     return "clusterrolebindings", {
         "metadata": {"name": name},
-        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},
-        "subjects": [{"kind": "Group", "apiGroup": _RBAC, "name": group} for group in groups],
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "Group", "apiGroup": RBAC, "name": group} for group in groups],
     }
 
 
@@ -448,8 +449,8 @@ BOOTSTRAP: Sequence[tuple[str, Object]] = (
         "clusterrolebindings",
         {
             "metadata": {"name": "cluster-admin"},
-            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": "cluster-admin"},
-            "subjects": [{"kind": "Group", "apiGroup": _RBAC, "name": MASTERS}],
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "Group", "apiGroup": RBAC, "name": MASTERS}],
         },
     ),
     _cluster_role(
@@ -504,6 +505,6 @@ BOOTSTRAP: Sequence[tuple[str, Object]] = (
         "admin",
         *({**rule, "verbs": [*_READ, *_WRITE]} for rule in _WORKLOADS),
         {"apiGroups": [""], "resources": ["secrets"], "verbs": [*_READ, *_WRITE]},
-        {"apiGroups": [_RBAC], "resources": ["roles", "rolebindings"], "verbs": [*_READ, *_WRITE]},
+        {"apiGroups": [RBAC], "resources": ["roles", "rolebindings"], "verbs": [*_READ, *_WRITE]},
     ),
 )

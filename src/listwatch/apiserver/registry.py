@@ -61,6 +61,8 @@ class WriteContext(msgspec.Struct, frozen=True):
     dry_run: bool = False
     subresource: str = ""
     operation: str = "Update"
+    #: is told the new and the old object (None where there is none); raises what forbids the write
+    guard: Callable[[Resource, Object, Object | None], None] | None = None
 
 
 class DeleteOptions(msgspec.Struct, frozen=True):
@@ -162,6 +164,8 @@ class Registry:
         if not metadata.get("name") and metadata.get("generateName"):
             suffix = "".join(self._random.choices(_SUFFIX_LETTERS, k=5))
             metadata["name"] = metadata["generateName"][: 63 - 5] + suffix
+        if context.guard is not None:
+            context.guard(resource, obj, None)
         self._prepare_create(resource, obj)
         causes = validate_create(resource, obj)
         if causes:
@@ -318,6 +322,8 @@ class Registry:
         context: WriteContext,
     ) -> Entry:
         """Complete, check and store a changed object whose owners are noted."""
+        if context.guard is not None:
+            context.guard(resource, new, old)
         self._prepare_update(resource, new, old, context.subresource)
         metadata = new["metadata"]
         causes = validate_update(resource, new, old, context.subresource)

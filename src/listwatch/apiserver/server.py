@@ -17,6 +17,7 @@ from listwatch.apiserver.control import Control
 from listwatch.apiserver.controllers import Controllers
 from listwatch.apiserver.custom_resources import CustomResources
 from listwatch.apiserver.defaults import apply_defaults
+from listwatch.apiserver.escalation import Escalation
 from listwatch.apiserver.faults import Faults
 from listwatch.apiserver.http import Api
 from listwatch.apiserver.journal import SQLiteJournal
@@ -101,7 +102,6 @@ class APIServer:
             randomness=randomness,
             backlog_limit=backlog_limit,
         )
-        self._writer = Writer(self.registry, self._reader)
         #: what is to go wrong, for tests
         self.faults = Faults(
             self._clock,
@@ -114,6 +114,8 @@ class APIServer:
             self.store, tokens=tokens, certificates=tls is not None, anonymous=local
         )
         self._tokens = tokens
+        self._escalation = Escalation(self.access, self.store, self.table)
+        self._writer = Writer(self.registry, self._reader, self._escalation)
         self.api = Api(
             self.table,
             self.registry,
@@ -328,7 +330,7 @@ class APIServer:
                 randomness=self._randomness,
                 streams=self._reader.streams,
             )
-            writer = Writer(self.registry, reader)
+            writer = Writer(self.registry, reader, self._escalation)
             api = Api(
                 self.table,
                 self.registry,

@@ -17,6 +17,7 @@ from listwatch.apiserver.body import (
     unsupported,
 )
 from listwatch.apiserver.call import Call, warnings_of
+from listwatch.apiserver.escalation import Escalation
 from listwatch.apiserver.kinds import traits_of
 from listwatch.apiserver.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.patch import (
@@ -52,8 +53,9 @@ _DEPRECATED = {
 class Writer:
     """Answers writes. For one event loop."""
 
-    def __init__(self, registry: Registry, reader: Reader) -> None:
+    def __init__(self, registry: Registry, reader: Reader, escalation: Escalation) -> None:
         self.registry = registry
+        self._escalation = escalation
         self._reader = reader
 
     # -- options -----------------------------------------------------------------------------
@@ -90,7 +92,12 @@ class Writer:
             causes = self._patch_causes(call, manager) + causes
         if causes:
             raise refusal.invalid(kind, "meta.k8s.io", "", causes)
-        return WriteContext(manager=call.manager, dry_run=bool(dry_run), subresource=subresource)
+        return WriteContext(
+            manager=call.manager,
+            dry_run=bool(dry_run),
+            subresource=subresource,
+            guard=self._escalation.guard(call.user, call.info),
+        )
 
     @staticmethod
     def _patch_causes(call: Call, manager: str) -> list[Cause]:
