@@ -103,3 +103,30 @@ def test_every_readable_revision_is_as_a_plain_model_has_it(
         assert [found.data for found in bucket.at(revision)] == expected
         told = [change.revision for change in bucket.since(revision)]
         assert told == [change.revision for change in changes if change.revision > revision]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b", "a-b"]), st.sampled_from("pqr")), max_size=25),
+    st.sampled_from(["", "a", "b", "a-b", "zz"]),
+    st.sampled_from(["", "a", "a/", "a/q", "a-b/p", "b/r", "b/z", "zz/"]),
+)
+def test_entries_from_a_key_on_are_those_of_all_that_follow_it(
+    writes: list[tuple[str, str]], namespace: str, start: str
+) -> None:
+    store = Store(FakeClock())
+    bucket = store.bucket("pods")
+    states = {store.revision: dict(bucket.entries)}
+    for where, name in writes:
+        there = bucket.entries.get(f"{where}/{name}")
+        if there is not None and name == "q":
+            store.delete(bucket, there)
+        else:
+            store.put(bucket, entry(name, store.revision + 1, where))
+        states[store.revision] = dict(bucket.entries)
+    for revision, entries in states.items():
+        assert bucket.at(revision, namespace, start=start) == [
+            entries[key]
+            for key in sorted(entries)
+            if key >= start and (not namespace or key.startswith(f"{namespace}/"))
+        ]

@@ -258,11 +258,8 @@ class Reader:
             error = refusal.expired(_TOO_OLD_WORDS)
             raise ExpiredTokenError(error, _write_token(_INCONSISTENT, token_start[:-1])) from None
         bucket = self._registry.bucket(resource)
-        entries = bucket.at(revision, namespace)
-        if token_start is not None:
-            prefix = f"{namespace}/" if namespace else ""
-            return [entry for entry in entries if entry.key[len(prefix) :] >= token_start]
-        return entries
+        prefix = f"{namespace}/" if namespace else ""
+        return bucket.at(revision, namespace, start=f"{prefix}{token_start or ''}")
 
     # -- watch -------------------------------------------------------------------------------
 

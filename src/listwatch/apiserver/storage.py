@@ -107,30 +107,38 @@ class Bucket:
         #: the revision at which the resource began to be served: watches reach back no further
         self.since_served = 0
 
-    def current(self, namespace: str = "") -> list[Entry]:
-        """Return the entries of a namespace, or all, in the order of their keys."""
-        keys, entries = self.keys, self.entries
-        if namespace:
-            # "0" is what follows "/" in the order of characters
-            first = bisect.bisect_left(keys, namespace + "/")
-            last = bisect.bisect_left(keys, namespace + "0")
-            return [entries[key] for key in keys[first:last]]
-        return [entries[key] for key in keys]
+    def current(self, namespace: str = "", *, start: str = "") -> list[Entry]:
+        """Return the entries of a namespace, or all, in the order of their keys.
 
-    def at(self, revision: int, namespace: str = "") -> list[Entry]:
-        """Return the entries as they were at a revision, in the order of their keys."""
+        Args:
+            namespace: whose; all for an empty one.
+            start: the first key to return; whatever stands before it costs nothing.
+        """
+        entries = self.entries
+        return [entries[key] for key in self._range(namespace, start)]
+
+    def at(self, revision: int, namespace: str = "", *, start: str = "") -> list[Entry]:
+        """Return the entries as they were at a revision, otherwise as `current`."""
         if not self.history or self.history[-1].revision <= revision:
-            return self.current(namespace)
-        entries = dict(self.entries)
+            return self.current(namespace, start=start)
+        then: dict[str, Entry | None] = {}
         for change in reversed(self.history):
             if change.revision <= revision:
                 break
-            if change.previous is None:
-                entries.pop(change.entry.key, None)
-            else:
-                entries[change.entry.key] = change.previous
+            then[change.entry.key] = change.previous
         prefix = f"{namespace}/" if namespace else ""
-        return [entries[key] for key in sorted(entries) if key.startswith(prefix)]
+        keys = [key for key in self._range(namespace, start) if key not in then]
+        keys += [key for key in then if then[key] and key >= start and key.startswith(prefix)]
+        entries = self.entries
+        return [then.get(key) or entries[key] for key in sorted(keys)]
+
+    def _range(self, namespace: str, start: str) -> list[str]:
+        keys = self.keys
+        if not namespace:
+            return keys[bisect.bisect_left(keys, start) :]
+        # "0" is what follows "/" in the order of characters
+        first = bisect.bisect_left(keys, max(start, namespace + "/"))
+        return keys[first : bisect.bisect_left(keys, namespace + "0")]
 
     def since(self, revision: int) -> Iterator[Change]:
         """Yield the changes after a revision, oldest first."""
