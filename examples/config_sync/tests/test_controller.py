@@ -2,36 +2,21 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from listwatch.apiserver.server import APIServer
 from listwatch.client.client import Client
-from listwatch.client.config import Config
 from listwatch.errors import NotFoundError
 from listwatch.runtime import Manager, load_app
+from listwatch.testing import APIServer
 
 LABEL = {"sync.example.com/everywhere": ""}
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[APIServer]:
-    async with APIServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def client(server: APIServer) -> AsyncIterator[Client]:
-    async with Client(Config(server=server.url)) as client:
-        yield client
-
-
-def app_for(server: APIServer) -> Manager:
+def app_for(apiserver: APIServer) -> Manager:
     path = Path(__file__).parent.parent / "controller.py"
-    return load_app(path, config=Config(server=server.url))
+    return load_app(path, config=apiserver.config)
 
 
 def source(value: str) -> dict[str, Any]:
@@ -63,11 +48,11 @@ async def has_everywhere(client: Client, value: str, count: int) -> bool:
 
 
 async def test_a_source_is_copied_to_old_and_new_namespaces_and_follows_its_changes(
-    server: APIServer, client: Client
+    apiserver: APIServer, client: Client
 ) -> None:
     present = len((await client.list("namespaces")).items)
     _ = await client.create(source("1"))
-    async with app_for(server):
+    async with app_for(apiserver):
         await until(lambda: has_everywhere(client, "1", present))
         new = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "new"}}
         _ = await client.create(new)
@@ -77,11 +62,11 @@ async def test_a_source_is_copied_to_old_and_new_namespaces_and_follows_its_chan
 
 
 async def test_a_copy_that_is_changed_or_deleted_is_made_anew(
-    server: APIServer, client: Client
+    apiserver: APIServer, client: Client
 ) -> None:
     present = len((await client.list("namespaces")).items)
     _ = await client.create(source("1"))
-    async with app_for(server):
+    async with app_for(apiserver):
         await until(lambda: has_everywhere(client, "1", present))
         _ = await client.patch("configmaps", "ca", {"data": {"ca": "x"}}, "kube-public")
         _ = await client.delete("configmaps", "ca", "kube-system")
@@ -89,15 +74,15 @@ async def test_a_copy_that_is_changed_or_deleted_is_made_anew(
 
 
 async def test_copies_go_with_their_source_also_after_a_restart(
-    server: APIServer, client: Client
+    apiserver: APIServer, client: Client
 ) -> None:
     present = len((await client.list("namespaces")).items)
     _ = await client.create(source("1"))
-    async with app_for(server):
+    async with app_for(apiserver):
         await until(lambda: has_everywhere(client, "1", present))
     _ = await client.delete("configmaps", "ca", "default")
     assert len(await values(client)) == present  # nobody is there to finalize it
-    async with app_for(server):
+    async with app_for(apiserver):
 
         async def all_gone() -> bool:
             return not await values(client)

@@ -1,33 +1,18 @@
 """Two replicas of the controller against an API server in this process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from listwatch.apiserver.server import APIServer
 from listwatch.client.client import Client
-from listwatch.client.config import Config
 from listwatch.runtime import Manager, load_app
+from listwatch.testing import APIServer
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[APIServer]:
-    async with APIServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def client(server: APIServer) -> AsyncIterator[Client]:
-    async with Client(Config(server=server.url)) as client:
-        yield client
-
-
-def app_for(server: APIServer) -> Manager:
+def app_for(apiserver: APIServer) -> Manager:
     path = Path(__file__).parent.parent / "controller.py"
-    return load_app(path, config=Config(server=server.url))
+    return load_app(path, config=apiserver.config)
 
 
 def config_map(name: str, seconds: str) -> dict[str, Any]:
@@ -54,13 +39,13 @@ async def names(client: Client) -> set[str]:
 
 
 async def test_replicas_delete_what_has_expired_each_its_own_share(
-    server: APIServer, client: Client
+    apiserver: APIServer, client: Client
 ) -> None:
     for number in range(20):
         _ = await client.create(config_map(f"soon-{number}", "0"))
     _ = await client.create(config_map("later", "3600"))
     _ = await client.create(config_map("wrong", "soon"))
-    async with app_for(server) as first, app_for(server) as second:
+    async with app_for(apiserver) as first, app_for(apiserver) as second:
 
         async def only_two_left() -> bool:
             return await names(client) == {"later", "wrong"}

@@ -79,7 +79,8 @@ class Manager:
         client: in place of `config`; stays open.
         leader_election: the lease's name, or an elector of one's own; None or "" for none.
         sharding: the group's name, or a member of one's own: all replicas run, and share the keys
-            of the reconcilers that would be the leader's. In place of `leader_election`.
+            of the reconcilers that would be the leader's; each runs all tasks. In place of
+            `leader_election`.
         lease_timings: seconds that all replicas agree on; by default the reference's.
         namespace: of the lease; by default the client's.
         health_host: where health and metrics are served.
