@@ -158,3 +158,14 @@ async def test_pipelines_and_pods_of_other_builds_stay(cluster: Cluster) -> None
         Object.from_dict(build("app-1", strategy="JenkinsPipeline"))
     )
     assert cluster.deleted == []
+
+
+async def test_a_pod_without_an_owner_stays_with_the_build_that_was_there_before_it(
+    cluster: Cluster,
+) -> None:
+    cluster.builds.add(build("app-1", uid="b2"))
+    cluster.pods.add(build_pod("app-1", uid="p2", owner=""))
+    await BuildDeleteController(cluster).handle_build_deletion(
+        Object.from_dict(build("app-1", uid="b1"))
+    )
+    assert cluster.deleted == []
