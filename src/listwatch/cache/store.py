@@ -74,21 +74,26 @@ class Replacement(msgspec.Struct, frozen=True):
 
 
 class _Index:
-    """Which objects have which value; `values` remembers it, so that functions run once."""
+    """Which objects have which value; `values` remembers it, so that functions run once.
 
-    __slots__ = ("buckets", "func", "name", "values")
+    The objects of a bucket share one tuple in `values`, which `alone` remembers.
+    """
+
+    __slots__ = ("alone", "buckets", "func", "name", "values")
 
     def __init__(self, name: str, func: IndexFunc) -> None:
         self.name = name
         self.func = func
         self.buckets: dict[str, dict[str, Object]] = {}
         self.values: dict[str, tuple[str, ...]] = {}
+        self.alone: dict[str, tuple[str, ...]] = {}
 
     def values_of(self, key: str, obj: Object) -> tuple[str, ...]:
         try:
             found = self.func(obj)
-            if found.__class__ is list and len(found) == 1 and found[0].__class__ is str:
-                return (found[0],)  # the usual case, at a third of the costs
+            if isinstance(found, list | tuple) and len(found) == 1 and found[0].__class__ is str:
+                value = found[0]  # the usual case, at a third of the costs
+                return self.alone.get(value) or (value,)
             values = () if isinstance(found, str) else tuple(found)
         except Exception as error:
             raise IndexFunctionError(self.name, key, f"{type(error).__name__}: {error}") from error
@@ -110,7 +115,7 @@ class _Index:
             if value in buckets:
                 buckets[value][key] = obj
             else:
-                buckets[value] = {key: obj}
+                self._open(value, values, {key: obj})
             self.values[key] = values
 
     def put(self, key: str, obj: Object, values: tuple[str, ...]) -> None:
@@ -120,7 +125,7 @@ class _Index:
         for value in values:
             bucket = buckets.get(value)
             if bucket is None:
-                buckets[value] = {key: obj}
+                self._open(value, values, {key: obj})
             else:
                 bucket[key] = obj
         if values != old:
@@ -136,9 +141,14 @@ class _Index:
         for value in self.values.pop(key, ()):
             self._take_out(key, value)
 
+    def _open(self, value: str, values: tuple[str, ...], bucket: dict[str, Object]) -> None:
+        self.buckets[value] = bucket
+        self.alone[value] = values if len(values) == 1 else (value,)
+
     def _take_out(self, key: str, value: str) -> None:
         bucket = self.buckets[value]
         if len(bucket) == 1:
+            del self.alone[value]
             del self.buckets[value]  # an empty bucket must never be seen (kubernetes#84959)
         else:
             del bucket[key]
