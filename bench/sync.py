@@ -29,6 +29,8 @@ from rich.table import Table
 from rivals import RIVALS, cpu_seconds, memory, rivals_python
 
 HERE = Path(__file__).parent
+#: How long a rival may take.
+RIVAL_SECONDS = 600
 Figures = dict[str, Any]
 
 
@@ -203,13 +205,17 @@ def rival_figures(url: str, pods: int) -> list[Figures]:
     python = rivals_python()
     found = []
     for name in RIVALS:
-        result = subprocess.run(
-            [python, HERE / "rivals.py", name, url, str(pods)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=900,
-        )
+        try:
+            result = subprocess.run(
+                [python, HERE / "rivals.py", name, url, str(pods)],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=RIVAL_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            print(f"{name} was not done after {RIVAL_SECONDS} s", file=sys.stderr)
+            continue
         if result.returncode:
             print(f"{name} failed: {result.stderr[-500:]}", file=sys.stderr)
             continue
