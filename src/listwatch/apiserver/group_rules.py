@@ -1,4 +1,4 @@
-"""The rules of the kinds around the workloads: storage, networking, policy, scheduling.
+"""The rules of the kinds around the workloads: services, storage, policy, scheduling.
 
 The sources are the `validation` packages of `pkg/apis`; whatever is not here is not enforced.
 """
@@ -9,6 +9,7 @@ from typing import Any
 
 from listwatch.apiserver.refusal import (
     Cause,
+    duplicate,
     forbidden_value,
     invalid_value,
     not_supported,
@@ -37,6 +38,67 @@ _PERCENT_WORDS = (
     "'93%', regex used for validation is '[0-9]+%')"
 )
 _IP_WORDS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+
+
+def _service(obj: Object) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    causes: list[Cause] = []
+    kind = spec.get("type")
+    ports = spec.get("ports") or ()
+    if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
+        causes.append(required("spec.ports"))
+    causes += enumeration(
+        spec, "spec", "type", ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
+    )
+    causes += enumeration(spec, "spec", "sessionAffinity", ("ClientIP", "None"))
+    address = spec.get("clusterIP")
+    if address not in {None, "", "None"} and not _is_address(address):
+        causes.append(invalid_value("spec.clusterIPs[0]", address, _IP_WORDS))
+    seen: set[tuple[Any, Any]] = set()
+    names: set[str] = set()
+    for index, port in enumerate(ports):
+        here = f"spec.ports[{index}]"
+        name = port.get("name")
+        if not name:
+            if len(ports) > 1:
+                causes.append(required(f"{here}.name"))
+        else:
+            causes += label(f"{here}.name", name)
+            if name in names:
+                causes.append(duplicate(f"{here}.name", name))
+            names.add(name)
+        value = port.get("port", 0)
+        if not 0 < value < 65_536:
+            causes.append(
+                invalid_value(f"{here}.port", value, "must be between 1 and 65535, inclusive")
+            )
+        causes += enumeration(port, here, "protocol", ("SCTP", "TCP", "UDP"))
+        causes += port_number(f"{here}.targetPort", port.get("targetPort"))
+        key = (port.get("protocol"), value)
+        if key in seen:
+            causes.append(duplicate(here, {"protocol": port.get("protocol"), "port": value}))
+        seen.add(key)
+    if kind == "ExternalName":
+        external = spec.get("externalName", "")
+        if not external:
+            causes.append(required("spec.externalName"))
+        else:
+            causes += [
+                invalid_value("spec.externalName", external, why)
+                for why in subdomain_problems(external.removesuffix("."))
+            ]
+    return causes
+
+
+def _service_update(new: Object, old: Object) -> list[Cause]:
+    after, before = new.get("spec") or {}, old.get("spec") or {}
+    kinds = {after.get("type"), before.get("type")}
+    address = before.get("clusterIP")
+    if address and "ExternalName" not in kinds and after.get("clusterIP") != address:
+        return [
+            invalid_value("spec.clusterIPs[0]", [after.get("clusterIP")], "may not change once set")
+        ]
+    return []
 
 
 def _cron_job(obj: Object) -> list[Cause]:
@@ -369,6 +431,7 @@ def _changed(new: Object, old: Object, fields: Iterable[str]) -> list[Cause]:
 
 
 GROUP_RULES: Mapping[str, Callable[[Object], list[Cause]]] = {
+    "services": _service,
     "batch/cronjobs": _cron_job,
     "networking.k8s.io/ingresses": _ingress,
     "networking.k8s.io/ingressclasses": _ingress_class,
@@ -387,5 +450,6 @@ GROUP_RULES: Mapping[str, Callable[[Object], list[Cause]]] = {
 }
 
 GROUP_UPDATE_RULES: Mapping[str, Callable[[Object, Object], list[Cause]]] = {
+    "services": _service_update,
     "node.k8s.io/runtimeclasses": _immutable("handler"),
 }

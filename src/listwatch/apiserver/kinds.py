@@ -1,6 +1,5 @@
 """How kinds differ from each other: names, generation, status, deletion, admission."""
 
-import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -223,27 +222,10 @@ def supported_fields(resource: Resource) -> set[str]:
     return names | set(traits_of(resource).fields)
 
 
-class Addresses:
-    """Cluster IPs and node ports, given out in turn."""
-
-    def __init__(self) -> None:
-        self._hosts = itertools.cycle(range(2, 65_000))
-        self._ports = itertools.cycle(range(30_000, 32_768))
-
-    def cluster_ip(self) -> str:
-        """Return the next address of 10.0.0.0/16."""
-        host = next(self._hosts)
-        return f"10.0.{host >> 8}.{host & 255}"
-
-    def node_port(self) -> int:
-        """Return the next port of the customary range."""
-        return next(self._ports)
-
-
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
-def _admit_pod(obj: Object, _: Addresses) -> None:
+def _admit_pod(obj: Object) -> None:
     spec = obj["spec"]
     tolerations = spec.setdefault("tolerations", [])
     for key in _NOT_READY:
@@ -283,39 +265,20 @@ def qos_class(spec: Mapping[str, Any]) -> str:
     return "Guaranteed" if guaranteed else "Burstable"
 
 
-def _admit_node(obj: Object, _: Addresses) -> None:
+def _admit_node(obj: Object) -> None:
     taints = obj["spec"].setdefault("taints", [])
     if not any(taint.get("key") == "node.kubernetes.io/not-ready" for taint in taints):
         taints.append({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"})
 
 
-def _admit_service(obj: Object, addresses: Addresses) -> None:
-    spec = obj["spec"]
-    if spec["type"] == "ExternalName":
-        return
-    address = spec.get("clusterIP")
-    if not address:
-        address = spec["clusterIP"] = addresses.cluster_ip()
-    spec.setdefault("clusterIPs", [address])
-    if address == "None":
-        spec.setdefault("ipFamilies", ["IPv4"])
-    else:
-        spec.setdefault("ipFamilies", ["IPv6" if ":" in address else "IPv4"])
-    spec.setdefault("ipFamilyPolicy", "SingleStack")
-    if spec["type"] in {"NodePort", "LoadBalancer"}:
-        for port in spec.get("ports") or ():
-            if not port.get("nodePort"):
-                port["nodePort"] = addresses.node_port()
-
-
-def _admit_namespace(obj: Object, _: Addresses) -> None:
+def _admit_namespace(obj: Object) -> None:
     finalizers = obj["spec"].setdefault("finalizers", [])
     if "kubernetes" not in finalizers:
         finalizers.append("kubernetes")
     obj["status"] = {"phase": "Active"}
 
 
-def _admit_job(obj: Object, _: Addresses) -> None:
+def _admit_job(obj: Object) -> None:
     spec = obj["spec"]
     if spec.get("manualSelector"):
         return
@@ -331,31 +294,30 @@ def _admit_job(obj: Object, _: Addresses) -> None:
     spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
 
 
-def _admit_claim(obj: Object, _: Addresses) -> None:
+def _admit_claim(obj: Object) -> None:
     finalizers = obj["metadata"].setdefault("finalizers", [])
     if "kubernetes.io/pvc-protection" not in finalizers:
         finalizers.append("kubernetes.io/pvc-protection")
     obj["status"] = {"phase": "Pending"}
 
 
-def _admit_volume(obj: Object, _: Addresses) -> None:
+def _admit_volume(obj: Object) -> None:
     finalizers = obj["metadata"].setdefault("finalizers", [])
     if "kubernetes.io/pv-protection" not in finalizers:
         finalizers.append("kubernetes.io/pv-protection")
     obj["status"] = {"phase": "Pending"}
 
 
-def _admit_definition(obj: Object, _: Addresses) -> None:
+def _admit_definition(obj: Object) -> None:
     from listwatch.apiserver.custom_resources import admit_definition  # noqa: PLC0415 - a cycle
 
     admit_definition(obj)
 
 
 #: What happens to a new object after its owners were noted: nobody owns what is added here.
-ADMIT_CREATE: Mapping[str, Callable[[Object, Addresses], None]] = {
+ADMIT_CREATE: Mapping[str, Callable[[Object], None]] = {
     "pods": _admit_pod,
     "nodes": _admit_node,
-    "services": _admit_service,
     "namespaces": _admit_namespace,
     "batch/jobs": _admit_job,
     "persistentvolumeclaims": _admit_claim,

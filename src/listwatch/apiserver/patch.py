@@ -5,7 +5,7 @@ it accepts `replace` and `remove` of a missing member of an object, which the li
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from listwatch.apiserver.schema import ANY, Form, Schema
@@ -255,6 +255,22 @@ def without_directives(value: Any) -> Any:
     return value
 
 
+def _without_merge_key(entry: Mapping[str, Any], merge_key: str) -> PatchError:
+    return PatchError(f"map: {_go_shown(entry)} does not contain declared merge key: {merge_key}")
+
+
+def _go_shown(value: Any) -> str:
+    """Return a value as Go's %v has it."""
+    if isinstance(value, Mapping):
+        fields = " ".join(f"{key}:{_go_shown(value[key])}" for key in sorted(value))
+        return f"map[{fields}]"
+    if isinstance(value, list):
+        return f"[{' '.join(map(_go_shown, value))}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "<nil>" if value is None else str(value)
+
+
 def _merge_list(old: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
     merge_key = schema.merge_key
     item = schema.item or ANY
@@ -274,11 +290,11 @@ def _merge_list(old: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
                 plain.append({key: value for key, value in each.items() if key != _DIRECTIVE})
         elif directive == "delete":
             if merge_key not in each:
-                raise PatchError(f"map: {each} does not contain declared merge key: {merge_key}")
+                raise _without_merge_key(each, merge_key)
             deleted.append(each[merge_key])
         elif directive is None or directive == "merge":
             if merge_key not in each:
-                raise PatchError(f"map: {each} does not contain declared merge key: {merge_key}")
+                raise _without_merge_key(each, merge_key)
             plain.append({key: value for key, value in each.items() if key != _DIRECTIVE})
         else:
             raise PatchError(f"unknown patch type found: {directive}")

@@ -4,23 +4,23 @@ import copy
 import random
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from listwatch.apiserver import refusal
+from listwatch.apiserver import refusal, services
 from listwatch.apiserver.kinds import (
     ADMIT_CREATE,
     KEEPS_STATUS_ON_CREATE,
-    Addresses,
     selectable_fields,
     spec_changed,
     traits_of,
 )
 from listwatch.apiserver.managed_fields import Managed, Owner, created_fields
 from listwatch.apiserver.resources import Resource
+from listwatch.apiserver.services import Addresses
 from listwatch.apiserver.storage import Bucket, Entry, Store
 from listwatch.apiserver.validation import validate_create, validate_update
 from listwatch.clock import Clock
@@ -89,7 +89,7 @@ class Registry:
         self.store = store
         self._clock = clock
         self._random = randomness
-        self._addresses = Addresses()
+        self._addresses = Addresses(self._services)
         self._now = (0, "")
 
     def now(self, offset: float = 0.0) -> str:
@@ -219,13 +219,23 @@ class Registry:
                 obj["status"] = _empty_status(resource)
             admit = ADMIT_CREATE.get(resource.storage)
             if admit is not None:
-                admit(obj, self._addresses)
+                admit(obj)
                 if resource.storage == "batch/jobs" and not metadata.get("labels"):
                     labels = obj["spec"]["template"]["metadata"].get("labels")
                     if labels:
                         metadata["labels"] = dict(labels)
+            if resource.storage == "services":
+                self._allocate(resource, obj, None)
         elif "status" in resource.subresources:
             obj.pop("status", None)
+
+    def _services(self) -> Iterator[Object]:
+        return map(self.decode, self.store.bucket("services").current())
+
+    def _allocate(self, resource: Resource, new: Object, old: Object | None) -> None:
+        causes = services.allocate(new, old, self._addresses)
+        if causes:
+            raise refusal.invalid_object(resource, new["metadata"].get("name", ""), causes)
 
     def update(
         self,
@@ -366,7 +376,8 @@ class Registry:
             if resource.storage == "namespaces" and subresource == "":
                 _carry(new.setdefault("spec", {}), old.get("spec") or {}, "finalizers")
             if resource.storage == "services":
-                _carry_service(new, old)
+                services.carry(new, old)
+                self._allocate(resource, new, old)
             if resource.storage == "secrets" and not new.get("type"):
                 _carry(new, old, "type")
         elif "status" in resource.subresources:
@@ -599,21 +610,6 @@ def _carry_metadata(metadata: Object, before: Object) -> None:
             metadata[key] = before[key]
         elif key == "generation":
             metadata.pop(key, None)
-
-
-def _carry_service(new: Object, old: Object) -> None:
-    spec, before = new.setdefault("spec", {}), old.get("spec") or {}
-    if spec.get("type") == "ExternalName":
-        return
-    for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
-        if not spec.get(key) and key in before:
-            spec[key] = before[key]
-    ports = {port.get("port"): port for port in before.get("ports") or ()}
-    if spec.get("type") in {"NodePort", "LoadBalancer"}:
-        for port in spec.get("ports") or ():
-            known = ports.get(port.get("port"), {}).get("nodePort")
-            if known and not port.get("nodePort"):
-                port["nodePort"] = known
 
 
 def keep_status_only(resource: Resource, new: Object, old: Object) -> None:

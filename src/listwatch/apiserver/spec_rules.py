@@ -526,57 +526,6 @@ def _job_update(new: Object, old: Object) -> list[Cause]:
     ]
 
 
-def _service(obj: Object) -> list[Cause]:
-    spec = obj.get("spec") or {}
-    causes: list[Cause] = []
-    kind = spec.get("type")
-    ports = spec.get("ports") or ()
-    if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
-        causes.append(required("spec.ports"))
-    causes += enumeration(
-        spec, "spec", "type", ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
-    )
-    causes += enumeration(spec, "spec", "sessionAffinity", ("ClientIP", "None"))
-    seen: set[tuple[Any, Any]] = set()
-    names: set[str] = set()
-    for index, port in enumerate(ports):
-        here = f"spec.ports[{index}]"
-        name = port.get("name")
-        if not name:
-            if len(ports) > 1:
-                causes.append(required(f"{here}.name"))
-        else:
-            causes += label(f"{here}.name", name)
-            if name in names:
-                causes.append(duplicate(f"{here}.name", name))
-            names.add(name)
-        value = port.get("port", 0)
-        if not 0 < value < 65_536:
-            causes.append(
-                invalid_value(f"{here}.port", value, "must be between 1 and 65535, inclusive")
-            )
-        causes += enumeration(port, here, "protocol", ("SCTP", "TCP", "UDP"))
-        causes += port_number(f"{here}.targetPort", port.get("targetPort"))
-        key = (port.get("protocol"), value)
-        if key in seen:
-            causes.append(duplicate(here, {"protocol": port.get("protocol"), "port": value}))
-        seen.add(key)
-    if kind == "ExternalName" and not spec.get("externalName"):
-        causes.append(required("spec.externalName"))
-    return causes
-
-
-def _service_update(new: Object, old: Object) -> list[Cause]:
-    after, before = new.get("spec") or {}, old.get("spec") or {}
-    kinds = {after.get("type"), before.get("type")}
-    address = before.get("clusterIP")
-    if address and "ExternalName" not in kinds and after.get("clusterIP") != address:
-        return [
-            invalid_value("spec.clusterIPs[0]", [after.get("clusterIP")], "may not change once set")
-        ]
-    return []
-
-
 def _lease(obj: Object) -> list[Cause]:
     spec = obj.get("spec") or {}
     causes = []
@@ -673,7 +622,6 @@ CREATE_RULES: Mapping[str, Rule] = {
     "apps/daemonsets": _daemon_set,
     "apps/statefulsets": _stateful_set,
     "batch/jobs": _job,
-    "services": _service,
     "coordination.k8s.io/leases": _lease,
     "events": _event,
     "discovery.k8s.io/endpointslices": _endpoint_slice,
@@ -693,5 +641,4 @@ UPDATE_RULES: Mapping[str, UpdateRule] = {
     "apps/daemonsets": _selector_update,
     "apps/statefulsets": _stateful_update,
     "batch/jobs": _job_update,
-    "services": _service_update,
 }
