@@ -151,7 +151,6 @@ class HAProxyProvider:
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="listwatch-haproxy-"))
             )
             stack.push_async_callback(self._end_process)
-            await self._write()
             await self._start()
             self._group = await stack.enter_async_context(asyncio.TaskGroup())
             stack.callback(self._end_tasks)
@@ -207,6 +206,8 @@ class HAProxyProvider:
             await process.wait()
 
     async def _start(self) -> None:
+        # The file may be of a change that did not come into force.
+        await self._write()
         # However this program ends, HAProxy must not go on holding the addresses.
         setpriv = shutil.which("setpriv")
         self._process = await asyncio.create_subprocess_exec(
