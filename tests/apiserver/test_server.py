@@ -4,6 +4,7 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import yaml
@@ -247,9 +248,14 @@ async def test_a_pod_is_bound_evicted_and_told_of_as_a_table(client: Client) -> 
     table = await client.call("GET", pods, headers=accept)
     assert table["rows"][0]["cells"][:4] == ["p", "0/1", "Pending", "0"]
     assert table["rows"][0]["cells"][6] == "n1"
-    await client.call("POST", f"{pods}/p/eviction", {"metadata": {"name": "p"}}, expect=201)
+    eviction: dict[str, Any] = {"metadata": {"name": "q"}}
+    await client.call("POST", f"{pods}/p/eviction", eviction, expect=400)
+    eviction = {"metadata": {"name": "p"}, "deleteOptions": {"preconditions": {"uid": "another"}}}
+    await client.call("POST", f"{pods}/p/eviction", eviction, expect=409)
+    eviction["deleteOptions"] = {"gracePeriodSeconds": 7}
+    await client.call("POST", f"{pods}/p/eviction", eviction, expect=201)
     evicted = await client.call("GET", f"{pods}/p", expect=200)
-    assert evicted["metadata"]["deletionGracePeriodSeconds"] == 30
+    assert evicted["metadata"]["deletionGracePeriodSeconds"] == 7
 
 
 async def test_metrics_tell_the_figures_of_the_store(client: Client) -> None:

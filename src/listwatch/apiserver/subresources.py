@@ -67,6 +67,8 @@ class Subresources:
             return self.bind
         if name == "eviction":
             return self._evict
+        if name == "token":
+            raise refusal.bad_request("this server makes no tokens: name a token file")
         raise refusal.bad_request(f"the subresource {name} needs a node, and this server has none")
 
     def _part_handler(self, name: str, verb: str) -> Handler:
@@ -273,8 +275,19 @@ class Subresources:
         )
 
     async def _evict(self, call: Call, resource: Resource) -> web.StreamResponse:
-        await call.body()
-        options = self._writer.delete_options(call, resource, b"")
+        eviction = Resource(
+            "policy",
+            "v1",
+            "evictions",
+            "Eviction",
+            schema=facts().schema("policy", "v1", "Eviction"),
+        )
+        decoded = decode_body(await call.body(), call.header("Content-Type"), eviction)
+        given = decoded.obj["metadata"].get("name", "")
+        if given != call.info.name:
+            raise refusal.bad_request("name in URL does not match name in Eviction object")
+        wanted = decoded.obj.get("deleteOptions")
+        options = self._writer.delete_options(call, resource, b"", wanted)
         self._registry.delete(resource, call.namespace, call.info.name, options)
         return call.answer_value(
             {

@@ -283,10 +283,21 @@ class Writer:
 
     # -- delete ------------------------------------------------------------------------------
 
-    def delete_options(self, call: Call, resource: Resource, data: bytes) -> DeleteOptions:
-        """Read and check the options of a delete, from its body and the query."""
+    def delete_options(
+        self, call: Call, resource: Resource, data: bytes, known: Object | None = None
+    ) -> DeleteOptions:
+        """Read and check the options of a delete, from its body and the query.
+
+        Args:
+            call: the request.
+            resource: what is deleted.
+            data: the body, if it is DeleteOptions.
+            known: the options, if they came in another body.
+        """
         given: Object = {}
-        if data.strip():
+        if known is not None:
+            given = dict(known)
+        elif data.strip():
             given = self._delete_body(call, resource, data)
         else:
             if "gracePeriodSeconds" in call.query:
