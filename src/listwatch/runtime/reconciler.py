@@ -649,9 +649,11 @@ class Reconciler:
 
     def _report(self, words: str, error: Exception) -> None:
         self._last_error = words
-        # Refusals and time-outs are the day's work; only what looks like a mistake has a trace.
-        expected = isinstance(error, ListWatchError | TimeoutError)
-        _logger.error("reconciler %s: %s", self.name, words, exc_info=None if expected else error)
+        # Refusals, conflicts and time-outs are the day's work; what looks like a mistake has a trace.
+        if isinstance(error, ListWatchError | TimeoutError):
+            _logger.warning("reconciler %s: %s", self.name, words)
+        else:
+            _logger.error("reconciler %s: %s", self.name, words, exc_info=error)
 
 
 def _checked(name: str, outcome: object) -> Result | None:
