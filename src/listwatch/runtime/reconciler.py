@@ -649,7 +649,7 @@ class Reconciler:
 
     def _report(self, words: str, error: Exception) -> None:
         self._last_error = words
-        # Refusals, conflicts and time-outs are the day's work; what looks like a mistake has a trace.
+        # Refusals, conflicts and time-outs are the day's work; only mistakes need a trace.
         if isinstance(error, ListWatchError | TimeoutError):
             _logger.warning("reconciler %s: %s", self.name, words)
         else:
