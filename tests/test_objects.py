@@ -221,20 +221,26 @@ json_values = st.recursive(
     managed=st.lists(json_values, max_size=2),
     before=st.dictionaries(st.sampled_from(["uid", "a", "managed"]), st.text(max_size=4)),
     after=st.dictionaries(st.sampled_from(["resourceVersion", "z"]), st.text(max_size=4)),
-    indent=st.sampled_from([None, 1]),
-    decoy_first=st.booleans(),
+    style=st.sampled_from([{}, {"indent": 1}, {"separators": (",", ":")}]),
+    decoys=st.permutations(["spec", "metadata"]),
+    inner_decoy=st.sampled_from([{}, {"annotations": {"a": "}{"}}, {"annotations": {"a": "}"}}]),
 )
 def test_managed_fields_and_nothing_else_are_cut_wherever_they_stand(
     managed: list[Any],
     before: dict[str, str],
     after: dict[str, str],
-    indent: int | None,
-    decoy_first: bool,
+    style: dict[str, Any],
+    decoys: list[str],
+    inner_decoy: dict[str, Any],
 ) -> None:
-    decoy = {"spec": {"template": {"metadata": {"managedFields": managed, "x": 1}}}}
-    meta = {"metadata": {**before, "managedFields": managed, "name": "a", **after}}
-    value: dict[str, Any] = {**decoy, **meta} if decoy_first else {**meta, **decoy}
-    obj = decode_object(json.dumps(value, indent=indent).encode())
+    owner = {"inner": {"managedFields": managed}} if inner_decoy else {}
+    parts: dict[str, dict[str, Any]] = {
+        "spec": {"template": {"metadata": {"managedFields": managed, "x": 1}}},
+        "metadata": {**before, **inner_decoy, **owner, "managedFields": managed, "name": "a"},
+    }
+    parts["metadata"].update(after)
+    value = {name: parts[name] for name in decoys}
+    obj = decode_object(json.dumps(value, **style).encode())
     del value["metadata"]["managedFields"]
     assert json.loads(obj.raw) == value
 

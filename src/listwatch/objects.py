@@ -4,7 +4,6 @@ A cached object costs no garbage collection and can't be changed by accident: wh
 is decoded afresh from the bytes, and nothing decoded is kept.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from listwatch.errors import ListWatchError
+from listwatch.managed_fields import cut_managed_fields
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -346,10 +346,6 @@ _top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _labels = msgspec.json.Decoder(dict[str, str | None] | None).decode
 _owners = msgspec.json.Decoder(tuple[OwnerReference, ...] | None).decode
 
-_COMMA, _OPEN, _CLOSE = b",{}"
-_MANAGED_FIELDS = b'"managedFields":'
-_MANAGED_FIELDS_SPACED = re.compile(rb'"managedFields"[ \t\r\n]*:[ \t\r\n]*')
-
 
 class _Head(msgspec.Struct, gc=False):
     metadata: ObjectMeta
@@ -500,7 +496,7 @@ class ObjectDecoder:
         managed = meta._managed_fields  # noqa: SLF001 - a part of this module
         if managed is not _NO_RAW:
             if not self._keep_managed_fields:
-                raw = _cut_managed_fields(raw, bytes(managed))
+                raw = cut_managed_fields(raw, bytes(managed))
             # A kept Raw would pin the buffer that it was cut from.
             force_setattr(meta, "_managed_fields", _NO_RAW)
         word = self._shared.word
@@ -595,41 +591,6 @@ def _salvage_key(raw: bytes) -> str | None:
 def _with_type(raw: bytes, kind: str, api_version: str) -> bytes:
     value = cast("dict[str, Any]", _decode(raw))
     return _encode({**value, "kind": kind, "apiVersion": api_version})
-
-
-def _cut_managed_fields(raw: bytes, value: bytes) -> bytes:
-    """Return the bytes without `metadata.managedFields`, whose value is known.
-
-    Finding the key and checking what follows is four times faster than finding the value, and
-    decoding and encoding anew would cost most of what keeping bytes saves. The value's first byte
-    makes the search for another key with the same value twice as fast: it is rare, unlike a colon.
-    """
-    key = _MANAGED_FIELDS + value[:1]
-    start = raw.find(key)
-    end = start + len(_MANAGED_FIELDS) + len(value)
-    if start > 0 and raw.startswith(value, end - len(value)) and raw.find(key, end) < 0:
-        left, right = raw[start - 1], raw[end]
-        if left == _COMMA:
-            return b"".join((raw[: start - 1], memoryview(raw)[end:]))
-        if left == _OPEN and right == _COMMA:
-            return b"".join((raw[:start], memoryview(raw)[end + 1 :]))
-        if left == _OPEN and right == _CLOSE:
-            return b"".join((raw[:start], memoryview(raw)[end:]))
-    for match in _MANAGED_FIELDS_SPACED.finditer(raw):
-        end = match.end() + len(value)
-        if not raw.startswith(value, match.end()):
-            continue
-        before, after = raw[: match.start()].rstrip(), raw[end:].lstrip()
-        if before.endswith(b","):
-            before = before[:-1]
-        elif after.startswith(b","):
-            after = after[1:]
-        try:  # another key of this name, with the same value, may stand deeper in the object
-            if _decoder(_Head).decode(before + after).metadata._managed_fields is _NO_RAW:  # noqa: SLF001 - as above
-                return before + after
-        except msgspec.MsgspecError:
-            continue
-    return raw  # an escaped key, or another rarity: kept, which is correct if not small
 
 
 #: Decodes one object with the defaults of `ObjectDecoder`.
