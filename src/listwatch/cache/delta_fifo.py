@@ -26,8 +26,6 @@ from listwatch.objects import DeletedFinalStateUnknown, Object, meta_namespace_k
 Compressor: TypeAlias = Callable[[Deltas], Sequence[Delta]]
 
 # An enum's member costs seven times a global on every access.
-_ADDED = DeltaType.ADDED
-_UPDATED = DeltaType.UPDATED
 _DELETED = DeltaType.DELETED
 _SYNC = DeltaType.SYNC
 
@@ -99,22 +97,6 @@ class DeltaFIFO(FIFO):
         self._initial: set[str] = set()
 
     # --- Writing ---
-
-    def add(self, obj: Object) -> None:
-        """Queue an object that is new.
-
-        Raises:
-            KeyFunctionError: it has no key; nothing was queued.
-        """
-        self._take_in(_ADDED, obj)
-
-    def update(self, obj: Object) -> None:
-        """Queue an object's new state.
-
-        Raises:
-            KeyFunctionError: it has no key; nothing was queued.
-        """
-        self._take_in(_UPDATED, obj)
 
     def _take_in(self, kind: DeltaType, obj: Object) -> None:
         try:

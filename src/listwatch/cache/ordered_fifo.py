@@ -20,8 +20,6 @@ from listwatch.clock import Clock, Timer
 from listwatch.objects import DeletedFinalStateUnknown, Object, meta_namespace_key
 
 # An enum's member costs seven times a global on every access.
-_ADDED = DeltaType.ADDED
-_UPDATED = DeltaType.UPDATED
 _DELETED = DeltaType.DELETED
 
 _new = Deltas.__new__
@@ -88,22 +86,6 @@ class OrderedFIFO(FIFO):
         self._initial = 0
 
     # --- Writing ---
-
-    def add(self, obj: Object) -> None:
-        """Queue an object that is new.
-
-        Raises:
-            KeyFunctionError: it has no key; nothing was queued.
-        """
-        self._take_in(_ADDED, obj)
-
-    def update(self, obj: Object) -> None:
-        """Queue an object's new state.
-
-        Raises:
-            KeyFunctionError: it has no key; nothing was queued.
-        """
-        self._take_in(_UPDATED, obj)
 
     def delete(self, obj: Item) -> None:
         """Queue the end of an object, given as its last state or a tombstone.
