@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from controllers.published import Slices
+from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import ProviderError
 from listwatch.controllers.services.providers.address_pool import AddressPool
 from listwatch.controllers.services.providers.haproxy import (
@@ -181,3 +183,64 @@ def test_many_ensured_at_once_share_their_reloads() -> None:
             assert provider.statistics().reloads <= 5
 
     asyncio.run(main())
+
+
+async def test_node_ports_follow_the_nodes() -> None:
+    async with named_server("node") as (host, node_port):
+        provider = HAProxyProvider(
+            AddressPool(["127.78.0.0/16"]), backends="node-ports", health_check_seconds=0.2
+        )
+        async with provider:
+            ports = [{"port": free_port(), "protocol": "TCP", "nodePort": node_port}]
+            service = make_service(ports=ports)
+            await provider.update("c", service, ())
+            status = await provider.get("c", service)
+            assert status is not None
+            address = (status.ingress[0].ip, service.spec.ports[0].port)
+            assert await ask(address) == ""
+            await provider.update("c", service, [Node("n", "", (host,))])
+
+            async def answers() -> bool:
+                return await ask(address) == "node hello"
+
+            await eventually(answers, "the node")
+
+
+async def test_a_wanted_address_is_moved_to_and_one_that_is_taken_leaves_all_as_it_was() -> None:
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        service, old = await one_service(provider, slices, one)
+        ports = [{"port": old[1], "protocol": "TCP", "name": ""}]
+        with socket.socket() as taken:
+            taken.bind(("127.78.200.1", old[1]))
+            taken.listen()
+            moved = make_service(ports=ports, loadBalancerIP="127.78.200.1")
+            with pytest.raises(ProviderError, match="another program listens"):
+                await provider.ensure("c", moved, ())
+        assert await ask(old) == "one hello"
+        await provider.ensure("c", moved, ())
+
+        async def has_moved() -> bool:
+            return await ask(("127.78.200.1", old[1])) == "one hello" and await ask(old) == ""
+
+        await eventually(has_moved, "the other address")
+        assert service.uid == moved.uid
+
+
+async def test_a_configuration_that_is_refused_changes_nothing() -> None:
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        _, address = await one_service(provider, slices, one)
+        bad = make_service("bad", uid="a name with blanks", ports=[{"port": free_port()}])
+        with pytest.raises(HAProxyError, match="refuses its configuration"):
+            await provider.ensure("c", bad, ())
+        assert await provider.get("c", bad) is None
+        assert await ask(address) == "one hello"
+        good = make_service("good", ports=[{"port": free_port(), "name": ""}])
+        await slices.publish(good, {"": [one]})
+        status = await provider.ensure("c", good, ())
+
+        async def answers() -> bool:
+            return await ask((status.ingress[0].ip, good.spec.ports[0].port)) == "one hello"
+
+        await eventually(answers, "the next change")

@@ -459,3 +459,99 @@ async def test_leaving_ends_every_connection_and_timer() -> None:
         writer.transport.abort()
         assert it.clock.next_timer is None
         assert len(it.pool) == 0
+
+
+async def test_what_a_client_says_before_its_backend_is_there_arrives_first() -> None:
+    """The client has sent all and half-closed before the first backend refused."""
+    async with bench() as it:
+        heard: list[bytes] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            heard.append(await reader.read())
+            writer.write(b"yes")
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        dead = [("127.0.0.1", free_port()) for _ in range(4)]
+        service = make_service(ports=[tcp()])
+        await it.publish(service, *dead, server.sockets[0].getsockname())
+        reader, writer = await asyncio.open_connection(*await it.ensure(service))
+        writer.write(b"early")
+        writer.write_eof()
+        assert await reader.read() == b"yes"
+        assert heard == [b"early"]
+        writer.close()
+        server.close()
+
+
+async def test_a_client_that_goes_while_its_backend_is_sought_leaves_nothing() -> None:
+    async with bench() as it:
+        service = make_service(ports=[tcp()])
+        # Nobody answers there: the connection hangs until its time-out.
+        with socket.socket() as full:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            fillers = []
+            for _ in range(3):
+                filler = socket.socket()
+                filler.setblocking(False)
+                filler.connect_ex(full.getsockname())
+                fillers.append(filler)
+            await it.publish(service, full.getsockname())
+            _, writer = await asyncio.open_connection(*await it.ensure(service))
+            await until(lambda: it.provider.statistics().traffic.open == 1)
+            writer.transport.abort()
+            await it.clock.advance(6)
+            await until(lambda: it.provider.statistics().traffic.open == 0)
+            for filler in fillers:
+                filler.close()
+
+
+async def test_udp_clients_of_a_removed_backend_move_with_the_drain_time() -> None:
+    async with (
+        bench(drain_seconds=30) as it,
+        named_udp_server("one") as one,
+        named_udp_server("two") as two,
+    ):
+        port = free_port(socket.SOCK_DGRAM)
+        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
+        await it.publish(service, one)
+        host, _ = await it.ensure(service)
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.connect((host, port))
+
+            async def answer() -> bytes:
+                await loop.sock_sendall(sock, b"x")
+                async with asyncio.timeout(5):
+                    return await loop.sock_recv(sock, 100)
+
+            assert await answer() == b"one x"
+            await it.publish(service, two)
+            assert await answer() == b"one x"
+            await it.clock.advance(31)
+            assert await answer() == b"two x"
+        await it.provider.ensure_deleted("c", service)
+        assert await ask_udp((host, port)) == ""
+
+
+async def test_udp_flows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("listwatch.controllers.services.providers.udp.FLOW_LIMIT", 3)
+    async with bench() as it, named_udp_server("one") as one:
+        port = free_port(socket.SOCK_DGRAM)
+        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
+        await it.publish(service, one)
+        host, _ = await it.ensure(service)
+        for _ in range(5):
+            assert await ask_udp((host, port)) == "one hello"
+        assert it.provider.statistics().traffic.open == 3
+
+
+async def test_udp_without_a_backend_is_dropped_and_counted() -> None:
+    async with bench() as it:
+        port = free_port(socket.SOCK_DGRAM)
+        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
+        host, _ = await it.ensure(service)
+        assert await ask_udp((host, port)) == ""
+        assert it.provider.statistics().traffic.failed == 1
