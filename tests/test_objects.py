@@ -3,6 +3,7 @@ import dataclasses
 import gc
 import json
 import pickle
+import zlib
 from typing import Any, TypedDict
 
 import msgspec
@@ -110,7 +111,21 @@ def test_a_dict_of_an_object_is_the_callers_own() -> None:
     assert obj["spec"] == POD["spec"]
 
 
-def test_cached_objects_are_no_work_for_the_garbage_collector() -> None:
+class _Zlib:
+    """A codec as an instance that the collector tracks, so that its holders would be too."""
+
+    def __init__(self) -> None:
+        self.level = [1]
+
+    def pack(self, raw: bytes) -> bytes:
+        return zlib.compress(raw, self.level[0])
+
+    def unpack(self, packed: bytes) -> bytes:
+        return zlib.decompress(packed)
+
+
+@pytest.mark.parametrize("codec", [None, _Zlib()], ids=["plain", "packed"])
+def test_cached_objects_are_no_work_for_the_garbage_collector(codec: _Zlib | None) -> None:
     """Holding 1,000 objects adds none to what the collector looks at."""
 
     class Spec(msgspec.Struct, frozen=True, gc=False):
@@ -119,7 +134,7 @@ def test_cached_objects_are_no_work_for_the_garbage_collector() -> None:
     class Fields(msgspec.Struct, frozen=True, gc=False):
         spec: Spec = Spec()
 
-    decode = ObjectDecoder(fields=Fields)
+    decode = ObjectDecoder(fields=Fields, codec=codec)
     bytes_ = raw(POD)
     decode(bytes_)
     gc.collect()
