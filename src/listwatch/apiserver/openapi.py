@@ -7,15 +7,20 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from listwatch.apiserver import refusal
 from listwatch.apiserver.call import Call, text_answer
+from listwatch.apiserver.openapi_v2 import (
+    PROTOBUF_V2,
+    custom_schema_v2,
+    encode_document,
+    path_item_v2,
+    wants_protobuf,
+)
 from listwatch.apiserver.resources import Resource, ResourceTable
 from listwatch.apiserver.schema import OBJECT_META
 
 Object = dict[str, Any]
 _GVK = "x-kubernetes-group-version-kind"
 _DELETE_OPTIONS = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
-_PROTOBUF_V2 = "application/com.github.proto-openapi.spec.v2"
 
 
 def answer_openapi(call: Call, table: ResourceTable, path: str) -> web.StreamResponse:
@@ -32,10 +37,10 @@ def answer_openapi(call: Call, table: ResourceTable, path: str) -> web.StreamRes
             return text_answer("404 page not found\n", 404)
         return call.answer(document)
     if path == "/openapi/v2":
-        accept = call.header("Accept")
-        if accept.startswith(_PROTOBUF_V2) and "json" not in accept:
-            raise refusal.not_acceptable("this server has its OpenAPI v2 document in JSON only")
-        return call.answer(msgspec.json.encode(_version_2(table)))
+        plain, packed = _documents_v2(table)
+        if wants_protobuf(call.header("Accept")):
+            return call.answer(packed, content_type=PROTOBUF_V2)
+        return call.answer(plain)
     return text_answer("404 page not found\n", 404)
 
 
@@ -196,6 +201,16 @@ def _paths(resource: Resource) -> Object:
     return paths
 
 
+def _documents_v2(table: ResourceTable) -> tuple[bytes, bytes]:
+    """Return the document of version 2 in JSON and in protobuf, kept as the others are."""
+    kept = table.documents_v2
+    if kept is None:
+        document = _version_2(table)
+        kept = msgspec.json.encode(document), encode_document(document)
+        table.documents_v2 = kept
+    return kept
+
+
 def _version_2(table: ResourceTable) -> Object:
     def pointed(value: Any) -> Any:
         if isinstance(value, dict):
@@ -209,11 +224,22 @@ def _version_2(table: ResourceTable) -> Object:
             return [pointed(each) for each in value]
         return value
 
+    definitions: Object = {
+        name: pointed(definition) for name, definition in table.facts.definitions.items()
+    }
+    paths: Object = {}
+    for group, versions in table.groups().items():
+        for version in versions:
+            for resource in table.of_version(group, version):
+                for path, item in _paths(resource).items():
+                    paths[path] = path_item_v2(item)
+                if resource.custom is not None:
+                    schema = custom_schema_v2(_custom_schema(resource))
+                    schema["properties"]["metadata"] = {"$ref": f"#/definitions/{OBJECT_META}"}
+                    definitions[_custom_name(resource)] = schema
     return {
         "swagger": "2.0",
         "info": {"title": "Kubernetes", "version": "v1.36.2"},
-        "paths": {},
-        "definitions": {
-            name: pointed(definition) for name, definition in table.facts.definitions.items()
-        },
+        "paths": paths,
+        "definitions": definitions,
     }

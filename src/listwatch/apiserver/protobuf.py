@@ -246,11 +246,13 @@ def _number(value: int) -> bytes:
     return bytes(out)
 
 
-def _put_number(number: int, value: int) -> bytes:
+def put_number(number: int, value: int) -> bytes:
+    """Return a field of a message that is a whole number or a truth value."""
     return _number(number << 3) + _number(value)
 
 
-def _put_bytes(number: int, value: bytes) -> bytes:
+def put_bytes(number: int, value: bytes) -> bytes:
+    """Return a field of a message that is text, bytes or a message."""
     return _number(number << 3 | 2) + _number(len(value)) + value
 
 
@@ -260,13 +262,13 @@ def encode_message(message: str, value: Any) -> bytes:
     if special is not None:
         return special(value)
     if message.endswith(".ExtraValue"):
-        return b"".join(_put_bytes(1, each.encode()) for each in value)
+        return b"".join(put_bytes(1, each.encode()) for each in value)
     parts = []
     for field in _fields_of(message):
         if field.inline:
             inner = encode_message(field.message, value)
             if inner:
-                parts.append(_put_bytes(field.number, inner))
+                parts.append(put_bytes(field.number, inner))
             continue
         each = value.get(field.name)
         if each is None:
@@ -275,7 +277,7 @@ def encode_message(message: str, value: Any) -> bytes:
             key_field, value_field = sorted(_fields_of(field.message), key=lambda f: f.number)
             for key, part in sorted(each.items()):
                 body = _encode(key_field, key) + _encode(value_field, part)
-                parts.append(_put_bytes(field.number, body))
+                parts.append(put_bytes(field.number, body))
         elif field.repeated:
             parts += [_encode(field, part) for part in each]
         else:
@@ -286,34 +288,34 @@ def encode_message(message: str, value: Any) -> bytes:
 def _encode(field: _Field, value: Any) -> bytes:
     match field.kind:
         case "s":
-            return _put_bytes(field.number, str(value).encode())
+            return put_bytes(field.number, str(value).encode())
         case "i" | "b":
-            return _put_number(field.number, int(value))
+            return put_number(field.number, int(value))
         case "y":
-            return _put_bytes(field.number, base64.b64decode(value))
-    return _put_bytes(field.number, encode_message(field.message, value))
+            return put_bytes(field.number, base64.b64decode(value))
+    return put_bytes(field.number, encode_message(field.message, value))
 
 
 def _write_time(value: str) -> bytes:
     moment = datetime.fromisoformat(value)
-    body = _put_number(1, int(moment.timestamp()))
-    return body + (_put_number(2, moment.microsecond * 1000) if moment.microsecond else b"")
+    body = put_number(1, int(moment.timestamp()))
+    return body + (put_number(2, moment.microsecond * 1000) if moment.microsecond else b"")
 
 
 def _write_int_or_string(value: int | str) -> bytes:
     if isinstance(value, str):
-        return _put_number(1, 1) + _put_bytes(3, value.encode())
-    return _put_number(1, 0) + _put_number(2, value)
+        return put_number(1, 1) + put_bytes(3, value.encode())
+    return put_number(1, 0) + put_number(2, value)
 
 
 def _write_json(value: Any) -> bytes:
-    return _put_bytes(1, msgspec.json.encode(value))
+    return put_bytes(1, msgspec.json.encode(value))
 
 
 _SPECIAL_WRITERS = {
     _META + "Time": _write_time,
     _META + "MicroTime": _write_time,
-    "io.k8s.apimachinery.pkg.api.resource.Quantity": lambda value: _put_bytes(
+    "io.k8s.apimachinery.pkg.api.resource.Quantity": lambda value: put_bytes(
         1, str(value).encode()
     ),
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString": _write_int_or_string,
@@ -349,13 +351,13 @@ def encode_json(body: bytes) -> bytes:
     message = _message_of(version, kind)
     if message is None:
         raise refusal.not_acceptable(f"this server has no protobuf form of {kind}")
-    type_meta = _put_bytes(1, version.encode()) + _put_bytes(2, kind.encode())
+    type_meta = put_bytes(1, version.encode()) + put_bytes(2, kind.encode())
     return (
         _MAGIC
-        + _put_bytes(1, type_meta)
-        + _put_bytes(2, encode_message(message, value))
-        + _put_bytes(3, b"")
-        + _put_bytes(4, b"")
+        + put_bytes(1, type_meta)
+        + put_bytes(2, encode_message(message, value))
+        + put_bytes(3, b"")
+        + put_bytes(4, b"")
     )
 
 
@@ -406,4 +408,11 @@ def decode_delete_options(data: bytes) -> Object:
     return value
 
 
-__all__ = ["can_write", "decode_delete_options", "decode_object", "encode_json"]
+__all__ = [
+    "can_write",
+    "decode_delete_options",
+    "decode_object",
+    "encode_json",
+    "put_bytes",
+    "put_number",
+]

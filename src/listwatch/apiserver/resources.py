@@ -152,6 +152,8 @@ class ResourceTable:
         self.facts = facts
         #: the OpenAPI documents made of this table, until it changes
         self.documents: dict[str, bytes] | None = None
+        #: the document of version 2, in JSON and in protobuf
+        self.documents_v2: tuple[bytes, bytes] | None = None
         self._by_path: dict[tuple[str, str, str], Resource] = {}
         self._versions: dict[str, list[str]] = {"": ["v1"]}
         for group in _GROUP_ORDER:
@@ -197,7 +199,7 @@ class ResourceTable:
 
     def set_custom(self, group: str, name: str, resources: Iterable[Resource]) -> None:
         """Serve these versions of a custom resource in place of what was served under its name."""
-        self.documents = None
+        self.documents = self.documents_v2 = None
         for key in [key for key in self._by_path if key[0] == group and key[2] == name]:
             del self._by_path[key]
         for resource in resources:
