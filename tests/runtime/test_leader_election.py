@@ -337,6 +337,21 @@ async def test_what_the_work_raises_comes_out_and_the_lease_is_released() -> Non
     assert "holderIdentity" not in server.leases["lock"]["spec"]
 
 
+async def test_a_candidate_that_is_stopped_while_it_waits_ends_at_once_and_writes_nothing() -> None:
+    world, server = FakeClock(), LeaseServer()
+    server.create(new_lease("default", "lock", LeaseRecord(holder="other", duration=1000)))
+    process = Process(server, world, "a")
+    task = asyncio.ensure_future(process.elector.run(process.work))
+    await world.advance(10)
+    task.cancel()
+    await world.settle()
+    assert task.cancelled()
+    assert server.writes == [("lock", "other")]
+    assert [event.type for event in process.events] == ["NewLeader"]
+    assert not process.elector.statistics().is_leader
+    assert process.elector.statistics().holder == "other"
+
+
 @pytest.mark.parametrize("threaded", [False, True])
 async def test_a_client_that_can_not_be_opened_is_an_error_of_run(*, threaded: bool) -> None:
     def broken() -> contextlib.AbstractAsyncContextManager[LeaseClient]:
