@@ -27,6 +27,24 @@ def test_the_kind_follows_the_reason_then_the_code(status: object, kind: type[St
     assert type(StatusError.from_status(status, code=429)) is kind
 
 
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (5, 5.0),
+        (0.5, 0.5),
+        (0, None),
+        (-5, None),
+        ("5", None),
+        (10**400, None),
+        (float("inf"), None),
+        (float("nan"), None),
+    ],
+)
+def test_a_wait_that_nobody_means_is_none(seconds: object, expected: float | None) -> None:
+    status = {"code": 429, "details": {"retryAfterSeconds": seconds}}
+    assert StatusError.from_status(status).retry_after == expected
+
+
 def test_an_error_keeps_what_the_server_said_and_gives_it_back() -> None:
     status: dict[str, Any] = {
         "kind": "Status",

@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+#: More seconds than this, no number, or less than none at all are no wait that anybody means.
+_MOST_RETRY_AFTER = 2**31
+
 
 class ListWatchError(Exception):
     """What this package raises on purpose; its message is one line, fit for a user's eyes."""
@@ -61,8 +64,10 @@ class StatusError(ListWatchError):
         own_code, reason, message = (fields.get(name) for name in ("code", "reason", "message"))
         details = fields.get("details")
         details = details if isinstance(details, Mapping) else {}
-        if retry_after is None and isinstance(details.get("retryAfterSeconds"), int | float):
-            retry_after = float(details["retryAfterSeconds"]) or None
+        if retry_after is None:
+            seconds = details.get("retryAfterSeconds")
+            if isinstance(seconds, int | float) and 0 < seconds <= _MOST_RETRY_AFTER:
+                retry_after = float(seconds)
         number = own_code if isinstance(own_code, int) and own_code else code
         reason = reason if isinstance(reason, str) else ""
         kind = _KIND_BY_REASON.get(reason) or _KIND_BY_CODE.get(number) or StatusError
