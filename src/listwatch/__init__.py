@@ -11,13 +11,20 @@ if TYPE_CHECKING:
     from listwatch.cache.deltas import Deltas
     from listwatch.cache.event_queue import EventQueue
     from listwatch.cache.factory import InformerFactory
-    from listwatch.cache.handlers import HandlerFuncs
+    from listwatch.cache.handlers import (
+        Added,
+        Deleted,
+        FilteringEventHandler,
+        HandlerFuncs,
+        Updated,
+    )
     from listwatch.cache.informer import Informer
     from listwatch.cache.shared_informer import SharedInformer
+    from listwatch.cache.typed import TypedHandler, TypedInformer, TypedLister
     from listwatch.client.client import Client
     from listwatch.clock import Clock, FakeClock
     from listwatch.errors import QueueClosedError, StatusError
-    from listwatch.objects import Object
+    from listwatch.objects import DeletedFinalStateUnknown, Object
     from listwatch.workqueue.metrics import prometheus_collector
     from listwatch.workqueue.priority_queue import LOW_PRIORITY, PriorityQueue
     from listwatch.workqueue.rate_limiters import (
@@ -44,14 +51,18 @@ if TYPE_CHECKING:
     from listwatch.workqueue.work_queue import WorkQueue
 
 _HOME = {
+    "Added": "listwatch.cache.handlers",
     "BlockingWorkQueue": "listwatch.workqueue.threads",
     "BucketRateLimiter": "listwatch.workqueue.rate_limiters",
     "Client": "listwatch.client.client",
     "Clock": "listwatch.clock",
+    "Deleted": "listwatch.cache.handlers",
+    "DeletedFinalStateUnknown": "listwatch.objects",
     "DeltaFIFO": "listwatch.cache.delta_fifo",
     "Deltas": "listwatch.cache.deltas",
     "EventQueue": "listwatch.cache.event_queue",
     "FakeClock": "listwatch.clock",
+    "FilteringEventHandler": "listwatch.cache.handlers",
     "HandlerFuncs": "listwatch.cache.handlers",
     "Informer": "listwatch.cache.informer",
     "InformerFactory": "listwatch.cache.factory",
@@ -71,6 +82,10 @@ _HOME = {
     "SharedInformer": "listwatch.cache.shared_informer",
     "StatusError": "listwatch.errors",
     "TokenBucket": "listwatch.workqueue.rate_limiters",
+    "TypedHandler": "listwatch.cache.typed",
+    "TypedInformer": "listwatch.cache.typed",
+    "TypedLister": "listwatch.cache.typed",
+    "Updated": "listwatch.cache.handlers",
     "WorkQueue": "listwatch.workqueue.work_queue",
     "default_item_based_rate_limiter": "listwatch.workqueue.rate_limiters",
     "default_rate_limiter": "listwatch.workqueue.rate_limiters",
@@ -82,14 +97,18 @@ _HOME = {
 
 __all__ = [
     "LOW_PRIORITY",
+    "Added",
     "BlockingWorkQueue",
     "BucketRateLimiter",
     "Client",
     "Clock",
+    "Deleted",
+    "DeletedFinalStateUnknown",
     "DeltaFIFO",
     "Deltas",
     "EventQueue",
     "FakeClock",
+    "FilteringEventHandler",
     "HandlerFuncs",
     "Informer",
     "InformerFactory",
@@ -108,6 +127,10 @@ __all__ = [
     "SharedInformer",
     "StatusError",
     "TokenBucket",
+    "TypedHandler",
+    "TypedInformer",
+    "TypedLister",
+    "Updated",
     "WorkQueue",
     "default_item_based_rate_limiter",
     "default_rate_limiter",

@@ -390,12 +390,12 @@ class _Shared:
     """
 
     def __init__(self) -> None:
-        self._words: dict[str, str] = {}
+        self.words: dict[str, str] = {}
         self._labels: dict[bytes, dict[str, str]] = {}
         self._owners: dict[bytes, tuple[OwnerReference, ...]] = {}
 
     def word(self, word: str) -> str:
-        return self._words.get(word) or _remember(self._words, word, word)
+        return self.words.get(word) or _remember(self.words, word, word)
 
     def labels(self, raw: bytes) -> dict[str, str]:
         found = self._labels.get(raw)
@@ -499,14 +499,14 @@ class ObjectDecoder:
                 raw = cut_managed_fields(raw, bytes(managed))
             # A kept Raw would pin the buffer that it was cut from.
             force_setattr(meta, "_managed_fields", _NO_RAW)
-        word = self._shared.word
+        shared = self._shared
         typed = True
         if head.kind:
-            kind = word(head.kind)
+            kind = shared.words.get(head.kind) or shared.word(head.kind)
         else:
             typed = False
         if head.apiVersion:
-            api_version = word(head.apiVersion)
+            api_version = shared.words.get(head.apiVersion) or shared.word(head.apiVersion)
         else:
             typed = False
         if not typed and (head.kind or head.apiVersion):

@@ -7,7 +7,7 @@ import msgspec
 
 from listwatch.cache.failures import Failure
 from listwatch.cache.shared_informer import SharedInformer
-from listwatch.cache.typed import TypedHandler, TypedLister
+from listwatch.cache.typed import TypedHandler, TypedInformer, TypedLister
 from listwatch.clock import FakeClock
 from listwatch.testing.fake_controller_source import FakeControllerSource, pod
 
@@ -80,3 +80,30 @@ async def test_a_lister_gives_what_its_caller_may_change() -> None:
         assert plain.spec == {"x": 1}
         as_dict = TypedLister(informer.lister, lambda value: value["metadata"]["name"])
         assert as_dict.get("b", "other") == "b"
+
+
+class Model:
+    """A model as those of `lightkube` are: made by a class method, of a dict."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> "Model":
+        return cls(value["metadata"]["name"])
+
+
+async def test_an_informer_speaks_in_several_types_at_once() -> None:
+    clock = FakeClock()
+    source = FakeControllerSource(clock=clock)
+    source.add(pod("a", x=1))
+    shared = SharedInformer(source, clock=clock)
+    pods, models = TypedInformer(shared, Pod), TypedInformer(shared, Model.from_dict)
+    recorder = Recorder()
+    listener = pods.add_handler(recorder)
+    async with shared:
+        await listener.wait_for_sync()
+        assert pods.lister.get("a").spec == {"x": 1}
+        assert models.lister.get("a").name == "a"
+    assert recorder.told == [("a", True)]
+    assert listener.name == "Recorder"

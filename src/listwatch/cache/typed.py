@@ -6,6 +6,8 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, overload
 from listwatch.cache.deltas import Item
 from listwatch.cache.handlers import last_state
 from listwatch.cache.lister import Lister
+from listwatch.cache.processor import Listener
+from listwatch.cache.shared_informer import SharedInformer
 from listwatch.objects import Object
 from listwatch.selector import LabelSelector
 
@@ -123,3 +125,48 @@ class TypedHandler(Generic[T]):
         """Tell of a deletion; of a tombstone without a state there is nothing to tell."""
         last = last_state(obj)
         return None if last is None else self._handler.on_delete(last.decode(self._into))
+
+
+class TypedInformer(Generic[T]):
+    """A shared informer whose lister and handlers speak in a type of one's own.
+
+    The cache holds bytes as ever, and decodes for whoever asks: several of these, of different
+    types, may share one informer. For its event loop; the lister may be used from any thread.
+
+    Args:
+        informer: what keeps the cache; it is started and asked for its state as always.
+        decode: the type.
+    """
+
+    @overload
+    def __init__(self, informer: SharedInformer, decode: type[T]) -> None: ...
+    @overload
+    def __init__(self, informer: SharedInformer, decode: Callable[[dict[str, Any]], T]) -> None: ...
+    def __init__(self, informer: SharedInformer, decode: Any) -> None:
+        self.informer = informer
+        self._into = decode
+        #: Reads the cache, from any thread.
+        self.lister: TypedLister[T] = TypedLister(informer.lister, decode)
+
+    def add_handler(
+        self,
+        handler: TypedEventHandler[T],
+        *,
+        name: str = "",
+        resync_period: float | None = None,
+        threaded: bool = False,
+        max_pending: int | None = None,
+    ) -> Listener:
+        """Add a handler; see `SharedInformer.add_handler` and `TypedHandler`.
+
+        Raises:
+            StoppedError: the informer has ended.
+            ValueError: a resync period under a second, or a bound under one.
+        """
+        return self.informer.add_handler(
+            TypedHandler[T](self._into, handler),
+            name=name or type(handler).__name__,
+            resync_period=resync_period,
+            threaded=threaded,
+            max_pending=max_pending,
+        )
