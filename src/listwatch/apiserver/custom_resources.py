@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from listwatch.apiserver import refusal
+from listwatch.apiserver.definition_rules import scale_causes, schema_causes
 from listwatch.apiserver.kinds import selectable_fields
 from listwatch.apiserver.reading import Reader
 from listwatch.apiserver.refusal import Cause, invalid_value, not_supported, required
@@ -102,6 +103,9 @@ def validate_definition(obj: Mapping[str, Any]) -> list[Cause]:
         root = "spec" if alone else f"spec.versions[{index}]"
         for number, column in enumerate(version.get("additionalPrinterColumns") or ()):
             causes += _column_causes(column, f"{root}.additionalPrinterColumns[{number}]")
+        scale = (version.get("subresources") or {}).get("scale")
+        if scale is not None:
+            causes += scale_causes(scale, f"{root}.subresources.scale")
         raw = (version.get("schema") or {}).get("openAPIV3Schema")
         if raw is None:
             if not spec.get("preserveUnknownFields"):
@@ -116,7 +120,7 @@ def validate_definition(obj: Mapping[str, Any]) -> list[Cause]:
                 if raw.get("type")
                 else required(f"{path}.type", "must not be empty at the root")
             )
-        causes += _structural(raw, path)
+        causes += schema_causes(raw, path)
     return causes
 
 
@@ -129,31 +133,6 @@ def _column_causes(column: Mapping[str, Any], path: str) -> list[Cause]:
     if not column.get("jsonPath"):
         causes.append(required(f"{path}.JSONPath"))
     return causes
-
-
-def _structural(raw: Mapping[str, Any], path: str) -> list[Cause]:
-    causes = []
-    for key, part in (raw.get("properties") or {}).items():
-        here = f"{path}.properties[{key}]"
-        causes += _typed(part, here, "specified object fields")
-        causes += _structural(part, here)
-    items = raw.get("items")
-    if isinstance(items, Mapping):
-        causes += _typed(items, f"{path}.items", "specified array items")
-        causes += _structural(items, f"{path}.items")
-    extra = raw.get("additionalProperties")
-    if isinstance(extra, Mapping):
-        causes += _typed(extra, f"{path}.additionalProperties", "specified object fields")
-        causes += _structural(extra, f"{path}.additionalProperties")
-    return causes
-
-
-def _typed(raw: Mapping[str, Any], path: str, where: str) -> list[Cause]:
-    if raw.get("type") or raw.get("x-kubernetes-int-or-string"):
-        return []
-    if raw.get("x-kubernetes-preserve-unknown-fields"):
-        return []
-    return [required(f"{path}.type", f"must not be empty for {where}")]
 
 
 # -- columns ---------------------------------------------------------------------------------

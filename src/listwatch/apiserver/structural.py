@@ -4,7 +4,9 @@ The words are those of a kube-apiserver (`apiextensions-apiserver`, `kube-openap
 """
 
 import copy
+import functools
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -282,11 +284,36 @@ def _string(value: str, raw: Raw, field: str, path: str) -> list[Cause]:
     return causes
 
 
-def _searches(pattern: str, value: str) -> bool:
+_POSIX_CLASSES = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "digit": "0-9",
+    "lower": "a-z",
+    "space": r"\t\n\v\f\r ",
+    "upper": "A-Z",
+    "word": "0-9A-Za-z_",
+    "xdigit": "0-9A-Fa-f",
+}
+
+
+@functools.lru_cache(maxsize=256)
+def _expression(pattern: str) -> re.Pattern[str] | None:
+    """Compile a pattern of Go's; None for one that Python's `re` has no like of."""
+    known = re.sub(
+        r"\[:(\w+):\]", lambda found: _POSIX_CLASSES.get(found[1], found[0]), pattern
+    ).replace(r"\z", r"\Z")
     try:
-        return re.search(pattern, value) is not None
+        with warnings.catch_warnings():
+            # of brackets within brackets, which mean nothing else in Go
+            warnings.simplefilter("ignore", FutureWarning)
+            return re.compile(known, re.ASCII)
     except re.error:
-        return True
+        return None
+
+
+def _searches(pattern: str, value: str) -> bool:
+    expression = _expression(pattern)
+    return expression is None or expression.search(value) is not None
 
 
 def _number(value: float, raw: Raw, field: str, path: str) -> list[Cause]:
@@ -389,6 +416,8 @@ def _object(value: dict[str, Any], raw: Raw, field: str, path: str) -> list[Caus
     causes += [
         required(f"{field}{dot}{name}") for name in raw.get("required") or () if name not in value
     ]
+    if raw.get("x-kubernetes-embedded-resource"):
+        causes += _embedded(value, f"{field}{dot}")
     properties = raw.get("properties") or {}
     extra = raw.get("additionalProperties")
     for name, each in value.items():
@@ -399,6 +428,20 @@ def _object(value: dict[str, Any], raw: Raw, field: str, path: str) -> list[Caus
         else:
             continue
         causes += validate(each, part, f"{field}{dot}{name}", f"{path}{said_dot}{name}")
+    return causes
+
+
+def _embedded(value: dict[str, Any], prefix: str) -> list[Cause]:
+    """Return what an object within an object lacks (`apiserver/schema/objectmeta`)."""
+    causes = []
+    for key in ("apiVersion", "kind"):
+        found = value.get(key)
+        if key not in value:
+            causes.append(required(f"{prefix}{key}", "must not be empty"))
+        elif not isinstance(found, str):
+            causes.append(invalid_value(f"{prefix}{key}", found, "must be a string"))
+        elif not found:
+            causes.append(invalid_value(f"{prefix}{key}", "", "must not be empty"))
     return causes
 
 
