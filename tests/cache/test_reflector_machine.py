@@ -117,12 +117,22 @@ def test_each_input_has_its_effect(
         assert after.phase is then
 
 
-def test_a_list_after_a_failed_watch_is_followed_by_half_a_wait() -> None:
+def test_the_first_list_after_a_failed_watch_is_followed_by_a_watch_at_once() -> None:
+    """The outage is over, it seems, and what happens next should not be heard of late."""
+    state = State(Phase.LISTING, "7", failures=6, suspect=True)
+    after, effect = step(state, Listed("9"))
+    assert effect == Watch("9")
+    assert step(after, Ended(fault=Fault.EXPIRED))[1] == Wait(6)
+
+
+def test_every_further_list_is_followed_by_half_a_wait() -> None:
     """Else a watch that always fails costs two requests for each wait."""
-    state = State(Phase.LISTING, "7", failures=3, suspect=True)
+    state = State(Phase.LISTING, "7", failures=3, suspect=True, listed=True)
     after, effect = step(state, Listed("9"))
     assert effect == Wait(3, 0.5)
     assert step(after, Woke())[1] == Watch("9")
+    healthy, _ = step(State(Phase.WATCHING, "7", suspect=True, listed=True), Ended(lasted=30.0))
+    assert not healthy.listed
 
 
 def test_only_a_healthy_watch_makes_waits_short_again() -> None:

@@ -3,8 +3,9 @@
 `step` is the whole policy. The `Reflector` performs the effects and reports how they ended.
 
 The requests of one informer under a lasting failure stay few because of two rules that hold for
-every kind of failure: each request is preceded by a wait of its own once one has failed, and only
-a watch that stayed up for `HEALTHY_SECONDS` makes the next wait short again.
+every kind of failure: each request is preceded by a wait of its own once one has failed, but for
+one watch, that after the first list that succeeds; and only a watch that stayed up for
+`HEALTHY_SECONDS` makes the next wait short again.
 """
 
 from enum import Enum, StrEnum
@@ -95,7 +96,9 @@ class State(msgspec.Struct, frozen=True):
         streaming: whether the next relist is a stream of initial events.
         failures: waits since the last healthy watch; says how long the next one is.
         suspect: the watch failed since it was last healthy, so that a list that succeeds proves
-            nothing and the watch after it is waited for.
+            little.
+        listed: such a list was followed by a watch at once, which failed as well, so that the
+            watch after the next one is waited for. After an outage the first watch is not late.
         probed: a probe was answered and no watch was since, so that another proves nothing.
         then: the phase after a wait.
     """
@@ -105,6 +108,7 @@ class State(msgspec.Struct, frozen=True):
     streaming: Streaming = Streaming.YES
     failures: int = 0
     suspect: bool = False
+    listed: bool = False
     probed: bool = False
     then: Phase = Phase.IDLE
 
@@ -271,9 +275,9 @@ def _wait(
 
 
 def _after_list(state: State) -> tuple[State, Effect]:
-    if state.suspect:
+    if state.suspect and state.listed:
         return _wait(state, Phase.WATCHING, share=_AFTER_LIST)
-    return _enter(state, Phase.WATCHING)
+    return _enter(replace(state, listed=state.suspect), Phase.WATCHING)
 
 
 def _after_stream(state: State, ended: Ended) -> tuple[State, Effect]:
@@ -309,7 +313,9 @@ def _after_watch(state: State, ended: Ended) -> tuple[State, Effect]:
     healthy = ended.lasted >= HEALTHY_SECONDS
     if healthy:
         streaming = Streaming.YES if state.streaming is Streaming.NOT_NOW else state.streaming
-        state = replace(state, failures=0, suspect=False, probed=False, streaming=streaming)
+        state = replace(
+            state, failures=0, suspect=False, listed=False, probed=False, streaming=streaming
+        )
     else:
         probed = state.probed and ended.fault in {Fault.UNREACHABLE, Fault.SILENT}
         state = replace(state, suspect=True, probed=probed)
