@@ -94,8 +94,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         },
         "items.properties[k].default",
         (
-            "Required value: this property is in x-kubernetes-list-map-keys, so it must have a default "
-            "or be a required property"
+            "Required value: this property is in x-kubernetes-list-map-keys, so it must have a "
+            "default or be a required property"
         ),
     ),
     (
