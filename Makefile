@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: run run-live demo-services test lint format bench lock clean conformance
+.PHONY: run run-live demo-services test test-adapters lint format bench lock clean conformance
 
 run: $(VENV)/ready
 	$(BIN)/python examples/demo.py
@@ -19,6 +19,18 @@ test: $(VENV)/ready
 	$(BIN)/coverage run -m pytest --numprocesses 2 --dist worksteal
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+
+# Our client on top of other clients: the oldest version of each that we claim, and the newest.
+test-adapters: $(VENV)-adapters-oldest/ready $(VENV)-adapters-newest/ready
+	LISTWATCH_ADAPTERS=required $(VENV)-adapters-oldest/bin/python -m pytest -q tests/client/adapters
+	LISTWATCH_ADAPTERS=required $(VENV)-adapters-newest/bin/python -m pytest -q tests/client/adapters
+
+$(VENV)-adapters-%/ready: pyproject.toml requirements.lock tests/client/adapters/%.txt
+	$(PYTHON) -m venv $(VENV)-adapters-$*
+	$(VENV)-adapters-$*/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --requirement requirements.lock --requirement tests/client/adapters/$*.txt
+	$(VENV)-adapters-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check
@@ -47,7 +59,7 @@ lock:
 	  --no-emit-index-url --group dev --output-file requirements.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage* .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-adapters-* .mypy_cache .ruff_cache .pytest_cache .coverage* .hypothesis .import_linter_cache
 
 # The recordings of a real API server, replayed on the embedded one.
 conformance: $(VENV)/ready
