@@ -45,10 +45,40 @@ async def test_a_token_file_is_read_again_when_it_changes(
         rewrite(file, "two\n", same_time=True)
         await http.request("GET", "/x")
         assert server.header("authorization") == "Bearer two"
-        file.unlink()
-        with pytest.raises(ConfigError, match="token can't be read: No such file"):
+
+
+@pytest.mark.parametrize("content", [None, b"", b" \n", "ä".encode()])
+async def test_a_token_file_that_vanishes_or_breaks_leaves_the_last_token_in_use(
+    server: ScriptedServer,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    content: bytes | None,
+) -> None:
+    server.answers["/x"] = {}
+    file = tmp_path / "token"
+    file.write_text("one")
+
+    def damage() -> None:
+        if content is None:
+            file.unlink()
+        else:
+            file.write_bytes(content)
+
+    async with HTTP(Config(server=server.url, token_file=str(file))) as http:
+        await http.request("GET", "/x")
+        damage()
+        for _ in range(3):
             await http.request("GET", "/x")
-        assert len(server.requests) == 2
+            assert server.header("authorization") == "Bearer one"
+        assert len([r for r in caplog.records if "the last token is used" in r.message]) == 1
+        file.write_text("two")
+        await http.request("GET", "/x")
+        assert server.header("authorization") == "Bearer two"
+    damage()
+    async with HTTP(Config(server=server.url, token_file=str(file))) as http:
+        with pytest.raises(ConfigError, match="token"):  # and never an anonymous request
+            await http.request("GET", "/x")
+    assert len(server.requests) == 5
 
 
 async def test_a_token_file_wins_over_a_token_while_it_can_be_read(tmp_path: Path) -> None:

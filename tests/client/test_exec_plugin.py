@@ -269,6 +269,47 @@ async def test_a_failing_plugin_is_an_error_and_never_an_anonymous_request(
     assert "\n" not in str(caught.value)
 
 
+SECRET = "sw0rdfish-planted"
+JWT = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJqYW5lIn0.c2lnbmF0dXJl"
+
+
+@pytest.mark.parametrize(
+    ("complaint", "words"),
+    [
+        (f"no session for {SECRET}", "no session for <hidden>"),
+        (f"refused: {JWT}", "refused: <hidden>"),
+        ("id_token=abc refused", "id_token=<hidden> refused"),
+        ('{"password": "abc"}', '{"password": <hidden>'),
+        ("sent Authorization: Bearer abc", "sent Authorization: Bearer <hidden>"),
+        ("key AKIAIOSFODNN7EXAMPLE9 is unknown", "key <hidden> is unknown"),
+        (
+            "aws: Token has expired, run aws sso login --profile prod-2",
+            "aws: Token has expired, run aws sso login --profile prod-2",
+        ),
+        (
+            "open /home/jane/.config/gcloud/credentials-20260101.db: permission denied",
+            "open /home/jane/.config/gcloud/credentials-20260101.db: permission denied",
+        ),
+    ],
+)
+async def test_a_plugins_complaint_is_told_without_secrets(
+    plugin: Plugin, complaint: str, words: str
+) -> None:
+    plugin.does(f"sys.exit({complaint!r})")
+    config = plugin.config(exec_={"env": {"K": SECRET}})
+    with pytest.raises(ConfigError) as caught:
+        await ExecAuthenticator(config, Clock()).credentials()
+    assert str(caught.value).endswith(f"failed with exit code 1: {words}")
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+async def test_a_plugin_that_prints_without_end_is_ended_soon(plugin: Plugin, stream: str) -> None:
+    plugin.does(f"while True: sys.{stream}.write('sw0rdfish' * 10000)")
+    with pytest.raises(ConfigError, match="prints more than 1048576 bytes"):
+        async with asyncio.timeout(20):
+            await ExecAuthenticator(plugin.config(), Clock()).credentials()
+
+
 async def test_a_missing_plugin_tells_how_to_install_it() -> None:
     exec_ = ExecConfig(
         command="no-such-plugin",

@@ -1,6 +1,7 @@
 """Who a request comes from: headers and certificates, renewed while they are used."""
 
 import base64
+import logging
 import os
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +12,8 @@ import msgspec
 from listwatch.client.config import Config, Impersonation
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
+
+_log = logging.getLogger(__name__)
 
 
 class Certificate(msgspec.Struct, frozen=True):
@@ -75,11 +78,10 @@ class FileReader:
             if seen != self._seen:
                 self._content = self._path.read_bytes()
                 self._seen = seen
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self._seen = None
-            raise ConfigError(
-                f"{self._path}: the {self._what} can't be read: {error.strerror}"
-            ) from None
+            words = getattr(error, "strerror", None) or "that is no path"
+            raise ConfigError(f"{self._path}: the {self._what} can't be read: {words}") from None
         return self._content
 
     def forget(self) -> None:
@@ -92,6 +94,9 @@ class ConfiguredAuthenticator:
 
     def __init__(self, config: Config) -> None:
         self._static = ""
+        self._last = ""  # of the token file
+        self._complained = False
+        self._token_path = config.token_file
         self._token_file = FileReader(config.token_file, "token") if config.token_file else None
         if config.token:
             self._static = f"Bearer {config.token}"
@@ -111,16 +116,29 @@ class ConfiguredAuthenticator:
         certificate = None
         if self._chain is not None and self._key is not None:
             certificate = Certificate(self._chain.read(), self._key.read())
-        authorization = self._static
-        if self._token_file is not None:
-            try:
-                token = self._token_file.read().decode("ascii").strip()
-            except (ConfigError, UnicodeDecodeError):
-                if not authorization:
-                    raise
-            else:
-                authorization = f"Bearer {token}" if token else authorization
-        return Credentials(authorization, certificate)
+        return Credentials(self._authorization(), certificate)
+
+    def _authorization(self) -> str:
+        if self._token_file is None:
+            return self._static
+        try:
+            token = self._token_file.read().decode("ascii").strip()
+            problem = ConfigError(f"{self._token_path}: the token file is empty")
+        except ConfigError as error:
+            token, problem = "", error
+        except UnicodeDecodeError:
+            token, problem = "", ConfigError(f"{self._token_path}: the token is no ASCII")
+        if token:
+            self._last, self._complained = f"Bearer {token}", False
+            return self._last
+        # As client-go's transport/token_source.go: the last token may be good for long.
+        last = self._last or self._static
+        if not last:
+            raise problem
+        if not self._complained:
+            self._complained = True
+            _log.warning("%s; the last token is used", problem)
+        return last
 
     async def renew(self, refused: Credentials) -> bool:
         """Read the files again; whether they now say something else."""

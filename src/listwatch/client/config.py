@@ -11,6 +11,15 @@ _HIDDEN: Final = "<hidden>"
 _SECRETS: Final = frozenset({"token", "password", "client_key_data", "proxy_url"})
 
 
+def without_password(url: str) -> str:
+    """Return a URL, or what should have been one, without what may be secret in it."""
+    text, mark, _ = url.partition("?")
+    shown = f"{text}?{_HIDDEN}" if mark else text
+    before, at, host = shown.rpartition("@")
+    scheme = f"{before.partition('://')[0]}://" if "://" in before else ""
+    return f"{scheme}{_HIDDEN}@{host}" if at else shown
+
+
 class ExecConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A credential plugin, as `users[].user.exec` of a kubeconfig (KEP-541).
 
@@ -61,7 +70,8 @@ class OIDCConfig(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
 
     def __repr__(self) -> str:
-        return f"OIDCConfig(issuer_url={self.issuer_url!r}, client_id={self.client_id!r})"
+        issuer = without_password(self.issuer_url)
+        return f"OIDCConfig(issuer_url={issuer!r}, client_id={self.client_id!r})"
 
 
 class Impersonation(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +141,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             if name in _SECRETS:
                 value = _HIDDEN
+            elif name == "server":
+                value = without_password(value)
             elif isinstance(value, bytes):
                 value = f"<{len(value)} bytes>"
             shown[name] = value

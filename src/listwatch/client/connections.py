@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -30,6 +31,9 @@ HEADERS_TIMEOUT: Final = 75.0
 CONNECT_TIMEOUT: Final = 30.0
 #: Characters of foreign words that become part of a message.
 MAX_WORDS: Final = 300
+
+
+_QUOTE: Final = re.compile(r"[\s:]*b?['\"]")
 
 
 class Response(Protocol):
@@ -101,7 +105,7 @@ class AiohttpResponse:
         try:
             chunk = await self._read()
         except (aiohttp.ClientError, OSError) as error:
-            raise translated(error, self._where) from error
+            raise translated(error, self._where) from None
         return [chunk] if chunk else []
 
 
@@ -212,7 +216,8 @@ class Pool:
                         trace_request_ctx=limit,
                     )
                 except self._errors as error:
-                    raise translated(error, self._where) from error
+                    # Without its cause, which tells the request's headers.
+                    raise translated(error, self._where) from None
                 finally:
                     self._waiting.discard(limit)
         except TimeoutError:
@@ -337,7 +342,9 @@ def translated(error: Exception, where: str) -> Exception:
     if isinstance(error, aiohttp.ClientResponseError) and not isinstance(
         error, aiohttp.ClientHttpProxyError
     ):
-        return FrameError(f"{where}: the answer is no HTTP: {_first_line(error.message)}")
+        # Its words quote the answer, in which the server may have sent anything back.
+        words = _QUOTE.split(_first_line(error.message), maxsplit=1)[0]
+        return FrameError(f"{where}: the answer is no HTTP: {words}")
     refused = (
         isinstance(error, aiohttp.ClientConnectorError)
         and error.os_error.errno == errno.ECONNREFUSED

@@ -5,10 +5,13 @@ import base64
 import json
 import logging
 import os
+import re
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +32,18 @@ _AHEAD: Final = 60.0
 _HOLD_OFF: Final = 10.0
 #: Bytes of a plugin's output that are read.
 _MAX_OUTPUT: Final = 2**20
+#: Characters from which on something that a plugin was given may be a secret.
+_MIN_SECRET: Final = 8
+#: What is called a secret, and what looks like one: a JWT, or a long word with digits in it that
+#: is no path, host or file name.
+_NAMED_SECRET: Final = re.compile(
+    r"(?i)((?:token|secret|password|passwd|credential|key)s?[\"']?\s*[:=]\s*"
+    r"|\b(?:bearer|basic) )\S+"
+)
+_LIKE_SECRET: Final = re.compile(
+    r"\beyJ[\w-]+(?:\.[\w-]*)*"
+    r"|(?<![\w./:-])(?=[A-Za-z+/_-]*\d)[A-Za-z0-9+/_-]{20,}={0,2}(?![\w./:-])"
+)
 
 
 class _Status(msgspec.Struct, rename="camel"):
@@ -182,17 +197,35 @@ class ExecAuthenticator:
         try:
             async with self._clock.timeout(limit):
                 async with asyncio.TaskGroup() as tasks:
-                    reading = tasks.create_task(_read(process.stdout))
-                    complaining = tasks.create_task(_read(process.stderr))
+                    stop = partial(_kill, process, has_group=not interactive)
+                    reading = tasks.create_task(_read(process.stdout, stop))
+                    complaining = tasks.create_task(_read(process.stderr, stop))
                 code = await process.wait()
         except TimeoutError:
             raise self._error(f"has not ended within {limit:g} s") from None
         finally:
             await _end(process, has_group=not interactive)
+        if max(len(reading.result()), len(complaining.result())) > _MAX_OUTPUT:
+            raise self._error(f"prints more than {_MAX_OUTPUT} bytes")
         if code:
-            last = complaining.result().decode("utf-8", "replace").strip().rpartition("\n")[2][:300]
-            raise self._error(f"failed with exit code {code}{f': {last}' if last else ''}")
+            last = complaining.result().decode("utf-8", "replace").strip().rpartition("\n")[2]
+            words = self._without_secrets(last)[:300]
+            raise self._error(f"failed with exit code {code}{f': {words}' if words else ''}")
         return reading.result()
+
+    def _without_secrets(self, text: str) -> str:
+        """Return a plugin's complaint without what the plugin was given or may have got."""
+        given = {
+            *self._plugin.env.values(),
+            *(arg.rpartition("=")[2] for arg in self._plugin.args),
+            *self._plugin.args,
+        }
+        for value in sorted(given, key=len, reverse=True):
+            # Short ones are words such as a region or a subcommand.
+            if len(value) >= _MIN_SECRET:
+                text = text.replace(value, "<hidden>")
+        text = _NAMED_SECRET.sub(r"\1<hidden>", text)
+        return _LIKE_SECRET.sub("<hidden>", text)
 
     def _info(self, *, interactive: bool) -> dict[str, Any]:
         spec: dict[str, Any] = {"interactive": interactive}
@@ -227,22 +260,31 @@ class ExecAuthenticator:
         return {name: value for name, value in cluster.items() if value or name == "server"}
 
 
-async def _read(stream: asyncio.StreamReader | None) -> bytes:
-    """Read all of a stream, but keep only its beginning."""
+async def _read(stream: asyncio.StreamReader | None, stop: Callable[[], None]) -> bytes:
+    """Read all of a stream; on one that has more than is read, call `stop` and read no further."""
     if stream is None:
         return b""
-    kept = b""
+    pieces: list[bytes] = []
+    size = 0
     while piece := await stream.read(2**16):
-        kept += piece[: max(0, _MAX_OUTPUT - len(kept))]
-    return kept
+        pieces.append(piece)
+        size += len(piece)
+        if size > _MAX_OUTPUT:
+            stop()
+            break
+    return b"".join(pieces)
 
 
 async def _end(process: asyncio.subprocess.Process, *, has_group: bool) -> None:
     """Make sure that the process is gone and waited for, also when we are cancelled."""
+    _kill(process, has_group=has_group)
+    await process.wait()
+
+
+def _kill(process: asyncio.subprocess.Process, *, has_group: bool) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
             if has_group:
                 os.killpg(process.pid, signal.SIGKILL)
             else:
                 process.kill()
-    await process.wait()

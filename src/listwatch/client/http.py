@@ -20,11 +20,12 @@ import msgspec
 from listwatch.client.auth import (
     Authenticator,
     Certificate,
+    Credentials,
     impersonation_headers,
     make_authenticator,
     user_agent,
 )
-from listwatch.client.config import Config
+from listwatch.client.config import Config, without_password
 from listwatch.client.connections import MAX_WORDS, Connections, Pool, Response
 from listwatch.client.proxy import proxy_for
 from listwatch.client.tls import make_ssl_context
@@ -41,6 +42,8 @@ MAX_BODY_BYTES: Final = 64 * 2**20
 MAX_ERROR_BYTES: Final = 2**20
 
 _WARNING: Final = re.compile(r'299 [^ ]+ "((?:[^"\\]|\\.)*)"(?: ".*")?')
+
+_NO_HEADER: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 
 JSON: Final = "application/json"
 
@@ -136,6 +139,8 @@ class HTTP:
             ("User-Agent", user_agent(config)),
             *impersonation_headers(config.impersonate),
         ]
+        for name, value in self._headers:
+            self._check_header(name, value)
         self._compression = not config.disable_compression and not _is_loopback(self._base)
         proxy = "" if self._unix_socket else proxy_for(config, self._base, os.environ)
         self._proxy = proxy
@@ -146,6 +151,7 @@ class HTTP:
         self._given = connections
         self._pool: Pool | None = None
         self._closed = False
+        self._unusable: Certificate | None = None
         self._warned: set[str] = set()
 
     async def __aenter__(self) -> Self:
@@ -253,6 +259,7 @@ class HTTP:
                     stack.enter_context(hook(sent))
                 authorized = sent.headers
                 if credentials.authorization:
+                    self._check_header("Authorization", credentials.authorization)
                     authorized = [*authorized, ("Authorization", credentials.authorization)]
                 response = await stack.enter_async_context(
                     pool.stream(url, authorized, watch=watch)
@@ -261,10 +268,10 @@ class HTTP:
                 )
                 sent.status = response.status
                 if response.status < 300:
-                    self._log_warnings(response)
+                    self._log_warnings(response, credentials)
                     yield response
                     return
-                error = await self._refusal(response, method)
+                error = await self._refusal(response, method, credentials)
             if response.status == 401 and not retried and await self._auth.renew(credentials):
                 retried = True
                 continue
@@ -287,28 +294,46 @@ class HTTP:
             ) from None
         return b"".join(pieces)
 
-    async def _refusal(self, response: Response, method: str) -> StatusError:
+    def _check_header(self, name: str, value: str) -> None:
+        if _NO_HEADER.search(value):
+            raise ConfigError(
+                f"{self.config.source or self._base}: what is to be sent as {name} has a line "
+                "break or another character that no header may have; correct it"
+            )
+
+    def _hidden(self, text: str, credentials: Credentials) -> str:
+        """Return a server's words without the credentials, which it may send back."""
+        for secret in (credentials.authorization.partition(" ")[2], self.config.password):
+            if len(secret) >= 8:  # a shorter one would be found in common words
+                text = text.replace(secret, "<hidden>")
+        return text
+
+    async def _refusal(
+        self, response: Response, method: str, credentials: Credentials
+    ) -> StatusError:
         code = response.status
         retry_after = _retry_after(response.headers.get("Retry-After", ""), self._clock.time())
         if code < 400:
-            where = _redirected_to(response.headers.get("Location", ""))
+            location = self._hidden(response.headers.get("Location", ""), credentials)
+            where = _redirected_to(location)
             message = f"{self._base} redirects a {method} to {where}; set the server to that URL"
             return StatusError(message, code=code)
         try:
             body = await self._read(response, MAX_ERROR_BYTES)
         except (DisconnectedError, FrameError, TimeoutError):
             body = b""  # the status alone says what matters
+        text = body.decode("utf-8", "replace")
         try:
-            status = json.loads(body)
+            status = json.loads(self._hidden(text, credentials))
         except (ValueError, RecursionError):
             status = None
         if not isinstance(status, dict) or status.get("kind") != "Status":
-            status = {"message": _words(body, response)}
+            status = {"message": self._hidden(_words(body, response), credentials)}
         return StatusError.from_status(status, code=code, retry_after=retry_after)
 
-    def _log_warnings(self, response: Response) -> None:
+    def _log_warnings(self, response: Response, credentials: Credentials) -> None:
         for value in response.headers.getall("Warning", ()):
-            text = _warning_text(value)
+            text = self._hidden(_warning_text(value), credentials)
             if text and text not in self._warned and len(self._warned) < 1000:
                 self._warned.add(text)
                 _log.warning("%s: %s", self._base, text)
@@ -321,7 +346,17 @@ class HTTP:
         pool = self._pool
         if pool is None or pool.certificate != certificate:
             is_tls = self._base.startswith("https:")
-            context = make_ssl_context(self.config, certificate) if is_tls else None
+            try:
+                context = make_ssl_context(self.config, certificate) if is_tls else None
+            except ConfigError as error:
+                if pool is None:
+                    raise
+                # Its files are being replaced, or were by something else; the connections that
+                # stand go on, as in client-go's transport/cert_rotation.go.
+                if certificate != self._unusable:
+                    self._unusable = certificate
+                    _log.warning("%s; the last certificate is used", error)
+                return pool
             new = Pool(
                 certificate,
                 context,
@@ -358,15 +393,16 @@ def _base_url(config: Config) -> tuple[str, str]:
     where = config.source or "the configuration"
     try:
         parts = urlsplit(text)
-        valid = bool(parts.hostname) and parts.port != 0
+        host = parts.hostname or ""
+        valid = bool(host) and parts.port != 0 and text.isprintable() and " " not in text
+        host.encode("ascii" if ":" in host else "idna")  # that of a name has limits
     except ValueError:
         parts, valid = urlsplit(""), False
-    if not valid or " " in text or parts.scheme not in {"http", "https"}:
+    if not valid or parts.scheme not in {"http", "https"}:
         raise ConfigError(
-            f"{where}: the server {text.rpartition('@')[2]!r} is no URL of the "
-            "form https://HOST:PORT"
+            f"{where}: the server {without_password(text)!r} is no URL of the form https://HOST:PORT"
         )
-    if parts.query or parts.fragment or parts.username:
+    if parts.query or parts.fragment or "@" in parts.netloc:
         raise ConfigError(f"{where}: the server's URL must have no user, query or fragment")
     base = f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%')}"
     return base, ""

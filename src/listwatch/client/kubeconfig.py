@@ -3,6 +3,7 @@
 import base64
 import binascii
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,17 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _EXEC_VERSIONS: Final = tuple(f"client.authentication.k8s.io/{v}" for v in ("v1", "v1beta1"))
 _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 _INTERACTIVE_MODES: Final = ("Never", "IfAvailable", "Always")
+
+_QUOTED: Final = re.compile(r"(['\"]).{2,}\1")
+#: What PyYAML raises beside its own errors: a date or number that is none, an endless nesting.
+_NO_YAML: Final = (
+    yaml.YAMLError,
+    RecursionError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+)
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -75,6 +87,14 @@ class _Entry(msgspec.Struct, frozen=True):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise ConfigError(f"{self.where}: {field} must be a list of texts")
         return tuple(value)
+
+    def items(self, field: str) -> Sequence[Any]:
+        value = self.fields.get(field)
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            raise ConfigError(f"{self.where}: {field} must be a list, not {_shown(value)}")
+        return value
 
     def part(self, field: str) -> "_Entry":
         return _Entry(f"{self.kind} {self.name!r}:", field, self.mapping(field), self.file)
@@ -208,15 +228,19 @@ def _parse(path: Path, content: str) -> Mapping[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{place}: no YAML: {error.problem or error.context}") from None
-    except (yaml.YAMLError, RecursionError):
+        # What it quotes may be a part of a secret: `password: *x` is an alias to YAML.
+        words = _QUOTED.sub("'…'", error.problem or error.context or "")
+        raise ConfigError(f"{path}{place}: no YAML: {words}") from None
+    except _NO_YAML:
         raise ConfigError(f"{path}: no YAML") from None
     if loaded is None:
         return {}
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"{path}: a kubeconfig must be a mapping, not {_shown(loaded)}")
-    if loaded.get("kind") not in {None, "", "Config"}:
-        raise ConfigError(f"{path}: a kubeconfig's kind is Config, not {loaded['kind']!r}")
+    kind = loaded.get("kind")
+    if kind not in (None, "", "Config"):
+        found = repr(kind) if isinstance(kind, str) else _shown(kind)
+        raise ConfigError(f"{path}: a kubeconfig's kind is Config, not {found}")
     return loaded
 
 
@@ -355,7 +379,7 @@ def _exec(user: _Entry, cluster: _Entry) -> ExecConfig:
             f"{' or '.join(_EXEC_VERSIONS)}"
         )
     env: dict[str, str] = {}
-    for item in entry.fields.get("env") or ():
+    for item in entry.items("env"):
         name, value = (
             item.get(k) if isinstance(item, Mapping) else None for k in ("name", "value")
         )
@@ -372,7 +396,7 @@ def _exec(user: _Entry, cluster: _Entry) -> ExecConfig:
     if "/" in command and not command.startswith("/"):
         command = str(entry.file.parent / command)
     extension = None
-    for item in cluster.fields.get("extensions") or ():
+    for item in cluster.items("extensions"):
         if isinstance(item, Mapping) and item.get("name") == _EXEC_EXTENSION:
             extension = item.get("extension")
     return ExecConfig(
@@ -433,12 +457,16 @@ def save_tokens(kubeconfig: Path, user: str, *, id_token: str, refresh_token: st
                 break
         else:
             raise ConfigError(f"{path}: user {user!r} is gone")
-        descriptor, new = tempfile.mkstemp(prefix=path.name, dir=path.parent)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            yaml.safe_dump(loaded, file, sort_keys=False)
-        Path(new).chmod(stat.S_IMODE(path.stat().st_mode))
-        Path(new).replace(path)
-    except (OSError, KeyError, TypeError) as error:
+        descriptor, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)
+        new = Path(name)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                yaml.safe_dump(loaded, file, sort_keys=False)
+            new.chmod(stat.S_IMODE(path.stat().st_mode))
+            new.replace(path)
+        finally:
+            new.unlink(missing_ok=True)  # it holds the tokens
+    except (OSError, UnicodeError, AttributeError, KeyError, TypeError) as error:
         words = getattr(error, "strerror", None) or f"user {user!r} has changed"
         raise ConfigError(f"{path} can't be updated: {words}") from None
     finally:

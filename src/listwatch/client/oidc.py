@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from listwatch.client.auth import Credentials
-from listwatch.client.config import Config, OIDCConfig
+from listwatch.client.config import Config, OIDCConfig, without_password
 from listwatch.client.kubeconfig import save_tokens
 from listwatch.client.tls import make_ssl_context
 from listwatch.clock import Clock
@@ -69,7 +69,8 @@ class OIDCAuthenticator:
             return Credentials(f"Bearer {self._id_token}") != refused
 
     def _error(self, words: str) -> ConfigError:
-        return ConfigError(f"the OIDC issuer {self._oidc.issuer_url or '(not set)'} {words}")
+        issuer = without_password(self._oidc.issuer_url) or "(not set)"
+        return ConfigError(f"the OIDC issuer {issuer} {words}")
 
     async def _renew(self) -> None:
         if not self._refresh_token or not self._oidc.issuer_url:
@@ -118,7 +119,10 @@ class OIDCAuthenticator:
             if url.startswith("https:") and not endpoint.startswith("https:"):
                 raise self._error("names a token_endpoint without TLS")
             form = {"grant_type": "refresh_token", "refresh_token": self._refresh_token}
-            pair = f"{quote(oidc.client_id, safe='')}:{quote(oidc.client_secret, safe='')}"
+            pair = ":".join(
+                quote(text, safe="", errors="surrogatepass")
+                for text in (oidc.client_id, oidc.client_secret)
+            )
             basic = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
             # RFC 6749, 2.3.1: the client's password in the header, or in the body where the
             # issuer takes it only there.
@@ -155,7 +159,7 @@ class OIDCAuthenticator:
                 body = await response.content.read(_MAX_ANSWER)
                 while not response.content.at_eof() and len(body) < _MAX_ANSWER:
                     body += await response.content.read(_MAX_ANSWER)
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             reason = "in time" if isinstance(error, TimeoutError) else f"({type(error).__name__})"
             raise self._error(f"does not answer {reason}") from None
         try:
@@ -165,8 +169,14 @@ class OIDCAuthenticator:
         if response.status >= 300:
             if tolerate and response.status in {400, 401}:
                 return {}
-            words = answer.get("error_description") or answer.get("error") or "without a reason"
-            raise self._error(f"refuses ({response.status}): {str(words)[:300]}; log in anew")
+            words = str(
+                answer.get("error_description") or answer.get("error") or "without a reason"
+            )
+            for secret in (self._refresh_token, self._oidc.client_secret, self._id_token):
+                if secret:
+                    words = words.replace(secret, "<hidden>")
+            words = " ".join(words.split())[:300]
+            raise self._error(f"refuses ({response.status}): {words}; log in anew")
         return answer
 
 
@@ -180,4 +190,7 @@ def _expiry(token: str) -> float | None:
     except (ValueError, binascii.Error, RecursionError):
         return None
     end = claims.get("exp") if isinstance(claims, dict) else None
-    return float(end) if isinstance(end, int | float) else None
+    try:
+        return float(end) if isinstance(end, int | float) else None
+    except OverflowError:
+        return None  # a number beyond any clock

@@ -40,7 +40,9 @@ def _either(environ: Mapping[str, str], name: str) -> str:
 def _checked(url: str, where: str) -> str:
     try:
         parts = urlsplit(url)
-        valid = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
+        host = parts.hostname or ""
+        valid = parts.scheme in _SCHEMES and bool(host) and parts.port != 0 and url.isprintable()
+        host.encode("ascii" if ":" in host else "idna")  # that of a name has limits
     except ValueError:
         valid = False
     if not valid:

@@ -3,6 +3,8 @@
 import os
 import ssl
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from listwatch.client.auth import Certificate
 from listwatch.client.config import Config
@@ -52,12 +54,10 @@ def _verifying(config: Config, where: str) -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, certificate: Certificate, where: str) -> None:
-    # The ssl module loads keys from files only: a private one that lives as long as the call.
-    file, path = tempfile.mkstemp(prefix="listwatch-", suffix=".pem")
+    pem = certificate.key.rstrip() + b"\n" + certificate.chain
     try:
-        with os.fdopen(file, "wb") as pem:
-            pem.write(certificate.key.rstrip() + b"\n" + certificate.chain)
-        context.load_cert_chain(path, password=_refuse_password)
+        with _as_file(pem) as path:
+            context.load_cert_chain(path, password=_refuse_password)
     except _EncryptedKeyError:
         raise ConfigError(
             f"{where}: the client key is encrypted; decrypt it (openssl pkey -in KEY -out PLAIN)"
@@ -66,8 +66,21 @@ def _load(context: ssl.SSLContext, certificate: Certificate, where: str) -> None
         raise ConfigError(
             f"{where}: the client certificate and key are no PEM, or don't belong together"
         ) from None
-    finally:
-        os.unlink(path)  # noqa: PTH108 - pathlib adds nothing to a name from mkstemp
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """Lend a path that has the content, since the ssl module loads keys from files only."""
+    if hasattr(os, "memfd_create"):  # Linux: a file that is in no directory
+        with os.fdopen(os.memfd_create("listwatch"), "wb") as file:
+            file.write(content)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    with tempfile.NamedTemporaryFile(prefix="listwatch-", suffix=".pem") as file:  # of mode 0600
+        file.write(content)
+        file.flush()
+        yield file.name
 
 
 class _EncryptedKeyError(Exception):
