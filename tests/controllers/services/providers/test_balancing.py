@@ -120,3 +120,15 @@ def test_a_choice_is_well_and_present_whenever_one_is(
                 made.report(backend, well=step == "heal")
             failed = failed - backends if step == "heal" else failed | (backends & present)
     assert made.failed == failed
+
+
+def test_who_was_away_is_forgotten_though_somebody_who_came_earlier_was_not() -> None:
+    made, clock = balancer(A, B, affinity=60)
+    made.choose("x")
+    clock._now += 10
+    made.choose("y")
+    clock._now += 40
+    made.choose("x")
+    clock._now += 30
+    made.choose("z")
+    assert set(made._affinities) == {"x", "z"}

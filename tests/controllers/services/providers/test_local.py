@@ -555,3 +555,21 @@ async def test_udp_without_a_backend_is_dropped_and_counted() -> None:
         host, _ = await it.ensure(service)
         assert await ask_udp((host, port)) == ""
         assert it.provider.statistics().traffic.failed == 1
+
+
+async def test_a_udp_backend_that_comes_back_in_time_keeps_its_clients() -> None:
+    async with (
+        bench(drain_seconds=30) as it,
+        named_udp_server("one") as one,
+        named_udp_server("two") as two,
+    ):
+        port = free_port(socket.SOCK_DGRAM)
+        service = make_service(ports=[{"port": port, "protocol": "UDP", "name": ""}])
+        await it.publish(service, one)
+        host, _ = await it.ensure(service)
+        assert await ask_udp((host, port)) == "one hello"
+        await it.publish(service, two)
+        await it.clock.advance(20)
+        await it.publish(service, one)
+        await it.clock.advance(15)
+        assert it.provider.statistics().traffic.open == 1
