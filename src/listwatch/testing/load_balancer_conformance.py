@@ -296,6 +296,35 @@ class LoadBalancerConformance(ABC):
 
         self._run(test)
 
+    def test_no_connection_fails_while_things_change_around_it(self) -> None:
+        """New connections to one service are answered while others, and its ports, change."""
+
+        async def test(subject: Subject) -> None:
+            async with _one_service(subject) as (service, address, status):
+                answers: list[str] = []
+                changing = True
+
+                async def ask_on() -> None:
+                    while changing:
+                        answers.append(await ask(address))
+
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(ask_on())
+                    for number in range(3):
+                        other = make_service(f"other-{number}", ports=[_tcp(free_port())])
+                        await subject.provider.ensure(CLUSTER, other, subject.nodes)
+                        more = [_tcp(address[1]), _tcp(free_port(), "more")]
+                        changed = make_service(ports=more, status=status)
+                        await subject.provider.ensure(CLUSTER, changed, subject.nodes)
+                        await subject.provider.ensure(CLUSTER, service, subject.nodes)
+                        await subject.provider.ensure_deleted(CLUSTER, other)
+                        await asyncio.sleep(0.01)
+                    changing = False
+                _expect(answers, "nothing was asked")
+                _expect(set(answers) == {"one hello"}, f"the answers were {set(answers)}")
+
+        self._run(test)
+
     def test_a_backend_that_dies_is_passed_over(self) -> None:
         """Of two backends one stops listening: after a while everybody is answered."""
 
