@@ -11,6 +11,7 @@ from listwatch.cache.list_watch import ListerWatcher
 from listwatch.cache.processor import StoppedError
 from listwatch.clock import FakeClock
 from listwatch.errors import NotFoundError
+from listwatch.shard_range import ShardRange
 from listwatch.testing.fake_controller_source import FakeControllerSource, pod
 
 
@@ -30,7 +31,9 @@ class Cluster:
         label_selector: str = "",
         field_selector: str = "",
         metadata_only: bool = False,
+        shard: ShardRange | None = None,
     ) -> ListerWatcher:
+        del shard
         self.asked.append(f"{resource} {namespace} {label_selector} {metadata_only}")
         return self.sources[resource].list_watch(
             label_selector=label_selector,

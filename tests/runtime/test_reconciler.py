@@ -24,6 +24,7 @@ from listwatch.runtime.reconciler import (
 )
 from listwatch.runtime.sources import KeySource, owner_keys
 from listwatch.runtime.token_buckets import TokenBuckets
+from listwatch.shard_range import ShardRange
 from listwatch.testing.fake_controller_source import FakeControllerSource
 from listwatch.workqueue.priority_queue import LOW_PRIORITY
 
@@ -36,6 +37,7 @@ class World:
         self.sources: dict[str, FakeControllerSource] = {}
         self.caches = Caches(self.clock)
         self.reconciler = Reconciler("test", self.caches, clock=self.clock, **options)
+        self.shards: dict[str, ShardRange | None] = {}
         self.calls: list[str] = []
         self.outcomes: dict[str, list[Result | Exception | None]] = {}
 
@@ -52,8 +54,10 @@ class World:
         label_selector: str = "",
         field_selector: str = "",
         metadata_only: bool = False,
+        shard: ShardRange | None = None,
     ) -> Any:
         del namespace, label_selector, field_selector, metadata_only
+        self.shards[resource] = shard
         return self.source(resource)
 
     async def find(self, word: str) -> Resource:
@@ -592,3 +596,24 @@ def test_an_emptied_bucket_fills_with_time() -> None:
     assert [buckets.take("a", 0), buckets.take("a", 0), buckets.take("a", 4)] == [0, 0, 6]
     assert buckets.take("b", 4) == 0
     assert buckets.take("a", 10) == 0
+
+
+async def test_a_fixed_share_takes_no_absent_object_for_a_deleted_one() -> None:
+    world = World()
+    mine = ShardRange.of(0, 2)
+    reconciler = world.reconciler.for_("widget", shard=mine).owns("pod")
+    reconciler.watches("secret", lambda obj: [obj.key]).every(60, lambda: ["ns/theirs"])
+    world.source("widget").add(widget("mine"))
+    async with world.running():
+        assert world.shards == {"widget": mine, "pod": None, "secret": None}
+        assert world.calls == ["ns/mine"]
+        for name in ("theirs", "mine"):
+            world.source("pod").add(owned(f"p-{name}", name))
+            world.source("secret").add(widget(name))
+            reconciler.enqueue(f"ns/{name}")
+        await world.clock.advance(61)
+        assert set(world.calls) == {"ns/mine"}
+        world.calls.clear()
+        world.source("widget").delete("ns/mine")
+        await world.clock.advance(1)
+        assert world.calls == ["ns/mine"]

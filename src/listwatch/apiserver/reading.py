@@ -3,7 +3,7 @@
 import base64
 import random
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from aiohttp import web
@@ -162,7 +162,7 @@ class Reader:
         call: Call,
         resource: Resource,
         entries: Sequence[Entry],
-        metadata: dict[str, str | int],
+        metadata: Mapping[str, object],
     ) -> web.StreamResponse:
         """Answer with a list in the form that was negotiated, a large one piece by piece."""
         transform = call.representation.transform
@@ -196,7 +196,7 @@ class Reader:
 
     async def select(
         self, resource: Resource, namespace: str, options: ListOptions
-    ) -> tuple[list[Entry], dict[str, str | int]]:
+    ) -> tuple[list[Entry], dict[str, object]]:
         """Return the entries that the options choose, and the list's metadata."""
         store, bucket = self._store, self._registry.bucket(resource)
         version = self._version(
@@ -231,10 +231,12 @@ class Reader:
                     entries = bucket.at(revision, namespace)
                 if options.resource_version == "0":
                     limit = 0
-        selection = Filter(options.label_selector, options.field_selector)
-        plain = options.label_selector.is_everything and options.field_selector.is_everything
+        selection = Filter(options.label_selector, options.field_selector, options.shard)
+        plain = selection.is_everything
         chosen = entries if plain else [entry for entry in entries if selection.matches(entry)]
-        metadata: dict[str, str | int] = {"resourceVersion": str(revision)}
+        metadata: dict[str, object] = {"resourceVersion": str(revision)}
+        if options.shard is not None:
+            metadata["shardInfo"] = {"selector": options.shard.selector}
         if 0 < limit < len(chosen):
             left = len(chosen) - limit
             chosen = chosen[:limit]
@@ -301,7 +303,7 @@ class Reader:
             self._registry.bucket(resource),
             WatchOptions(
                 namespace=call.namespace,
-                selection=Filter(options.label_selector, fields),
+                selection=Filter(options.label_selector, fields, options.shard),
                 since=since,
                 initial=initial,
                 initial_bookmark=streaming and options.bookmarks,

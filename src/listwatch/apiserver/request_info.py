@@ -15,6 +15,7 @@ from listwatch.selector import (
     parse_field_selector,
     parse_label_selector,
 )
+from listwatch.shard_range import ShardRange
 
 Query = Mapping[str, list[str]]
 
@@ -112,6 +113,7 @@ class ListOptions(msgspec.Struct, frozen=True):
     bookmarks: bool = False
     send_initial: bool | None = None
     timeout: int | None = None
+    shard: ShardRange | None = None
 
 
 def _first(query: Query, name: str) -> str:
@@ -168,7 +170,9 @@ def parse_list_options(query: Query, *, watch: bool) -> ListOptions:
     try:
         labels = parse_label_selector(_first(query, "labelSelector"))
         fields = parse_field_selector(_first(query, "fieldSelector"))
-    except SelectorError as error:
+        shard_selector = _first(query, "shardSelector")
+        shard = ShardRange.parse(shard_selector) if shard_selector else None
+    except (SelectorError, ValueError) as error:
         raise refusal.bad_request(str(error)) from None
     options = ListOptions(
         label_selector=labels,
@@ -181,6 +185,7 @@ def parse_list_options(query: Query, *, watch: bool) -> ListOptions:
         bookmarks=bool(_boolean(query, "allowWatchBookmarks")),
         send_initial=_boolean(query, "sendInitialEvents"),
         timeout=_integer(query, "timeoutSeconds"),
+        shard=shard,
     )
     causes = _watch_causes(options) if watch else _list_causes(options)
     if causes:

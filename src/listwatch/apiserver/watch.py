@@ -15,6 +15,7 @@ from listwatch.apiserver.storage import Bucket, Change, ChangeType, CompactedErr
 from listwatch.clock import Clock, Timer
 from listwatch.errors import StatusError
 from listwatch.selector import FieldSelector, LabelSelector
+from listwatch.shard_range import ShardRange
 
 #: Above so many bytes that a client has not read yet, changes wait here instead.
 _HIGH_WATER = 256 * 1024
@@ -42,14 +43,21 @@ def entry_matches(entry: Entry, labels: LabelSelector, fields: FieldSelector) ->
 class Filter:
     """Turns changes into what a watch with selectors sees of them."""
 
-    def __init__(self, labels: LabelSelector, fields: FieldSelector) -> None:
+    def __init__(
+        self, labels: LabelSelector, fields: FieldSelector, shard: ShardRange | None = None
+    ) -> None:
         self._labels = labels
         self._fields = fields
-        self._everything = labels.is_everything and fields.is_everything
+        self._shard = shard
+        self.is_everything = labels.is_everything and fields.is_everything and shard is None
 
     def matches(self, entry: Entry) -> bool:
         """Tell whether the selectors choose an entry."""
-        return self._everything or entry_matches(entry, self._labels, self._fields)
+        if self.is_everything:
+            return True
+        if self._shard is not None and not self._shard.contains(entry.uid):
+            return False
+        return entry_matches(entry, self._labels, self._fields)
 
     def apply(self, change: Change) -> tuple[ChangeType, Entry] | None:
         """Return the event for a change, or None where it is not seen.
@@ -57,7 +65,7 @@ class Filter:
         What leaves the selection is DELETED, in its last state that was in it, at the revision
         of the change; what enters is ADDED.
         """
-        if self._everything:
+        if self.is_everything:
             return change.type, change.entry
         previous = change.previous
         before = previous is not None and self.matches(previous)

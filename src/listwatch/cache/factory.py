@@ -17,6 +17,7 @@ from listwatch.cache.shared_informer import SharedInformer
 from listwatch.cache.store import IndexFunc
 from listwatch.cache.transform import Transform
 from listwatch.clock import Clock
+from listwatch.shard_range import ShardRange
 
 
 class ListWatchSource(Protocol):
@@ -35,6 +36,7 @@ class ListWatchSource(Protocol):
         label_selector: str = "",
         field_selector: str = "",
         metadata_only: bool = False,
+        shard: ShardRange | None = None,
     ) -> ListerWatcher:
         """Return the list and watch of a resource, or of a part of it."""
         ...
@@ -51,6 +53,7 @@ class Selection(NamedTuple):
         metadata_only: without spec and status.
         fields: the Struct that is decoded with each object.
         transform: what changes objects before they are stored.
+        shard: the part by uid; None for all.
     """
 
     resource: str
@@ -60,12 +63,14 @@ class Selection(NamedTuple):
     metadata_only: bool = False
     fields: type[msgspec.Struct] | None = None
     transform: Transform | None = None
+    shard: ShardRange | None = None
 
     def __str__(self) -> str:
         parts = [self.resource]
         if self.namespace:
             parts.append(f"in {self.namespace}")
         parts += [selector for selector in (self.label_selector, self.field_selector) if selector]
+        parts += [] if self.shard is None else [f"with {self.shard}"]
         return " ".join(parts)
 
 
@@ -116,25 +121,34 @@ class InformerFactory:
         metadata_only: bool = False,
         fields: type[msgspec.Struct] | None = None,
         transform: Transform | None = None,
+        shard: ShardRange | None = None,
         indexers: Mapping[str, IndexFunc] | None = None,
     ) -> SharedInformer:
         """Return the informer of a selection; the first call makes it.
 
         Args:
-            resource: see `Selection`, as for the next five.
+            resource: see `Selection`, as for the next seven.
             namespace: see there.
             label_selector: see there.
             field_selector: see there.
             metadata_only: see there.
             fields: see there.
             transform: see there.
+            shard: see there.
             indexers: index functions by name; those whose names are there already are left out.
 
         Raises:
             StoppedError: the factory has ended.
         """
         selection = Selection(
-            resource, namespace, label_selector, field_selector, metadata_only, fields, transform
+            resource,
+            namespace,
+            label_selector,
+            field_selector,
+            metadata_only,
+            fields,
+            transform,
+            shard,
         )
         informer = self._informers.get(selection)
         if informer is None:
@@ -195,6 +209,7 @@ class InformerFactory:
                 label_selector=selection.label_selector,
                 field_selector=selection.field_selector,
                 metadata_only=selection.metadata_only,
+                shard=selection.shard,
             ),
             name=str(selection),
             fields=selection.fields,

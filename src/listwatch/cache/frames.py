@@ -54,6 +54,7 @@ class _ListMeta(msgspec.Struct, gc=False, rename="camel"):
     resource_version: str | None = None
     continue_: str | None = msgspec.field(default=None, name="continue")
     remaining_item_count: int | None = None
+    shard_info: object = None
 
 
 class _ListHead(msgspec.Struct, gc=False, rename="camel"):
@@ -188,6 +189,7 @@ class ListFrames:
             resource_version=meta.resource_version or "",
             continue_token=meta.continue_ or "",
             remaining=meta.remaining_item_count,
+            sharded=meta.shard_info is not None,
             undecodable=self._undecodable,
         )
 

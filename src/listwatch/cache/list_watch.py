@@ -48,6 +48,7 @@ class ObjectList(msgspec.Struct, kw_only=True):
         resource_version: of the whole list, for the watch that follows.
         continue_token: of the next page; empty on the last one.
         remaining: how many items the following pages have, if the server tells.
+        sharded: the server says that it has chosen by `shardSelector` (KEP-5866).
         undecodable: one error for each item that is no object; they never cost the others.
     """
 
@@ -55,6 +56,7 @@ class ObjectList(msgspec.Struct, kw_only=True):
     resource_version: str = ""
     continue_token: str = ""
     remaining: int | None = None
+    sharded: bool = False
     undecodable: list[ObjectDecodeError] = []
 
 

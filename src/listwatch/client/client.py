@@ -27,6 +27,7 @@ from listwatch.errors import (
     StatusError,
 )
 from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder
+from listwatch.shard_range import ShardRange
 
 T = TypeVar("T")
 
@@ -137,6 +138,7 @@ class Client:
         label_selector: str = "",
         field_selector: str = "",
         metadata_only: bool = False,
+        shard: ShardRange | None = None,
     ) -> ResourceListWatch:
         """Return what a reflector or an informer feeds on.
 
@@ -147,6 +149,7 @@ class Client:
             field_selector: as kubectl's `--field-selector`.
             metadata_only: objects come without spec and status, of the kind
                 PartialObjectMetadata, and refuse to be sent in an update.
+            shard: only this part of them; chosen by the server where it can (KEP-5866), else here.
         """
         return ResourceListWatch(
             self.http,
@@ -157,6 +160,7 @@ class Client:
             label_selector=label_selector,
             field_selector=field_selector,
             metadata_only=metadata_only,
+            shard=shard,
         )
 
     async def list(

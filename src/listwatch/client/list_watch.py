@@ -1,5 +1,6 @@
 """The list and watch of one resource at an API server."""
 
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Final
@@ -18,8 +19,14 @@ from listwatch.cache.list_watch import (
 from listwatch.client.discovery import Discovery, Resource
 from listwatch.client.http import HTTP, JSON, SILENCE_TIMEOUT, Body
 from listwatch.clock import Clock
-from listwatch.errors import NotFoundError
+from listwatch.errors import FrameError, NotFoundError
 from listwatch.objects import Object
+from listwatch.shard_range import ShardRange
+
+#: Bytes of a list; etcd holds no more, so that a longer one comes from no API server.
+MAX_LIST_BYTES: Final = 8 * 2**30
+
+_logger = logging.getLogger(__name__)
 
 _METADATA: Final = "as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _METADATA_LIST: Final = "as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -43,6 +50,7 @@ class ResourceListWatch:
         label_selector: str,
         field_selector: str,
         metadata_only: bool,
+        shard: ShardRange | None = None,
     ) -> None:
         self._http = http
         self._discovery = discovery
@@ -55,10 +63,14 @@ class ResourceListWatch:
             for name, value in (
                 ("labelSelector", label_selector),
                 ("fieldSelector", field_selector),
+                ("shardSelector", "" if shard is None else shard.selector),
             )
             if value
         ]
         self._metadata_only = metadata_only
+        self._shard = shard
+        #: Whether the server chose the objects of the shard, by the last list; None before one.
+        self.server_shards: bool | None = None
 
     def __repr__(self) -> str:
         place = f" in {self._namespace}" if self._namespace else ""
@@ -104,7 +116,16 @@ class ResourceListWatch:
         except NotFoundError:
             self._look_up_anew()
             raise
-        return frames.finish()
+        answer = frames.finish()
+        if self._shard is not None:
+            # Asking again what a server has chosen costs little, and one that knows no shards
+            # sends everything.
+            shard = self._shard
+            if self.server_shards is None and not answer.sharded:
+                _logger.info("%s: the server knows no shardSelector and sends all objects", self)
+            self.server_shards = answer.sharded
+            answer.items = [obj for obj in answer.items if shard.contains(obj.uid)]
+        return answer
 
     def _look_up_anew(self) -> None:
         # The server may serve another version by now, or nothing of this name.
@@ -115,10 +136,17 @@ class ResourceListWatch:
     async def _feed(
         self, body: Body, frames: ListFrames, progress: Callable[[], None] | None
     ) -> None:
+        size = 0
         try:
             async with self._clock.timeout(SILENCE_TIMEOUT) as silence:
                 while pieces := await body.read_pieces():
                     silence.postpone(SILENCE_TIMEOUT)
+                    size += sum(map(len, pieces))
+                    if size > MAX_LIST_BYTES:
+                        raise FrameError(
+                            f"the server has sent more than {MAX_LIST_BYTES} bytes as a list of "
+                            f"{self._word}"
+                        )
                     if progress is not None:
                         progress()
                     for piece in pieces:
@@ -164,7 +192,7 @@ class ResourceListWatch:
             except NotFoundError:
                 self._look_up_anew()
                 raise
-            yield _Events(body, frames)
+            yield _Events(body, frames, self._shard)
 
     def _accept(self, form: str) -> str:
         return f"{JSON};{form},{JSON}" if self._metadata_only else JSON
@@ -185,8 +213,9 @@ class ResourceListWatch:
 class _Events:
     """A watch's events, in batches as their bytes come."""
 
-    def __init__(self, body: Body, frames: WatchFrames) -> None:
+    def __init__(self, body: Body, frames: WatchFrames, shard: ShardRange | None) -> None:
         self._read_pieces = body.read_pieces
+        self._shard = shard
         self._frames = frames
         self._has_ended = False
 
@@ -199,9 +228,17 @@ class _Events:
             if pieces:
                 feed = self._frames.feed
                 if len(pieces) == 1:
-                    return feed(pieces[0])
-                return [event for piece in pieces for event in feed(piece)]
+                    return _of_shard(feed(pieces[0]), self._shard)
+                events = [event for piece in pieces for event in feed(piece)]
+                return _of_shard(events, self._shard)
             self._has_ended = True
-            if last := self._frames.finish():
+            if last := _of_shard(self._frames.finish(), self._shard):
                 return last
         raise StopAsyncIteration
+
+
+def _of_shard(events: Sequence[WatchEvent], shard: ShardRange | None) -> Sequence[WatchEvent]:
+    # The positions of the others' events are left to the bookmarks, which every server sends.
+    if shard is None:
+        return events
+    return [event for event in events if event.object is None or shard.contains(event.object.uid)]

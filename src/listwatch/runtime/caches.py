@@ -76,6 +76,10 @@ class Cache:
         """The objects; any thread may read them."""
         return self.informer.indexer
 
+    def holds(self, key: str) -> bool:
+        """Whether an object of this key is cached; False before the start."""
+        return self._informer is not None and self.indexer.get_by_key(key) is not None
+
     def add_handler(self, handler: ResourceEventHandler, name: str) -> None:
         """Tell this handler too; before the start only."""
         if self._informer is not None:
@@ -103,6 +107,7 @@ class Cache:
             self.selection.namespace,
             label_selector=self.selection.label_selector,
             field_selector=self.selection.field_selector,
+            shard=self.selection.shard,
             fields=self._fields,
         )
         self._listeners = [

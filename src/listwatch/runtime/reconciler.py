@@ -18,6 +18,7 @@ from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.sources import KeySource, MapFunc, owner_keys
 from listwatch.runtime.token_buckets import TokenBuckets
+from listwatch.shard_range import ShardRange
 from listwatch.workqueue.metrics import Histogram, HistogramStatistics, WorkQueueStatistics
 from listwatch.workqueue.priority_queue import LOW_PRIORITY, PriorityQueue
 from listwatch.workqueue.rate_limiters import RateLimiter
@@ -215,6 +216,7 @@ class Reconciler:
         field_selector: str = "",
         predicates: Sequence[Predicate] = (),
         fields: type[msgspec.Struct] | None = None,
+        shard: ShardRange | None = None,
     ) -> Self:
         """Reconcile the objects of this resource: their keys are what the function is called with.
 
@@ -225,11 +227,14 @@ class Reconciler:
             field_selector: only these.
             predicates: only these changes.
             fields: decode these fields with each object, for predicates and `obj.fields`.
+            shard: only this part, for replicas with a fixed share each. What else wakes keys then
+                wakes only those of cached objects: others belong to another replica.
         """
         if self._primary is not None:
             raise ValueError(f"reconciler {self.name} is for {self._primary.selection} already")
-        selection = Selection(resource, namespace, label_selector, field_selector)
-        self._primary = self._watch(selection, None, predicates, fields)
+        selection = Selection(resource, namespace, label_selector, field_selector, shard=shard)
+        self._primary = self._use(selection, fields)
+        self._primary.add_handler(KeySource(self._put, None, predicates), self.name)
         return self
 
     def owns(
@@ -282,7 +287,8 @@ class Reconciler:
             fields: decode these fields with each object.
         """
         selection = Selection(resource, namespace, label_selector, field_selector)
-        self._watch(selection, map_func, predicates, fields)
+        cache = self._use(selection, fields)
+        cache.add_handler(KeySource(self._put_own, map_func, predicates), self.name)
         return self
 
     def reads(
@@ -350,11 +356,11 @@ class Reconciler:
         except RuntimeError:
             inside = False
         if inside:
-            self.queue.add(key, priority=priority)
+            self._put_own(key, priority)
         elif self._loop is None:
             raise NotStartedError(f"reconciler {self.name} has not started")
         else:
-            self._loop.call_soon_threadsafe(lambda: self.queue.add(key, priority=priority))
+            self._loop.call_soon_threadsafe(self._put_own, key, priority)
 
     def get(self, key: str) -> Object | None:
         """Return the cached object of this key, or None when there is none (any more)."""
@@ -443,7 +449,7 @@ class Reconciler:
                 namespaced=owner.namespaced,
                 controllers_only=controllers_only,
             )
-            cache.add_handler(KeySource(self._put, map_func, predicates), self.name)
+            cache.add_handler(KeySource(self._put_own, map_func, predicates), self.name)
 
     async def run(self) -> None:
         """Wait for the caches, then reconcile until `stop` or a cancellation.
@@ -506,19 +512,15 @@ class Reconciler:
         cache.want_fields(fields)
         return cache
 
-    def _watch(
-        self,
-        selection: Selection,
-        map_func: MapFunc | None,
-        predicates: Sequence[Predicate],
-        fields: type[msgspec.Struct] | None,
-    ) -> Cache:
-        cache = self._use(selection, fields)
-        cache.add_handler(KeySource(self._put, map_func, predicates), self.name)
-        return cache
-
     def _put(self, key: str, priority: int) -> None:
         self.queue.add(key, priority=priority)
+
+    def _put_own(self, key: str, priority: int) -> None:
+        # With a fixed share, an object that is not cached is not gone, but another replica's.
+        # Nothing is lost: when it comes into the cache, and when it leaves it, its key is queued.
+        primary = self._primary
+        if primary is None or primary.selection.shard is None or primary.holds(key):
+            self._put(key, priority)
 
     def _all_keys(self) -> Iterable[str]:
         return self._cache("").indexer.list_keys()
@@ -528,7 +530,7 @@ class Reconciler:
             await self._clock.sleep(seconds)
             try:
                 for key in keys():
-                    self._put(key, LOW_PRIORITY)
+                    self._put_own(key, LOW_PRIORITY)
             except Exception as error:  # noqa: BLE001 - reported; the next time may do
                 self._report(f"the keys of a timer: {error}", error)
 
@@ -538,7 +540,7 @@ class Reconciler:
             try:
                 async for key in stream():
                     failures = 0
-                    self._put(key, 0)
+                    self._put_own(key, 0)
             except Exception as error:  # noqa: BLE001 - reported, and tried again below
                 self._report(f"a stream of events failed: {error}", error)
             failures += 1
