@@ -356,7 +356,7 @@ class Response:
         self._connection = connection
         coding = ",".join(self.headers.getall("Content-Encoding", ())).strip().lower()
         if coding not in {"", "identity", "gzip", "x-gzip", "deflate"}:
-            raise FrameError(f"an answer in the Content-Encoding {coding!r}, which is not known")
+            raise FrameError("an answer in a Content-Encoding that was not asked for")
         self._decoder = None if coding in {"", "identity"} else _Decoder(coding.removeprefix("x-"))
 
     def __aiter__(self) -> Self:
