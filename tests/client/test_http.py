@@ -4,6 +4,8 @@ import asyncio
 import gc
 import gzip
 import logging
+import os
+import resource
 import socket
 import ssl
 import warnings
@@ -311,6 +313,16 @@ async def test_cookies_are_not_kept(server: ScriptedServer) -> None:
     assert server.header("cookie") is None
 
 
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Allow as many open files as this process may ask for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
 async def test_watches_never_make_a_request_wait(server: ScriptedServer) -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     server.answers["/watch"] = head
@@ -325,9 +337,9 @@ async def test_watches_never_make_a_request_wait(server: ScriptedServer) -> None
                 opened += 1
                 await finished.wait()
 
-        for _ in range(300):
+        for _ in range(500):
             tasks.create_task(watch())
-        while opened < 300:  # noqa: ASYNC110 - three hundred real connections are being made
+        while opened < 500:  # noqa: ASYNC110 - five hundred real connections are being made
             await asyncio.sleep(0.001)
         assert (await http.request("GET", "/x")).body == b'{"ok": true}'
         finished.set()
@@ -533,6 +545,34 @@ async def test_a_client_certificate_that_is_rotated_is_shown_on_new_connections(
             assert server.connections == 2
 
 
+async def test_a_certificate_that_is_being_replaced_leaves_the_last_one_in_use(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def pair() -> tuple[bytes, bytes]:
+        mine = authority.ca.issue_cert("one.example")
+        return mine.cert_chain_pems[0].bytes(), mine.private_key_pem.bytes()
+
+    chain, key = pair()
+    context = authority.server_context("127.0.0.1", client_ca=authority.ca)
+    async with ScriptedServer(ssl=context) as server:
+        server.answers["/x"] = {}
+        files: dict[str, Any] = write_pair(tmp_path, chain, key)
+        config = Config(server=server.url, certificate_authority_data=authority.pem, **files)
+        async with HTTP(config) as http:
+            await http.request("GET", "/x")
+            chain, key = pair()
+            (tmp_path / "cert").write_bytes(chain)  # and the key is the old one's still
+            for _ in range(3):
+                await http.request("GET", "/x")
+            (tmp_path / "key").unlink()
+            await http.request("GET", "/x")
+            assert server.connections == 1
+            assert len(caplog.records) == 2
+            (tmp_path / "key").write_bytes(key)
+            await http.request("GET", "/x")
+            assert server.connections == 2
+
+
 def files(directory: Path) -> list[Path]:
     return sorted(directory.iterdir())
 
@@ -541,6 +581,8 @@ async def test_no_key_is_left_in_a_file(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    if hasattr(os, "memfd_create"):  # not even for a moment
+        monkeypatch.setattr("tempfile.NamedTemporaryFile", None)
     mine = authority.ca.issue_cert("jane")
     before = files(tmp_path)
     async with ScriptedServer(ssl=authority.server_context("127.0.0.1")) as server:

@@ -95,7 +95,8 @@ class ConfiguredAuthenticator:
     def __init__(self, config: Config) -> None:
         self._static = ""
         self._last = ""  # of the token file
-        self._complained = False
+        self._last_certificate: Certificate | None = None
+        self._complaints: set[str] = set()  # what was told, until it is well again
         self._token_path = config.token_file
         self._token_file = FileReader(config.token_file, "token") if config.token_file else None
         if config.token:
@@ -113,10 +114,21 @@ class ConfiguredAuthenticator:
 
     async def credentials(self) -> Credentials:
         """Return what is in force now."""
-        certificate = None
-        if self._chain is not None and self._key is not None:
-            certificate = Certificate(self._chain.read(), self._key.read())
-        return Credentials(self._authorization(), certificate)
+        return Credentials(self._authorization(), self._certificate())
+
+    def _certificate(self) -> Certificate | None:
+        if self._chain is None or self._key is None:
+            return None
+        try:
+            read = Certificate(self._chain.read(), self._key.read())
+        except ConfigError as error:
+            if self._last_certificate is None:
+                raise
+            self._complain(error, "certificate")
+            return self._last_certificate
+        self._complaints.discard("certificate")
+        self._last_certificate = read
+        return read
 
     def _authorization(self) -> str:
         if self._token_file is None:
@@ -129,16 +141,20 @@ class ConfiguredAuthenticator:
         except UnicodeDecodeError:
             token, problem = "", ConfigError(f"{self._token_path}: the token is no ASCII")
         if token:
-            self._last, self._complained = f"Bearer {token}", False
+            self._complaints.discard("token")
+            self._last = f"Bearer {token}"
             return self._last
         # As client-go's transport/token_source.go: the last token may be good for long.
         last = self._last or self._static
         if not last:
             raise problem
-        if not self._complained:
-            self._complained = True
-            _log.warning("%s; the last token is used", problem)
+        self._complain(problem, "token")
         return last
+
+    def _complain(self, problem: ConfigError, what: str) -> None:
+        if what not in self._complaints:
+            self._complaints.add(what)
+            _log.warning("%s; the last %s is used", problem, what)
 
     async def renew(self, refused: Credentials) -> bool:
         """Read the files again; whether they now say something else."""
