@@ -160,3 +160,116 @@ async def test_custom_resources_are_found_once_they_are_there(real: Client) -> N
             break
     whole = await real.list("wi")
     assert [(obj.kind, obj.key) for obj in whole.items] == [("Widget", "default/w")]
+
+
+def deployment() -> dict[str, Any]:
+    labels = {"app": "web"}
+    return {
+        "kind": "Deployment",
+        "apiVersion": "apps/v1",
+        "metadata": {"name": "web", "labels": labels},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "a", "image": "a:1"}]},
+            },
+        },
+    }
+
+
+async def test_subresources_are_read_and_written_apart(real: Client) -> None:
+    made = await real.create(deployment())
+    scale = await real.get("deploy", "web", subresource="scale")
+    assert (scale.kind, scale["spec"]["replicas"]) == ("Scale", 1)
+    await real.patch("deploy", "web", {"spec": {"replicas": 2}}, subresource="scale")
+
+    def grow(value: dict[str, Any]) -> None:
+        value["spec"]["replicas"] += 1
+
+    grown = await real.update_with_retry("deploy", "web", grow, subresource="scale")
+    assert (grown.kind, grown["spec"]["replicas"]) == ("Scale", 3)
+
+    def tell(value: dict[str, Any]) -> None:
+        value["status"] = {"replicas": 3}
+        value["spec"]["replicas"] = 9  # no business of the status
+
+    told = await real.update_with_retry("deploy", "web", tell, subresource="status")
+    assert (told["status"]["replicas"], told["spec"]["replicas"]) == (3, 3)
+    with pytest.raises(ConflictError):
+        await real.update({**made.to_dict(), "status": {"replicas": 1}}, subresource="status")
+
+
+async def test_a_strategic_patch_merges_lists_by_their_keys(real: Client) -> None:
+    await real.create(deployment())
+    patch = {"spec": {"template": {"spec": {"containers": [{"name": "b", "image": "b:1"}]}}}}
+    strategic = await real.patch("deploy", "web", patch, type=PatchType.STRATEGIC)
+    containers = strategic["spec"]["template"]["spec"]["containers"]
+    assert sorted(container["name"] for container in containers) == ["a", "b"]
+    merged = await real.patch("deploy", "web", patch)
+    assert [c["name"] for c in merged["spec"]["template"]["spec"]["containers"]] == ["b"]
+
+
+async def test_an_apply_conflicts_with_other_owners_unless_it_is_forced(real: Client) -> None:
+    value = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "c"}}
+    for owner, colour, force in (("a", "red", False), ("b", "blue", True)):
+        body = {**value, "data": {"colour": colour}}
+        applied = await real.patch(
+            "cm", "c", body, type=PatchType.APPLY, field_manager=owner, force=force
+        )
+        assert applied["data"] == {"colour": colour}
+    with pytest.raises(ConflictError, match="colour"):
+        body = {**value, "data": {"colour": "green"}}
+        await real.patch("cm", "c", body, type=PatchType.APPLY, field_manager="a")
+
+
+async def test_a_dry_run_changes_nothing(real: Client) -> None:
+    tried = await real.create({**deployment(), "kind": "Deployment"}, dry_run=True)
+    assert tried.name == "web"
+    with pytest.raises(NotFoundError):
+        await real.get("deploy", "web")
+    made = await real.create(deployment())
+    changed = await real.patch("deploy", "web", {"spec": {"replicas": 5}}, dry_run=True)
+    assert changed["spec"]["replicas"] == 5
+    scaled = {**made.to_dict(), "spec": {**made.to_dict()["spec"], "replicas": 4}}
+    assert (await real.update(scaled, dry_run=True))["spec"]["replicas"] == 4
+    await real.delete("deploy", "web", dry_run=True)
+    await real.delete_collection("deploy", dry_run=True)
+    assert (await real.get("deploy", "web"))["spec"]["replicas"] == 1
+
+
+async def test_a_deletion_has_preconditions(real: Client) -> None:
+    made = await real.create(deployment())
+    with pytest.raises(ConflictError):
+        await real.delete("deploy", "web", uid="another")
+    with pytest.raises(ConflictError):
+        await real.delete("deploy", "web", resource_version="1")
+    await real.delete("deploy", "web", uid=made.uid, resource_version=made.resource_version)
+    with pytest.raises(NotFoundError):
+        await real.get("deploy", "web")
+
+
+async def test_a_collection_is_deleted_as_far_as_its_selector_matches(real: Client) -> None:
+    for name, colour in (("a", "red"), ("b", "blue"), ("c", "red")):
+        meta = {"name": name, "labels": {"colour": colour}}
+        await real.create({"kind": "ConfigMap", "apiVersion": "v1", "metadata": meta})
+    await real.delete_collection("cm", label_selector="colour=red")
+    left = await real.list("cm", real.config.namespace)
+    assert [obj.name for obj in left.items if obj.meta.labels.get("colour")] == ["b"]
+
+
+async def test_finalizers_come_and_go_and_hold_a_deletion_up(real: Client) -> None:
+    await real.create({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "c"}})
+    async with asyncio.TaskGroup() as tasks:
+        for name in ("a.example/x", "b.example/x", "a.example/x", "c.example/x"):
+            tasks.create_task(real.add_finalizer("cm", "c", name))
+    held = await real.delete("cm", "c")
+    assert held is not None
+    assert sorted(held.meta.finalizers) == ["a.example/x", "b.example/x", "c.example/x"]
+    async with asyncio.TaskGroup() as tasks:
+        for name in ("a.example/x", "b.example/x"):
+            tasks.create_task(real.remove_finalizer("cm", "c", name))
+    assert (await real.get("cm", "c")).meta.finalizers == ("c.example/x",)
+    await real.remove_finalizer("cm", "c", "c.example/x")
+    assert await real.remove_finalizer("cm", "c", "c.example/x") is None

@@ -474,7 +474,7 @@ class Client:
             mutate: gets a fresh dict of the newest state, changes it or returns another one. It
                 may be called several times. Nothing is sent when it leaves things as they are.
             namespace: of the object.
-            subresource: "status" to change the status alone.
+            subresource: "status" to change the status alone, "scale" to change the Scale.
             field_manager: as in `create`.
 
         Raises:
@@ -483,7 +483,9 @@ class Client:
         found = await self._resource(resource)
 
         async def change() -> Object:
-            before = await self.get(found, name, namespace)
+            # A status comes with its object; any other subresource is an object of its own.
+            read = "" if subresource == "status" else subresource
+            before = await self.get(found, name, namespace, subresource=read)
             value = before.to_dict()
             changed = mutate(value)
             value = value if changed is None else changed
