@@ -72,3 +72,17 @@ def test_a_package_that_is_not_there_is_named_with_the_remedy(
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(TemplateSyntaxError, match=rf"pip install 'listwatch\[{name}\]'"):
         _render(name, "x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{{ range(10**9) | list }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"],
+)
+def test_a_jinja2_template_without_end_is_an_error(text: str) -> None:
+    with pytest.raises(TemplateError, match="jinja2"):
+        _render("jinja2", text)
+
+
+def test_a_jinja2_template_nested_too_deeply_is_refused_when_it_is_read() -> None:
+    with pytest.raises(TemplateSyntaxError, match="jinja2"):
+        _render("jinja2", "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.objects import Object
+from listwatch.observe.templates.go_functions import FUNCTIONS
 from listwatch.observe.templates.go_template import GoTemplate
 from listwatch.observe.templates.template import TemplateError, TemplateSyntaxError
 
@@ -101,3 +102,87 @@ def test_any_text_is_a_template_or_a_clear_error(pieces: list[str]) -> None:
         return
     with suppress(TemplateError):
         assert isinstance(template.render_value({"a": [1, {"b": None}]}), str)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{if true}}" * 5000 + "{{end}}" * 5000,
+        "{{" + "(" * 5000 + "1" + ")" * 5000 + "}}",
+        "{{1e400}}",
+        "{{" + "9" * 5000 + "}}",
+        '{{"\\Uffffffff"}}',
+        '{{"\\ud800"}}',
+        "{{'ab'}}",
+        "{{09}}",
+        "{{0_8}}",
+    ],
+)
+def test_a_template_beyond_reason_is_refused_when_it_is_read(text: str) -> None:
+    with pytest.raises(TemplateSyntaxError) as caught:
+        GoTemplate(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{range $.l}}" * 5 + "x" + "{{end}}" * 5,
+        "{{range $.l}}" * 5 + "{{end}}" * 5,
+        '{{$x := "aa"}}{{range .l}}{{$x = print $x $x}}{{end}}',
+        '{{$x := "aa"}}{{range .l}}{{$x = (print $x $x | printf "%s%s" $x)}}{{end}}',
+    ],
+)
+def test_a_template_that_would_never_end_is_an_error(text: str) -> None:
+    with pytest.raises(TemplateError, match="too many steps"):
+        GoTemplate(text).render_value({"l": list(range(100))})
+
+
+@pytest.mark.parametrize(
+    ("text", "rendered"),
+    [
+        ('{{printf "%999999999d" 1}}', "%!(BADWIDTH)1"),
+        ('{{printf "%.999999999f" 1.5}}', "%!(BADPREC)1.500000"),
+        ('{{printf "%c" -1}}', "\ufffd"),
+        ('{{printf "%c" 55296}}', "\ufffd"),
+    ],
+)
+def test_printf_has_the_limits_of_go(text: str, rendered: str) -> None:
+    assert GoTemplate(text).render_value({}) == rendered
+
+
+@pytest.mark.parametrize("text", ["{{and}}", "{{or}}", '{{printf "%f" .big}}'])
+def test_what_a_function_cannot_take_is_an_error(text: str) -> None:
+    with pytest.raises(TemplateError):
+        GoTemplate(text).render_value({"big": 10**400})
+
+
+_SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+)
+_VALUES = (
+    _SCALARS
+    | st.lists(_SCALARS, max_size=3)
+    | st.dictionaries(st.text(max_size=3), _SCALARS, max_size=3)
+)
+_CONSTANTS = st.sampled_from(
+    [".v", ".v.a", "$", "nil", "-1", "0", "3", "1.5", '"a"', '"%d"', '"%08.3f|%-5s|%q|%x|%c|%U|%e"']
+)
+
+
+@given(
+    _VALUES,
+    st.sampled_from(sorted(FUNCTIONS)),
+    st.lists(_CONSTANTS, max_size=3),
+    st.sampled_from(sorted(FUNCTIONS)),
+)
+def test_any_value_in_any_function_is_text_or_a_clear_error(
+    value: Any, function: str, arguments: list[str], then: str
+) -> None:
+    template = GoTemplate(f"{{{{{function} {' '.join(arguments)} | {then}}}}}")
+    with suppress(TemplateError):
+        assert isinstance(template.render_value({"v": value}), str)

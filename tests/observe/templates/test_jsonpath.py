@@ -94,3 +94,47 @@ def test_any_text_is_a_template_or_a_clear_error(text: str) -> None:
         return
     with suppress(TemplateError):
         assert isinstance(template.render_value(OBJECT), str)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{range .l[*]}" * 5000,
+        "{.l[?(@" + "[?(@" * 5000,
+        "{.l[" + "9" * 5000 + "]}",
+        "{" + "9" * 5000 + "}",
+        "{1e999}",
+        "{-1e400}",
+        '{"\\ud800"}',
+    ],
+)
+def test_a_template_beyond_reason_is_refused_when_it_is_read(text: str) -> None:
+    with pytest.raises(TemplateSyntaxError):
+        JSONPathTemplate(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{range $.l[*]}" * 5 + "x" + "{end}" * 5,
+        "{range $.l[*]}" * 5 + "{end}" * 5,
+        "{$.l[*]}{range $.l[*]}{range $.l[*]}{range $.l[*]}{$.l}{end}{end}{end}",
+        "{" + "." * 2000 + "}",
+        "{.m" + "[0,0]" * 40 + "}",
+    ],
+)
+def test_a_template_that_would_never_end_is_an_error(text: str) -> None:
+    nested: list[Any] = [1]
+    for _ in range(60):
+        nested = [nested]
+    value = {"l": list(range(100)), "m": nested}
+    with pytest.raises(TemplateError, match="too many steps"):
+        JSONPathTemplate(text).render_value(value)
+
+
+def test_an_object_that_is_nested_too_deeply_is_an_error() -> None:
+    value: Any = 1
+    for _ in range(3000):
+        value = [value]
+    with pytest.raises(TemplateError, match="nested too deeply"):
+        JSONPathTemplate("{..}").render_value(value)

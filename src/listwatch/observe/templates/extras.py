@@ -30,13 +30,20 @@ class Jinja2Template:
             from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 - as above
         except ImportError:
             raise _not_installed("jinja2") from None
-        self._errors = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError)
+        self._errors: tuple[type[Exception], ...] = (
+            jinja2.TemplateError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            RecursionError,
+            MemoryError,
+        )
         missing = jinja2.ChainableUndefined if allow_missing_keys else jinja2.StrictUndefined
         # An argument and no page: nothing is escaped.
         environment = ImmutableSandboxedEnvironment(autoescape=False, undefined=missing)
         try:
             self._template = environment.from_string(text)
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, RecursionError) as error:
             raise TemplateSyntaxError(f"error parsing jinja2 template {text}: {error}") from error
 
     def render(self, obj: Object) -> str:

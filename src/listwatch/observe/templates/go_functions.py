@@ -144,7 +144,13 @@ def _printf(layout: Any, *values: Any) -> str:
             return "%"
         if not rest:
             return f"%!{letter}(MISSING)"
-        text = _formatted(letter, rest.pop(0), flags, precision)
+        value = rest.pop(0)
+        # Go's own limit.
+        if width and len(width) > 6:
+            return "%!(BADWIDTH)" + _formatted(letter, value, flags, precision)
+        if precision and len(precision) > 6:
+            return "%!(BADPREC)" + _formatted(letter, value, flags, None)
+        text = _formatted(letter, value, flags, precision)
         return _padded(text, flags, width, number=letter in "dfeEgGxXob")
 
     text = _VERB.sub(verb, layout)
@@ -207,8 +213,13 @@ def _formatted_number(letter: str, value: float, plus: str, cut: int | None) -> 
     if letter in "dxXob":
         return format(value, plus + letter)
     if letter == "c":
-        return chr(value)
+        return _character(value)
     return f"U+{value:04X}" if letter == "U" else None
+
+
+def _character(code: int) -> str:
+    valid = 0 <= code < 0xD800 or 0xE000 <= code < 0x110000
+    return chr(code) if valid else "\ufffd"
 
 
 def _quoted(text: str) -> str:

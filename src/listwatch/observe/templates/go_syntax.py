@@ -5,7 +5,8 @@ name, as are functions that are not there.
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from math import isfinite
 from typing import Any, NamedTuple, TypeAlias
 
 from listwatch.observe.templates.template import TemplateSyntaxError
@@ -318,13 +319,13 @@ class _Parser:
         token = self._next()
         match token.kind:
             case "number":
-                return Literal(_number(token.text))
+                return Literal(self._constant(_number, token.text))
             case "string":
-                return Literal(_unescape(token.text[1:-1]))
+                return Literal(self._constant(_unescape, token.text[1:-1]))
             case "raw":
                 return Literal(token.text[1:-1])
             case "character":
-                return Literal(ord(_unescape(token.text[1:-1])))
+                return Literal(self._constant(_character, token.text[1:-1]))
             case "dot":
                 return Field(())
             case "field":
@@ -341,6 +342,12 @@ class _Parser:
                 raise self._error("unclosed left paren")
             return Group(pipeline, self._path())
         raise self._error(f"unexpected {token.text!r} in command")
+
+    def _constant(self, read: Callable[[str], Any], text: str) -> Any:
+        try:
+            return read(text)
+        except (ValueError, OverflowError):
+            raise self._error(f"bad constant {text[:60]}") from None
 
     def _word(self, word: str) -> Term:
         if word in {"true", "false"}:
@@ -400,14 +407,27 @@ def _number(text: str) -> float:
         digits = plain.lstrip("+-")
         if digits.isdigit() and digits.startswith("0"):
             return int(plain, 8)
-        return float(plain)
+        value = float(plain)
+        if not isfinite(value):
+            raise
+        return value
+
+
+def _character(text: str) -> int:
+    letters = _unescape(text)
+    if len(letters) != 1:
+        raise ValueError(text)
+    return ord(letters)
 
 
 def _unescape(text: str) -> str:
     def letter(match: re.Match[str]) -> str:
         code = match[1]
         if code[0] in "xuU" and len(code) > 1:
-            return chr(int(code[1:], 16))
+            number = int(code[1:], 16)
+            if 0xD800 <= number < 0xE000:
+                raise ValueError(text)
+            return chr(number)
         return chr(int(code, 8)) if len(code) == 3 else _ESCAPES.get(code, code)
 
     return _ESCAPE.sub(letter, text)

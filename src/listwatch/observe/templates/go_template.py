@@ -24,7 +24,7 @@ from listwatch.observe.templates.go_syntax import (
     Variable,
     parse,
 )
-from listwatch.observe.templates.template import TemplateError
+from listwatch.observe.templates.template import Effort, TemplateError, TemplateSyntaxError
 
 _NO_VALUE = "<no value>"
 
@@ -41,7 +41,10 @@ class GoTemplate:
     """
 
     def __init__(self, text: str, *, allow_missing_keys: bool = True) -> None:
-        self._nodes = parse(text, {*FUNCTIONS, "and", "or"})
+        try:
+            self._nodes = parse(text, {*FUNCTIONS, "and", "or"})
+        except RecursionError:
+            raise TemplateSyntaxError("error parsing template: nested too deeply") from None
         self._allow_missing = allow_missing_keys
 
     def render(self, obj: Object) -> str:
@@ -55,7 +58,10 @@ class GoTemplate:
     def render_value(self, value: Any) -> str:
         """Return the text for a decoded JSON value; raises as `render`."""
         run = _Run(self._allow_missing, value)
-        run.write(self._nodes, value)
+        try:
+            run.write(self._nodes, value)
+        except RecursionError:
+            raise TemplateError("nested too deeply") from None
         return "".join(run.output)
 
 
@@ -79,11 +85,13 @@ class _Run:
         self.output: list[str] = []
         self._allow_missing = allow_missing
         self._variables = [_Assigned("$", root)]
+        self._effort = Effort()
 
     def write(self, nodes: Sequence[Node], dot: Any) -> None:
         for node in nodes:
+            self._effort.spend()
             if isinstance(node, Text):
-                self.output.append(node.text)
+                self._output(node.text)
             elif isinstance(node, Branch):
                 scope = len(self._variables)
                 try:
@@ -95,7 +103,11 @@ class _Run:
             else:
                 value = self._pipeline(node.pipeline, dot)
                 if not node.pipeline.variables:
-                    self.output.append(value_text(value, nil=_NO_VALUE))
+                    self._output(value_text(value, nil=_NO_VALUE))
+
+    def _output(self, text: str) -> None:
+        self._effort.spend(letters=len(text))
+        self.output.append(text)
 
     def _branch(self, node: Branch, dot: Any) -> None:
         if node.word == "range":
@@ -123,6 +135,7 @@ class _Run:
         empty = True
         for key, element in pairs:
             empty = False
+            self._effort.spend()
             names = pipeline.variables
             values = (key, element) if len(names) == 2 else (element,)
             for name, value in zip(names, values, strict=False):
@@ -174,8 +187,10 @@ class _Run:
             return self._term(first, dot)
         if first.name in {"and", "or"}:
             return self._first_that(first.name == "or", rest, dot, piped)
-        arguments = [self._term(term, dot) for term in rest]
-        return _call(first.name, FUNCTIONS[first.name], (*arguments, *piped))
+        arguments = (*(self._term(term, dot) for term in rest), *piped)
+        letters = sum(len(value) for value in arguments if isinstance(value, str))
+        self._effort.spend(letters=letters)
+        return _call(first.name, FUNCTIONS[first.name], arguments)
 
     def _first_that(
         self,
@@ -184,6 +199,8 @@ class _Run:
         dot: Any,
         piped: tuple[Any, ...],
     ) -> Any:
+        if not terms and not piped:
+            raise TemplateError("wrong number of args for and, or: 0")
         value: Any = None
         for term in terms:
             value = self._term(term, dot)
@@ -226,6 +243,8 @@ def _call(name: str, function: Callable[..., Any] | None, arguments: tuple[Any, 
         raise TemplateError(f"error calling {name}: {error}") from None
     except TypeError:
         raise wrong_number from None
+    except (ValueError, OverflowError) as error:
+        raise TemplateError(f"error calling {name}: {error}") from None
 
 
 def _shown(term: Term) -> str:

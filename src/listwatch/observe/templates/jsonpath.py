@@ -9,11 +9,13 @@ hold dots and commas without a backslash, and values of different types compare 
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any, NamedTuple, TypeAlias
 
 from listwatch.objects import Object
 from listwatch.observe.templates.template import (
     COMPARISONS,
+    Effort,
     TemplateError,
     TemplateSyntaxError,
     json_text,
@@ -21,7 +23,7 @@ from listwatch.observe.templates.template import (
 )
 
 _NAME_ENDS = frozenset(".,[](){}$@ \t\r\n=!<>")
-_SLICE = re.compile(r"(-?\d*)(?:(:)(-?\d*))?(?:(:)(-?\d*))?")
+_SLICE = re.compile(r"(-?\d{0,18})(?:(:)(-?\d{0,18}))?(?:(:)(-?\d{0,18}))?")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 _OPERATOR = re.compile(r"==|!=|<=|>=|<|>")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
@@ -34,6 +36,7 @@ Step: TypeAlias = Callable[[Values, "_Evaluation"], Values]
 class _Evaluation(NamedTuple):
     root: Any
     allow_missing: bool
+    effort: Effort
 
 
 class _Text(NamedTuple):
@@ -46,6 +49,7 @@ class _Expression(NamedTuple):
     def values(self, start: Values, evaluation: _Evaluation) -> Values:
         for step in self.steps:
             start = step(start, evaluation)
+            evaluation.effort.spend(1 + len(start))
         return start
 
 
@@ -73,7 +77,10 @@ class JSONPathTemplate:
     def __init__(
         self, text: str, *, allow_missing_keys: bool = True, as_json: bool = False
     ) -> None:
-        self._nodes = _Parser(text).template()
+        try:
+            self._nodes = _Parser(text).template()
+        except RecursionError:
+            raise TemplateSyntaxError("error parsing jsonpath: nested too deeply") from None
         self._allow_missing = allow_missing_keys
         self._as_json = as_json
 
@@ -88,7 +95,15 @@ class JSONPathTemplate:
 
     def render_value(self, value: Any) -> str:
         """Return the text for a decoded JSON value; raises as `render`."""
-        return "".join(self._render(self._nodes, value, _Evaluation(value, self._allow_missing)))
+        evaluation = _Evaluation(value, self._allow_missing, Effort())
+        pieces: list[str] = []
+        try:
+            for piece in self._render(self._nodes, value, evaluation):
+                evaluation.effort.spend(letters=len(piece))
+                pieces.append(piece)
+        except RecursionError:
+            raise TemplateError("nested too deeply") from None
+        return "".join(pieces)
 
     def _render(self, nodes: Sequence[_Node], value: Any, evaluation: _Evaluation) -> Iterator[str]:
         for node in nodes:
@@ -96,6 +111,7 @@ class JSONPathTemplate:
                 yield json_text([node.text], indent=4) + "\n" if self._as_json else node.text
             elif isinstance(node, _Range):
                 for item in node.over.values([value], evaluation):
+                    evaluation.effort.spend()
                     yield from self._render(node.body, item, evaluation)
             else:
                 values = node.values([value], evaluation)
@@ -210,7 +226,10 @@ class _Parser:
     def _literal(self) -> Any:
         if number := _NUMBER.match(self._text, self._at):
             self._at = number.end()
-            return float(number[0]) if number[1] or number[2] else int(number[0])
+            value = float(number[0])
+            if not isfinite(value):
+                raise self._error("number out of range", number.start())
+            return value if number[1] or number[2] else int(number[0])
         start, word = self._at, self._name()
         if word in {"true", "false"}:
             return word == "true"
@@ -233,6 +252,8 @@ class _Parser:
                         raise self._error(f"invalid escape \\u{code}", start)
                     self._at += 4
                     character = chr(int(code, 16))
+                    if "\ud800" <= character <= "\udfff":
+                        raise self._error(f"invalid escape \\u{code}", start)
                 else:
                     character = _ESCAPES.get(escape, escape)
             letters.append(character)
@@ -356,6 +377,7 @@ def _descendants(values: Values, evaluation: _Evaluation) -> Values:
     found: Values = []
     for value in values:
         if isinstance(value, dict | list) and value:
+            evaluation.effort.spend()
             found.append(value)
             found += _descendants(list(_children_of(value)), evaluation)
     return found

@@ -8,6 +8,10 @@ import msgspec
 from listwatch.errors import ListWatchError
 from listwatch.objects import Object
 
+#: So many values may one rendering look at.
+MOST_STEPS = 1_000_000
+_LETTERS_A_STEP = 64
+
 
 class TemplateSyntaxError(ListWatchError):
     """A template that can't be read; the message names the place."""
@@ -27,6 +31,23 @@ class Template(Protocol):
             TemplateError: the object has not what the template asks for.
         """
         ...
+
+
+class Effort:
+    """What one rendering may cost, so that no template can hold up or fill up its process."""
+
+    def __init__(self) -> None:
+        self._left = MOST_STEPS
+
+    def spend(self, steps: int = 1, *, letters: int = 0) -> None:
+        """Count steps, and letters that were written.
+
+        Raises:
+            TemplateError: that was too much.
+        """
+        self._left -= steps + letters // _LETTERS_A_STEP
+        if self._left < 0:
+            raise TemplateError("it takes too many steps or makes too long a text")
 
 
 def json_text(value: Any, *, indent: int = 0) -> str:
