@@ -467,6 +467,36 @@ def _storage_driver(obj: Object) -> None:
         spec["volumeLifecycleModes"] = ["Persistent"]
 
 
+def _webhooks(obj: Object) -> None:
+    for hook in obj.get("webhooks") or ():
+        for key, value in (
+            ("failurePolicy", "Fail"),
+            ("matchPolicy", "Equivalent"),
+            ("timeoutSeconds", 10),
+        ):
+            hook.setdefault(key, value)
+        hook.setdefault("namespaceSelector", {})
+        hook.setdefault("objectSelector", {})
+        for rule in hook.get("rules") or ():
+            rule.setdefault("scope", "*")
+        service = (hook.get("clientConfig") or {}).get("service")
+        if service is not None:
+            service.setdefault("port", 443)
+
+
+def _mutating_webhooks(obj: Object) -> None:
+    _webhooks(obj)
+    for hook in obj.get("webhooks") or ():
+        hook.setdefault("reinvocationPolicy", "Never")
+
+
+def _api_service(obj: Object) -> None:
+    service = obj.setdefault("spec", {}).get("service")
+    if service is not None:
+        service.setdefault("port", 443)
+    obj.setdefault("status", {})
+
+
 def _definition(obj: Object) -> None:
     from listwatch.apiserver.custom_resources import default_definition  # noqa: PLC0415 - a cycle
 
@@ -507,6 +537,9 @@ DEFAULTS: dict[str, Callable[[Object], None]] = {
     "limitranges": _limit_range,
     "apiextensions.k8s.io/customresourcedefinitions": _definition,
     "certificates.k8s.io/certificatesigningrequests": _with_spec_and_status,
+    "admissionregistration.k8s.io/validatingwebhookconfigurations": _webhooks,
+    "admissionregistration.k8s.io/mutatingwebhookconfigurations": _mutating_webhooks,
+    "apiregistration.k8s.io/apiservices": _api_service,
 }
 
 

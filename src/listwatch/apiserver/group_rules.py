@@ -4,7 +4,7 @@ The sources are the `validation` packages of `pkg/apis`; whatever is not here is
 """
 
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from listwatch.apiserver.refusal import (
@@ -30,6 +30,24 @@ from listwatch.selector import subdomain_problems
 Object = Mapping[str, Any]
 _CRON_JOB_NAME_LIMIT = 52
 _USER_PRIORITY_LIMIT = 1_000_000_000
+_SYSTEM_PRIORITIES = ("system-cluster-critical", "system-node-critical")
+_COMPUTE = ("cpu", "memory", "ephemeral-storage")
+_QUOTA_NAMES = frozenset(
+    (
+        *_COMPUTE,
+        *(f"requests.{name}" for name in (*_COMPUTE, "storage")),
+        *(f"limits.{name}" for name in _COMPUTE),
+        "pods",
+        "resourcequotas",
+        "services",
+        "replicationcontrollers",
+        "secrets",
+        "persistentvolumeclaims",
+        "configmaps",
+        "services.nodeports",
+        "services.loadbalancers",
+    )
+)
 _PATH_TYPES = ("Exact", "ImplementationSpecific", "Prefix")
 _BAD_SEQUENCES = ("//", "/./", "/../", "%2f", "%2F")
 _BAD_ENDS = ("/..", "/.")
@@ -280,6 +298,12 @@ def _priority_class(obj: Object) -> list[Cause]:
     if obj.get("value", 0) > _USER_PRIORITY_LIMIT and not name.startswith("system-"):
         why = f"maximum allowed value of a user defined priority is {_USER_PRIORITY_LIMIT}"
         causes.append(forbidden_value("value", why))
+    if name.startswith("system-") and name not in _SYSTEM_PRIORITIES:
+        why = (
+            "priority class names with 'system-' prefix are reserved for system use only. error: "
+            f"{name} is not a known system priority class"
+        )
+        causes.append(forbidden_value("metadata.name", why))
     policies = ("Never", "PreemptLowerPriority")
     return causes + enumeration(obj, "", "preemptionPolicy", policies)
 
@@ -287,6 +311,12 @@ def _priority_class(obj: Object) -> list[Cause]:
 def _quota(obj: Object) -> list[Cause]:
     hard = (obj.get("spec") or {}).get("hard") or {}
     return [
+        invalid_value(f"spec.hard[{key}]", key, "must be a standard resource for quota")
+        for key in hard
+        if "/" not in key
+        and key not in _QUOTA_NAMES
+        and not key.startswith(("hugepages-", "requests.hugepages-"))
+    ] + [
         invalid_value(f"spec.hard[{key}]", str(amount), "must be greater than or equal to 0")
         for key, amount in hard.items()
         if quantity(amount) < 0
@@ -415,19 +445,22 @@ def _pod_template(obj: Object) -> list[Cause]:
     return pod_spec((obj.get("template") or {}).get("spec") or {}, "template.spec")
 
 
-def _immutable(*fields: str) -> Callable[[Object, Object], list[Cause]]:
-    def rule(new: Object, old: Object) -> list[Cause]:
-        return _changed(new, old, fields)
+def _priority_class_update(new: Object, old: Object) -> list[Cause]:
+    if new.get("value") == old.get("value"):
+        return []
+    return [forbidden_value("value", "may not be changed in an update.")]
 
-    return rule
 
-
-def _changed(new: Object, old: Object, fields: Iterable[str]) -> list[Cause]:
-    return [
-        invalid_value(field, new.get(field), "field is immutable")
-        for field in fields
-        if new.get(field) != old.get(field)
+def _storage_class_update(new: Object, old: Object) -> list[Cause]:
+    causes = [
+        forbidden_value(field, f"updates to {field} are forbidden.")
+        for field in ("parameters", "provisioner", "reclaimPolicy")
+        if (new.get(field) or None) != (old.get(field) or None)
     ]
+    mode = new.get("volumeBindingMode")
+    if mode != old.get("volumeBindingMode"):
+        causes.append(invalid_value("volumeBindingMode", mode, "field is immutable"))
+    return causes
 
 
 GROUP_RULES: Mapping[str, Callable[[Object], list[Cause]]] = {
@@ -451,5 +484,6 @@ GROUP_RULES: Mapping[str, Callable[[Object], list[Cause]]] = {
 
 GROUP_UPDATE_RULES: Mapping[str, Callable[[Object, Object], list[Cause]]] = {
     "services": _service_update,
-    "node.k8s.io/runtimeclasses": _immutable("handler"),
+    "scheduling.k8s.io/priorityclasses": _priority_class_update,
+    "storage.k8s.io/storageclasses": _storage_class_update,
 }

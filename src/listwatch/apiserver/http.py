@@ -104,6 +104,9 @@ class Api:
             return resource
         call.resource = resource
         handler = self._handler(call, resource)
+        deprecation = _deprecation(resource)
+        if deprecation:
+            call.warnings.append(deprecation)
         watching = info.verb == "watch"
         call.representation = self._negotiate(call, resource, collection=not info.name or watching)
         return await handler(call, resource)
@@ -247,6 +250,19 @@ class Api:
             ("listwatch_apiserver_watches", "gauge", figures.watchers),
         )
         return "".join(f"# TYPE {name} {kind}\n{name} {value}\n" for name, kind, value in rows)
+
+
+_DEPRECATED = {
+    "endpoints": "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+    "componentstatuses": "v1 ComponentStatus is deprecated in v1.19+",
+}
+
+
+def _deprecation(resource: Resource) -> str:
+    """Return what a real server warns of in each answer for a resource; "" for most."""
+    if resource.custom is not None:
+        return str(resource.custom.get("deprecation", ""))
+    return _DEPRECATED.get(resource.storage, "")
 
 
 def _query(request: web.BaseRequest) -> dict[str, list[str]]:

@@ -117,11 +117,9 @@ TRAITS: Mapping[str, Traits] = {
     "coordination.k8s.io/leases": Traits(create_on_update=True, unconditional_update=False),
     "rbac.authorization.k8s.io/roles": Traits(name_rule="path", create_on_update=True),
     "rbac.authorization.k8s.io/clusterroles": Traits(name_rule="path", create_on_update=True),
-    "rbac.authorization.k8s.io/rolebindings": Traits(
-        name_rule="path", create_on_update=True, immutable=("roleRef",)
-    ),
+    "rbac.authorization.k8s.io/rolebindings": Traits(name_rule="path", create_on_update=True),
     "rbac.authorization.k8s.io/clusterrolebindings": Traits(
-        name_rule="path", create_on_update=True, immutable=("roleRef",)
+        name_rule="path", create_on_update=True
     ),
     "apiextensions.k8s.io/customresourcedefinitions": Traits(
         generation=True, unconditional_update=False
@@ -146,7 +144,7 @@ TRAITS: Mapping[str, Traits] = {
     "storage.k8s.io/csidrivers": Traits(unconditional_update=False),
     "storage.k8s.io/csinodes": Traits(unconditional_update=False),
     "storage.k8s.io/volumeattachments": Traits(unconditional_update=False),
-    "scheduling.k8s.io/priorityclasses": Traits(immutable=("value", "preemptionPolicy")),
+    "scheduling.k8s.io/priorityclasses": Traits(generation=True, immutable=("preemptionPolicy",)),
     "node.k8s.io/runtimeclasses": Traits(immutable=("handler",)),
     "apps/controllerrevisions": Traits(immutable=("data",)),
 }
@@ -305,7 +303,8 @@ def _admit_volume(obj: Object) -> None:
     finalizers = obj["metadata"].setdefault("finalizers", [])
     if "kubernetes.io/pv-protection" not in finalizers:
         finalizers.append("kubernetes.io/pv-protection")
-    obj["status"] = {"phase": "Pending"}
+    now = obj["metadata"]["creationTimestamp"]
+    obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": now}
 
 
 def _admit_definition(obj: Object) -> None:

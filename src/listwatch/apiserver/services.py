@@ -93,7 +93,13 @@ def allocate(new: Object, old: Object | None, addresses: Addresses) -> list[Caus
         why = f"failed to allocate IP {address}: provided IP is already allocated"
         causes.append(invalid_value("spec.clusterIPs", [address], why))
     spec.setdefault("clusterIPs", [address])
-    if address == "None":
+    if address == "None" and not spec.get("selector"):
+        # nobody knows where such a service leads, so it may lead to both families
+        spec.setdefault("ipFamilyPolicy", "RequireDualStack")
+        families = spec.setdefault("ipFamilies", ["IPv4"])
+        if spec["ipFamilyPolicy"] != "SingleStack" and len(families) == 1:
+            families.append("IPv6" if families == ["IPv4"] else "IPv4")
+    elif address == "None":
         spec.setdefault("ipFamilies", ["IPv4"])
     else:
         spec.setdefault("ipFamilies", ["IPv6" if ":" in address else "IPv4"])

@@ -580,25 +580,6 @@ def _endpoint_slice(obj: Object) -> list[Cause]:
     ]
 
 
-def _role_binding(obj: Object) -> list[Cause]:
-    role = obj.get("roleRef") or {}
-    causes = []
-    kinds = ("ClusterRole", "Role")
-    if role.get("kind") not in kinds:
-        causes.append(not_supported("roleRef.kind", role.get("kind", ""), kinds))
-    if not role.get("name"):
-        causes.append(required("roleRef.name"))
-    return causes
-
-
-def _role(obj: Object) -> list[Cause]:
-    return [
-        required(f"rules[{index}].verbs", "verbs must contain at least one value")
-        for index, rule in enumerate(obj.get("rules") or ())
-        if not rule.get("verbs")
-    ]
-
-
 def _claim(obj: Object) -> list[Cause]:
     spec = obj.get("spec") or {}
     causes = []
@@ -625,10 +606,6 @@ CREATE_RULES: Mapping[str, Rule] = {
     "coordination.k8s.io/leases": _lease,
     "events": _event,
     "discovery.k8s.io/endpointslices": _endpoint_slice,
-    "rbac.authorization.k8s.io/rolebindings": _role_binding,
-    "rbac.authorization.k8s.io/clusterrolebindings": _role_binding,
-    "rbac.authorization.k8s.io/roles": _role,
-    "rbac.authorization.k8s.io/clusterroles": _role,
     "persistentvolumeclaims": _claim,
 }
 

@@ -350,7 +350,9 @@ class Subresources:
         return {"userInfo": self._user_info(call.user)}
 
     def _token_review(self, _: Call, spec: Object) -> Object:
-        user = self._access.by_token(spec.get("token", ""))
+        if not spec.get("token"):
+            raise refusal.bad_request("token is required for TokenReview in authentication")
+        user = self._access.by_token(spec["token"])
         if user is None:
             return {"user": {}}
         return {"authenticated": True, "user": self._user_info(user)}
@@ -380,13 +382,16 @@ class Subresources:
 
     @staticmethod
     def _check_attributes(spec: Object, causes: list[refusal.Cause]) -> None:
+        paths = spec.get("nonResourceAttributes")
         if ("resourceAttributes" in spec) == ("nonResourceAttributes" in spec):
+            # the value is shown as the server has it inside, under its own names
+            inside = paths and {"Path": paths.get("path", ""), "Verb": paths.get("verb", "")}
             causes.append(
                 refusal.invalid_value(
                     "spec.resourceAttributes"
                     if "resourceAttributes" not in spec
                     else "spec.nonResourceAttributes",
-                    spec.get("nonResourceAttributes"),
+                    inside,
                     "exactly one of nonResourceAttributes or resourceAttributes must be specified"
                     if "resourceAttributes" not in spec
                     else "cannot be specified in combination with resourceAttributes",

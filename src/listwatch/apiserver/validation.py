@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from listwatch.apiserver.access_rules import ACCESS_RULES, ACCESS_UPDATE_RULES
 from listwatch.apiserver.group_rules import GROUP_RULES, GROUP_UPDATE_RULES
 from listwatch.apiserver.kinds import traits_of
 from listwatch.apiserver.metadata_rules import validate_labels
@@ -222,7 +223,8 @@ def _own_rules(resource: Resource, obj: Object, *, status_only: bool = False) ->
         return custom_resources.validate_custom(resource, obj, status_only=status_only)
     if resource.storage == custom_resources.DEFINITIONS:
         return custom_resources.validate_definition(obj)
-    rule = CREATE_RULES.get(resource.storage) or GROUP_RULES.get(resource.storage)
+    key = resource.storage
+    rule = CREATE_RULES.get(key) or GROUP_RULES.get(key) or ACCESS_RULES.get(key)
     return rule(obj) if rule is not None else []
 
 
@@ -240,7 +242,9 @@ def validate_update(
     ]
     causes += _own_rules(resource, new)
     key = resource.storage
-    update_rule = UPDATE_RULES.get(key) or GROUP_UPDATE_RULES.get(key)
+    update_rule = (
+        UPDATE_RULES.get(key) or GROUP_UPDATE_RULES.get(key) or ACCESS_UPDATE_RULES.get(key)
+    )
     # binding, resize and their like write just what the main path may not
     if update_rule is not None and subresource in {"", "scale"}:
         causes += update_rule(new, old)

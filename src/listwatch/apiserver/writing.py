@@ -18,6 +18,7 @@ from listwatch.apiserver.body import (
 )
 from listwatch.apiserver.call import Call, warnings_of
 from listwatch.apiserver.escalation import Escalation
+from listwatch.apiserver.go_words import go_words, unrestorable
 from listwatch.apiserver.kinds import traits_of
 from listwatch.apiserver.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.patch import (
@@ -43,11 +44,6 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 APPLY_PATCH_CBOR = "application/apply-patch+cbor"
 _PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
-
-_DEPRECATED = {
-    "endpoints": "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
-    "componentstatuses": "v1 ComponentStatus is deprecated in v1.19+",
-}
 
 
 class Writer:
@@ -131,7 +127,6 @@ class Writer:
         """Answer a POST to a collection."""
         context = self.context(call, "CreateOptions")
         decoded = self._decode(call, resource, await call.body())
-        self._deprecation(call, resource)
         self._check_namespace(call, resource, decoded.obj)
         if not isinstance(decoded.obj["metadata"], dict):
             raise refusal.bad_request("metadata must be an object")
@@ -147,14 +142,6 @@ class Writer:
         decoded = decode_body(data, call.header("Content-Type"), resource)
         self.check_problems(call, resource, decoded.problems)
         return decoded
-
-    @staticmethod
-    def _deprecation(call: Call, resource: Resource) -> None:
-        words = _DEPRECATED.get(resource.storage)
-        if words is None and resource.custom is not None:
-            words = resource.custom.get("deprecation")
-        if words:
-            call.warnings.append(words)
 
     @staticmethod
     def _inward(resource: Resource, obj: Object) -> Object:
@@ -177,7 +164,6 @@ class Writer:
         context = self.context(call, "UpdateOptions", subresource)
         info = call.info
         decoded = self._decode(call, resource, await call.body())
-        self._deprecation(call, resource)
         obj = decoded.obj
         metadata = obj["metadata"]
         self._check_namespace(call, resource, obj)
@@ -231,7 +217,6 @@ class Writer:
         if self.registry.find(resource, namespace, info.name) is None:
             raise refusal.not_found(resource, info.name)
         patch = read_patch(data, media_type)
-        self._deprecation(call, resource)
 
         def produce(old: Object | None, entry: Entry | None) -> Object:
             assert old is not None  # noqa: S101 - the object was found above, with no await since
@@ -258,6 +243,10 @@ class Writer:
             marker = f"cannot be handled as a {resource.kind}: "
             if resource.custom is None and marker in error.message:
                 why = error.message.partition(marker)[2]
+                if media_type == STRATEGIC_PATCH:
+                    words = unrestorable(patched, resource.schema) or why
+                    cause = refusal.invalid_value("patch", go_words(patch), words)
+                    raise refusal.invalid("", "", "", [cause]) from None
                 raise _undecodable_patch(whole, patched, why) from None
             raise
         self.check_problems(call, resource, decoded.problems)
