@@ -219,8 +219,8 @@ async def test_an_apply_conflicts_with_other_owners_unless_it_is_forced(real: Cl
             "cm", "c", body, type=PatchType.APPLY, field_manager=owner, force=force
         )
         assert applied["data"] == {"colour": colour}
+    body = {**value, "data": {"colour": "green"}}
     with pytest.raises(ConflictError, match="colour"):
-        body = {**value, "data": {"colour": "green"}}
         await real.patch("cm", "c", body, type=PatchType.APPLY, field_manager="a")
 
 

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trustme
 
@@ -215,7 +216,7 @@ async def test_cancelling_closes_the_connection_at_once() -> None:
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(0.1):
             await closed.wait()
 
 
@@ -303,6 +304,23 @@ async def test_a_request_says_who_sends_it_and_what_it_takes(server: ScriptedSer
     assert server.header("accept") == "application/json"
     assert server.header("content-type") == "application/json"
     assert server.header("accept-encoding") == "identity"  # loopback gains nothing by gzip
+
+
+async def test_gzip_is_asked_for_and_read_but_for_watches_and_where_it_is_disabled(
+    server: ScriptedServer,
+) -> None:
+    more = "Content-Encoding: gzip\r\n"
+    server.answers["http://api.invalid/x"] = respond(gzip.compress(b'{"a": 1}'), more=more)
+    config = Config(server="http://api.invalid", proxy_url=server.url)
+    async with HTTP(config) as http:
+        assert (await http.request("GET", "/x")).body == b'{"a": 1}'
+        assert server.header("accept-encoding") == "gzip"
+        async with http.stream("/x", watch=True) as body:
+            await body.read()
+        assert server.header("accept-encoding") == "identity"
+    async with HTTP(msgspec.structs.replace(config, disable_compression=True)) as http:
+        await http.request("GET", "/x")
+    assert server.header("accept-encoding") == "identity"
 
 
 async def test_cookies_are_not_kept(server: ScriptedServer) -> None:
@@ -492,6 +510,59 @@ async def test_the_servers_name_must_be_the_one_that_is_expected(authority: Auth
         assert await get(server.url, tls_server_name="api.internal", **trust) == b"{}"
         with pytest.raises(DisconnectedError, match="not trusted: Hostname mismatch"):
             await get(server.url, tls_server_name="other.internal", **trust)
+
+
+@pytest.mark.parametrize("transport", ["httptools", "aiohttp"])
+async def test_cancelling_closes_a_tls_connection_though_its_peer_says_nothing_more(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    monkeypatch.setattr(connections, "_HAS_TRANSPORT", transport == "httptools")
+    is_silent = False
+    closed, gone = asyncio.Event(), asyncio.Event()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(2**16):
+                if not is_silent:
+                    writer.write(data)
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        port = int(server.url.rpartition(":")[2])
+        upstream, there = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.TaskGroup() as pumps:
+            back = pumps.create_task(pump(upstream, writer))
+            await pump(reader, there)
+            closed.set()
+            back.cancel()
+        for end in (writer, there):
+            end.close()
+            with suppress(ConnectionError):
+                await end.wait_closed()
+        gone.set()
+
+    async with ScriptedServer(ssl=authority.server_context("127.0.0.1")) as server:
+        server.answers["/x"] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+        between = await asyncio.start_server(relay, "127.0.0.1", 0)
+        host, port = between.sockets[0].getsockname()
+        config = Config(server=f"https://{host}:{port}", certificate_authority_data=authority.pem)
+        async with between, HTTP(config) as http:
+            opened = asyncio.Event()
+
+            async def read() -> None:
+                async with http.stream("/x", watch=True) as body:
+                    await body.read()
+                    opened.set()
+                    await body.read()
+
+            reading = asyncio.ensure_future(read())
+            await opened.wait()
+            is_silent = True
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            async with asyncio.timeout(0.1):  # a polite end of TLS would wait for 30 s
+                await closed.wait()
+            await gone.wait()
 
 
 def write_pair(directory: Path, chain: bytes, key: bytes) -> dict[str, str]:

@@ -159,6 +159,16 @@ def test_in_a_pod_without_files_the_service_account_counts(pod: Path, tmp_path: 
         in_cluster_config(environ={}, directory=pod)
 
 
+def test_in_a_pod_an_empty_file_counts_as_none(pod: Path, write: Write) -> None:
+    path = write({"apiVersion": "v1", "kind": "Config", "clusters": None, "users": []})
+    environ = {"KUBECONFIG": str(path), "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert load_config(environ=environ).token_file == str(pod / "token")
+    with pytest.raises(ConfigError, match="no current-context"):
+        load_config(environ={"KUBECONFIG": str(path)})
+    with pytest.raises(ConfigError, match="no current-context"):
+        load_config(path, environ=environ)  # a file that is asked for counts
+
+
 def test_a_file_that_is_there_comes_before_the_service_account(
     pod: Path, write: Write, tmp_path: Path
 ) -> None:

@@ -643,7 +643,10 @@ async def test_the_kernel_looks_for_dead_hosts() -> None:
             "sent no valid HTTP/1.1 answer",
         ),
         (OK + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "sent no valid HTTP/1.1"),
-        (OK + b"Content-Encoding: br\r\nContent-Length: 1\r\n\r\nx", "Content-Encoding that was not asked for"),
+        (
+            OK + b"Content-Encoding: br\r\nContent-Length: 1\r\n\r\nx",
+            "Content-Encoding that was not asked for",
+        ),
         (OK + b"Content-Encoding: gzip, gzip\r\n\r\nx", "Content-Encoding that was not asked for"),
     ],
 )

@@ -229,7 +229,11 @@ class Pool:
             yield AiohttpResponse(response, self._where)
         finally:
             self._reading.discard(response)
-            # A whole answer has given its connection back; any other ends it here.
+            # A whole answer has given its connection back; any other ends it here, and at once:
+            # a polite end of TLS would wait for the peer's.
+            connection = response.connection
+            if connection is not None and connection.transport is not None:
+                connection.transport.abort()
             response.close()
 
     @asynccontextmanager

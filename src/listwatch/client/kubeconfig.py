@@ -151,10 +151,14 @@ def load_config(
     environ = os.environ if environ is None else environ
     paths, explicit = _paths(path, environ)
     files = _read(paths, must_exist=path is not None)
+    # An empty file is none where there is a service account, as in client-go's
+    # tools/clientcmd/merged_client_builder.go.
+    is_empty = not (files.clusters or files.users or files.contexts or files.current_context)
+    is_pod = "KUBERNETES_SERVICE_HOST" in environ and (SERVICE_ACCOUNT / "token").is_file()
+    if is_empty and path is None and is_pod:
+        config = in_cluster_config(environ=environ, directory=SERVICE_ACCOUNT)
+        return msgspec.structs.replace(config, namespace=namespace or config.namespace)
     if not files.paths:
-        if "KUBERNETES_SERVICE_HOST" in environ and (SERVICE_ACCOUNT / "token").is_file():
-            config = in_cluster_config(environ=environ, directory=SERVICE_ACCOUNT)
-            return msgspec.structs.replace(config, namespace=namespace or config.namespace)
         tried = ", ".join(map(str, paths)) or "no file"
         raise ConfigError(
             f"no kubeconfig: {tried} {'of KUBECONFIG ' if explicit else ''}does not exist, "
@@ -182,7 +186,7 @@ def in_cluster_config(
             raise ConfigError(f"{file} is missing: this pod has no service account mounted")
     try:
         namespace = (directory / "namespace").read_text().strip()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         namespace = ""
     return Config(
         server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
