@@ -229,12 +229,7 @@ class Pool:
             yield AiohttpResponse(response, self._where)
         finally:
             self._reading.discard(response)
-            # A whole answer has given its connection back; any other ends it here, and at once:
-            # a polite end of TLS would wait for the peer's.
-            connection = response.connection
-            if connection is not None and connection.transport is not None:
-                connection.transport.abort()
-            response.close()
+            close_at_once(response)
 
     @asynccontextmanager
     async def used(self) -> AsyncIterator[None]:
@@ -335,6 +330,17 @@ def _make_socket(info: tuple[Any, ...]) -> socket.socket:
         if option is not None:
             made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made
+
+
+def close_at_once(response: aiohttp.ClientResponse) -> None:
+    """End an answer; one that is not whole ends its connection, without a word to the peer.
+
+    A polite end of TLS would wait for the peer's.
+    """
+    connection = response.connection  # a whole answer has given it back
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
 
 
 def translated(error: Exception, where: str) -> Exception:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module, metadata
@@ -19,6 +20,7 @@ from listwatch.clock import FakeClock
 from listwatch.errors import (
     AlreadyExistsError,
     DisconnectedError,
+    ListWatchError,
     NotFoundError,
     UnauthorizedError,
 )
@@ -198,6 +200,32 @@ async def test_a_refused_and_a_broken_connection_are_told(
         await client.http.request("GET", "/x")
     assert caught.value.refused
     await server.__aenter__()
+
+
+async def test_a_broken_answer_shows_nothing_of_the_credentials(
+    make: Make, server: ScriptedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "sw0rdfish-planted"
+    shown: list[str] = []
+    client = await make(server.url, secret)
+    for answer in (
+        f"HTTP/1.1 {secret} OK\r\n\r\n",
+        f"HTTP/1.1 200 OK\r\n{secret} x: x\r\n\r\n",
+        f"HTTP/1.1 200 OK\r\nContent-Length: {secret}\r\n\r\n",
+        f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{secret}\r\n",
+        f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 17\r\n\r\n{secret}",
+    ):
+        end = "\r\nConnection: close\r\n"
+        server.answers["/x"] = answer.replace("\r\n", end, 1).encode()
+        try:
+            await client.http.request("GET", "/x")
+        except ListWatchError as error:
+            shown += traceback.format_exception(error)
+    assert shown
+    assert secret not in "".join(shown)
+    assert len(server.requests) >= 5
+    ours = [record for record in caplog.records if record.name.startswith("listwatch")]
+    assert not [record for record in ours if secret in record.getMessage()]
 
 
 async def test_leaving_a_watch_ends_it_at_once(make: Make, server: ScriptedServer) -> None:

@@ -15,6 +15,7 @@ from listwatch.client.connections import (
     AiohttpResponse,
     Connections,
     Response,
+    close_at_once,
     translated,
 )
 from listwatch.clock import Clock
@@ -61,13 +62,13 @@ class _Connections:
                         proxy_headers=rest.proxy_headers or None,
                     )
                 except (aiohttp.ClientError, OSError) as error:
-                    raise translated(error, self._where) from error
+                    raise translated(error, self._where) from None
         except TimeoutError:
             raise TimeoutError(f"{self._where} has not answered in time") from None
         try:
             yield AiohttpResponse(response, self._where)
         finally:
-            response.close()
+            close_at_once(response)
 
     async def close(self) -> None:
         """Leave their session open."""

@@ -63,7 +63,7 @@ class _Response:
                 if piece:
                     return [piece]
         except self._errors as error:
-            raise translated(error, self._where) from error
+            raise translated(error, self._where) from None
         return []
 
 
@@ -104,7 +104,7 @@ class _Connections:
                 try:
                     response = await session.send(request, stream=True, follow_redirects=False)
                 except errors as error:
-                    raise translated(error, self._where) from error
+                    raise translated(error, self._where) from None
         except TimeoutError:
             raise TimeoutError(f"{self._where} has not answered in time") from None
         try:
@@ -147,7 +147,8 @@ def translated(error: Exception, where: str) -> Exception:
     if name in {"LocalProtocolError", "RemoteProtocolError", "DecodingError"}:
         if "peer closed" in str(error) or "disconnected" in str(error):
             return DisconnectedError(f"{where}: the connection broke")
-        return FrameError(f"{where}: the answer is no HTTP: {error}")
+        # Its words quote what was sent or received, credentials included.
+        return FrameError(f"{where}: the answer is no HTTP ({name})")
     chain = list(_chain(error))
     words = next((str(e) for e in reversed(chain) if str(e)), name).split("\n")[0][:300]
     refused = any(isinstance(e, ConnectionRefusedError) for e in chain)

@@ -137,7 +137,7 @@ class _Connections:
         try:
             return await asyncio.wrap_future(run.submit(function))
         except self._errors as error:
-            raise self._translate(error, self._where) from error
+            raise self._translate(error, self._where) from None
 
     @asynccontextmanager
     async def used(self) -> AsyncIterator[None]:
@@ -163,7 +163,7 @@ class _Connections:
                 try:
                     answer = await asyncio.wrap_future(opening)
                 except self._errors as error:
-                    raise self._translate(error, self._where) from error
+                    raise self._translate(error, self._where) from None
             response = _Response(answer, self, run)
             yield response
         except TimeoutError:
@@ -246,9 +246,11 @@ def adapt(theirs: Any, clock: Clock) -> tuple[Config, Connections, Authenticator
 
 def _translate_urllib3(error: Exception, where: str) -> Exception:
     name = type(error).__name__
+    if name == "ProtocolError" and "InvalidChunkLength" in str(error):
+        name = "InvalidChunkLength"
     if name in {"DecodeError", "InvalidHeader", "InvalidChunkLength"}:
         return FrameError(f"{where}: the answer is no HTTP ({name})")
-    if name == "ProtocolError" and "InvalidChunkLength" not in str(error):
+    if name == "ProtocolError":
         return DisconnectedError(f"{where}: the connection broke")
     return translated(error, where)
 
