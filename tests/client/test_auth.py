@@ -2,9 +2,11 @@
 
 import base64
 import os
+import ssl
 from pathlib import Path
 
 import pytest
+import trustme
 
 from listwatch.client.auth import (
     Certificate,
@@ -15,8 +17,10 @@ from listwatch.client.auth import (
 )
 from listwatch.client.client import Client
 from listwatch.client.config import Config, ExecConfig, Impersonation, OIDCConfig
+from listwatch.client.discovery import Resource
 from listwatch.client.exec_plugin import ExecAuthenticator
 from listwatch.client.http import HTTP
+from listwatch.client.kubeconfig import load_config
 from listwatch.client.oidc import OIDCAuthenticator
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError, UnauthorizedError
@@ -88,6 +92,36 @@ async def test_a_token_file_wins_over_a_token_while_it_can_be_read(tmp_path: Pat
     assert (await source.credentials()).authorization == "Bearer static"
     file.write_text("rotated")
     assert (await source.credentials()).authorization == "Bearer rotated"
+
+
+async def test_in_a_pod_the_rotating_token_is_sent_over_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    (tmp_path / "ca.crt").write_bytes(authority.cert_pem.bytes())
+    (tmp_path / "namespace").write_text("shop\n")
+    monkeypatch.setattr("listwatch.client.kubeconfig.SERVICE_ACCOUNT", tmp_path)
+    async with ScriptedServer(ssl=context) as server:
+        server.answers["/api/v1/namespaces/shop/pods/p"] = {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "metadata": {"name": "p", "namespace": "shop"},
+        }
+        environ = {
+            "HOME": str(tmp_path),
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": server.url.rpartition(":")[2],
+        }
+        (tmp_path / "token").write_text("first\n")
+        config = load_config(environ=environ)
+        pods = Resource(group="", version="v1", plural="pods", kind="Pod", namespaced=True)
+        async with Client.from_config(config) as client:
+            for token in ("first", "second", "third"):
+                rewrite(tmp_path / "token", token)
+                assert (await client.get(pods, "p")).key == "shop/p"
+                assert server.header("authorization") == f"Bearer {token}"
 
 
 async def test_a_refused_token_is_read_again_and_tried_once_more(

@@ -8,6 +8,7 @@ import os
 import resource
 import socket
 import ssl
+import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -348,6 +349,7 @@ async def test_watches_never_make_a_request_wait(server: ScriptedServer) -> None
     async with HTTP(Config(server=server.url)) as http, asyncio.TaskGroup() as tasks:
         opened = 0
         finished = asyncio.Event()
+        threads = threading.active_count()
 
         async def watch() -> None:
             nonlocal opened
@@ -360,6 +362,7 @@ async def test_watches_never_make_a_request_wait(server: ScriptedServer) -> None
         while opened < 500:  # noqa: ASYNC110 - five hundred real connections are being made
             await asyncio.sleep(0.001)
         assert (await http.request("GET", "/x")).body == b'{"ok": true}'
+        assert threading.active_count() == threads
         finished.set()
 
 
