@@ -617,3 +617,114 @@ async def test_a_fixed_share_takes_no_absent_object_for_a_deleted_one() -> None:
         world.source("widget").delete("ns/mine")
         await world.clock.advance(1)
         assert world.calls == ["ns/mine"]
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), "3"])
+async def test_a_wait_that_is_no_number_of_seconds_is_an_error_of_its_reconcile(
+    seconds: Any,
+) -> None:
+    world = World()
+    reconciler = world.reconciler.for_("widget")
+
+    @reconciler
+    async def reconcile(key: str) -> Result | None:
+        world.calls.append(key)
+        return requeue_after(seconds) if key == "ns/a" else None
+
+    async with world.running():
+        world.source("widget").add(widget("a"))
+        world.source("widget").add(widget("b"))
+        await world.clock.advance(1)
+        assert world.calls.count("ns/b") == 1
+        statistics = reconciler.statistics()
+        assert statistics.errors == world.calls.count("ns/a") > 1
+        assert f"a finite number of seconds, not {seconds!r}" in statistics.last_error
+
+
+async def test_a_cancellation_within_a_reconcile_is_an_error_and_ends_no_worker() -> None:
+    world = World()
+    reconciler = world.reconciler.for_("widget")
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        world.calls.append(key)
+        if len(world.calls) < 3:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future.cancel()
+            await future
+
+    async with world.running():
+        world.source("widget").add(widget("a"))
+        await world.clock.advance(1)
+        assert world.calls == ["ns/a"] * 3
+        assert reconciler.statistics().errors == 2
+
+
+async def test_a_function_that_cancels_its_own_task_ends_the_reconciler_with_a_reason() -> None:
+    world = World(concurrency=2)
+    reconciler = world.reconciler.for_("widget")
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        del key
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    world.source("widget").add(widget("a"))
+    with pytest.raises(ExceptionGroup) as caught:
+        async with world.running():
+            await world.clock.advance(1)
+    assert caught.group_contains(RuntimeError, match="cancelled the task that it runs in")
+
+
+async def test_a_function_that_keeps_a_cancellation_to_itself_gets_no_other_key() -> None:
+    world = World()
+    reconciler = world.reconciler.for_("widget")
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        world.calls.append(key)
+        with contextlib.suppress(asyncio.CancelledError):
+            await world.clock.sleep(1000)
+
+    world.source("widget").add(widget("a"))
+    world.source("widget").add(widget("b"))
+    async with world.running():
+        pass
+    assert len(world.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ("ns/a", "a list of keys, not one string: 'ns/a'"),
+        ([""], "a key is a string like 'namespace/name', not ''"),
+        ([None], "a key is a string like 'namespace/name', not None"),
+        ([b"ns/a"], "a key is a string like 'namespace/name', not b'ns/a'"),
+        (7, "'int' object is not iterable"),
+    ],
+)
+async def test_what_is_no_list_of_keys_costs_its_own_change_and_is_told(
+    keys: Any, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    world.reconciler.for_("widget").watches("config", lambda _: keys)
+    async with world.running():
+        world.source("config").add(widget("c"))
+        await world.clock.advance(1)
+        world.source("widget").add(widget("b"))
+        await world.clock.advance(1)
+        assert world.calls == ["ns/b"]
+    assert "handler of added ns/c" in caplog.text
+    assert words in caplog.text
+
+
+async def test_a_reconciler_that_is_stopped_before_it_runs_waits_for_no_cache() -> None:
+    world = World()
+    world.reconciler.for_("widget")
+    world.reconciler(world.reconcile)
+    world.reconciler.stop()
+    await world.reconciler.run()
+    assert world.calls == []

@@ -440,7 +440,10 @@ class Manager:
         self._recorder = await stack.enter_async_context(
             EventRecorder(ClientEvents(client), self.name, api=self.event_api, clock=self._clock)
         )
-        await self._prepare(client)
+        async with self._part("the start", lambda: self._prepare(client)) as preparing:
+            await self._until_stop(preparing.task)
+        if self._stop.is_set():
+            return
         self._caches.open(client)
         await stack.enter_async_context(self._part("the caches", self._caches.run))
         await stack.enter_async_context(self._part("the caches", self._wait_for_caches))
@@ -504,7 +507,7 @@ class Manager:
         give_up_at = self._clock.now() + self._start_timeout
         for reconciler in self._reconcilers:
             delay = 1.0
-            while not self._stop.is_set():
+            while True:
                 try:
                     await reconciler.prepare(client.discovery)
                     break
@@ -539,17 +542,39 @@ class Manager:
         try:
             yield _Part(task)
         finally:
-            task.cancel()
+            await self._end(name, task)
+
+    async def _end(self, name: str, task: "asyncio.Task[None]") -> None:
+        """Cancel a part and wait for its end; what never ends is killed where that may be."""
+        task.cancel()
+        try:
+            async with self._clock.timeout(self._grace):
+                await asyncio.wait({task})
+        except TimeoutError:
+            # A lease must not be given up while its work goes on, so there is no going on without.
+            fate = "the process is killed" if self._owns_process else "everything waits for it"
+            _logger.critical(
+                "%s goes on %g s after it was cancelled, so %s", name, self._grace, fate
+            )
+            if self._owns_process:
+                _kill_process()
             await asyncio.wait({task})
 
     async def _watched(self, name: str, run: Task) -> None:
         try:
             await run()
-        except Exception as error:  # noqa: BLE001 - kept, stops everything, and is raised at the end
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling() > 0:
+                raise
+            self._fail(name, RuntimeError("something that it waited for was cancelled"))
+        except BaseException as error:  # noqa: BLE001 - kept, stops everything, and is raised at the end
             self._fail(name, error)
 
     def _fail(self, name: str, error: BaseException) -> None:
-        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
         if self._failure is None:
             self._failure = (name, error)
@@ -569,13 +594,17 @@ class Manager:
 
         async with self._part("leadership", run) as part:
             leading = part.task
-            stopping = asyncio.get_running_loop().create_task(self._stop.wait())
-            try:
-                await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if self._leads:
-                    await asyncio.wait({leading})  # it sees the stop itself, and gives up the lease
-            finally:
-                stopping.cancel()
+            await self._until_stop(leading)
+            if self._leads:
+                await asyncio.wait({leading})  # it sees the stop itself, and gives up the lease
+
+    async def _until_stop(self, task: "asyncio.Task[None]") -> None:
+        """Return when the task has ended, or all shall stop."""
+        stopping = asyncio.get_running_loop().create_task(self._stop.wait())
+        try:
+            await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
 
     async def _lead(self, guard: LeadershipGuard | None) -> None:
         self.guard = guard

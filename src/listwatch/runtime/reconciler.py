@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import logging
+import math
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, TypeVar
@@ -44,13 +45,24 @@ class Result(msgspec.Struct, frozen=True):
 
     requeue_after: float | None = None
 
+    def __post_init__(self) -> None:
+        seconds: object = self.requeue_after
+        if seconds is not None and not (
+            isinstance(seconds, int | float) and -math.inf < seconds < math.inf
+        ):
+            raise ValueError(f"requeue_after takes a finite number of seconds, not {seconds!r}")
+
 
 #: The key is done until something changes.
 DONE = Result()
 
 
 def requeue_after(seconds: float) -> Result:
-    """Ask for another reconcile of the key after so many seconds."""
+    """Ask for another reconcile of the key after so many seconds; at once for less than 0.
+
+    Raises:
+        ValueError: that is no finite number.
+    """
     return Result(seconds)
 
 
@@ -457,6 +469,9 @@ class Reconciler:
         Raises:
             NotSyncedError: a cache has no first list after `sync_timeout`.
         """
+        was_stopped = self._stopping
+        if was_stopped:
+            return
         try:
             async with self._waiting:
                 for cache in self._used.values():
@@ -474,6 +489,9 @@ class Reconciler:
                     *(group.create_task(self._tick(*timer)) for timer in self._timers),
                     *(group.create_task(self._follow(stream)) for stream in self._streams),
                 ]
+                await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+                if not self._stopping:
+                    raise RuntimeError("its function has cancelled the task that it runs in")
                 await asyncio.wait(workers)
                 for feeder in feeders:
                     feeder.cancel()
@@ -512,7 +530,9 @@ class Reconciler:
         cache.want_fields(fields)
         return cache
 
-    def _put(self, key: str, priority: int) -> None:
+    def _put(self, key: object, priority: int) -> None:
+        if not isinstance(key, str) or not key:
+            raise TypeError(f"a key is a string like 'namespace/name', not {key!r}")
         self.queue.add(key, priority=priority)
 
     def _put_own(self, key: str, priority: int) -> None:
@@ -574,6 +594,8 @@ class Reconciler:
                 queue.put_back(key)  # which also is done with it
                 raise
             queue.done(key)
+            if _is_cancelled():  # and the function has kept that to itself
+                raise asyncio.CancelledError
 
     def _remember_refused(self, key: str) -> None:
         # A key may be refused by its old and its new owner while views change, and one whose
@@ -595,6 +617,12 @@ class Reconciler:
             self._terminal_errors += 1
             self._failed(key, error)
             queue.forget(key)
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            # Something that the function waited for was cancelled, and not the function.
+            self._failed(key, error)
+            queue.requeue(key, failed=True)
         except Exception as error:  # noqa: BLE001 - whatever a reconcile raises, the key comes again
             if isinstance(error, TimeoutError) and limit.expired:
                 self._timeouts += 1
@@ -645,17 +673,22 @@ class Reconciler:
             raise
         return _checked(self.name, outcome)
 
-    def _failed(self, key: str, error: Exception) -> None:
+    def _failed(self, key: str, error: BaseException) -> None:
         self._errors += 1
         self._report(f"{key}: {type(error).__name__}: {error}", error)
 
-    def _report(self, words: str, error: Exception) -> None:
+    def _report(self, words: str, error: BaseException) -> None:
         self._last_error = words
         # Refusals, conflicts and time-outs are the day's work; only mistakes need a trace.
         if isinstance(error, ListWatchError | TimeoutError):
             _logger.warning("reconciler %s: %s", self.name, words)
         else:
             _logger.error("reconciler %s: %s", self.name, words, exc_info=error)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _checked(name: str, outcome: object) -> Result | None:

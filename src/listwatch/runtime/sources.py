@@ -62,9 +62,15 @@ class KeySource:
         if self._map is None:
             keys = {obj.key for obj in states}
         else:
-            keys = {key for obj in states for key in self._map(obj)}
+            keys = {key for obj in states for key in _keys(self._map(obj))}
         for key in keys:
             self._enqueue(key, priority)
+
+
+def _keys(keys: Iterable[str]) -> Iterable[str]:
+    if isinstance(keys, str):
+        raise TypeError(f"a map function gives a list of keys, not one string: {keys!r}")
+    return keys
 
 
 def owner_keys(
