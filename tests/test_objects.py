@@ -344,3 +344,9 @@ def test_splitting_a_key_is_the_inverse_of_making_it(namespace: str, name: str) 
 def test_what_is_no_key_does_not_split(key: str) -> None:
     with pytest.raises(KeyFunctionError, match="unexpected key"):
         split_key(key)
+
+
+def test_an_object_nested_too_deeply_is_no_object() -> None:
+    deep = b'{"a":' * 5000 + b"1" + b"}" * 5000
+    with pytest.raises(ObjectDecodeError, match="recursion depth"):
+        decode_object(b'{"kind":"X","metadata":{"name":"a"},"spec":' + deep + b"}")

@@ -483,11 +483,12 @@ class ObjectDecoder:
             api_version: the same for apiVersion.
 
         Raises:
-            ObjectDecodeError: not JSON, null, metadata of wrong types, or no name.
+            ObjectDecodeError: not JSON, null, metadata of wrong types, no name, or nested deeper
+                than Python's recursion limit.
         """
         try:
             head = self._decode(raw)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             head = self._decode_with_nulls(raw, error)
         meta = head.metadata
         if not meta.name:
@@ -583,7 +584,7 @@ def _without_nulls(value: Any) -> Any:
 def _salvage_key(raw: bytes) -> str | None:
     try:
         meta = _decoder(_NameOnlyHead).decode(raw).metadata
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     return str(ObjectKey(meta.namespace, meta.name)) if meta.name else None
 

@@ -1,7 +1,9 @@
 """The acceptance list of the original command (origin's `test/cmd/observe.sh`), case by case."""
 
 import asyncio
+import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -11,7 +13,7 @@ import yaml
 
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
-from processes import api_server, listwatch, running
+from processes import LISTWATCH, api_server, listwatch, running
 
 SERVICE = """
 kind: Service
@@ -163,3 +165,20 @@ def test_the_page_is_served_and_its_address_told(kubeconfig: Path) -> None:
         address = observe.err[0].rpartition("//")[2]
         assert "<h1>services</h1>" in _get(address, "/")
         assert observe.stop() == 0
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_end_nothing(kubeconfig: Path, tmp_path: Path, closed: str) -> None:
+    told = tmp_path / "told"
+    script = f'exec "$@" {closed}'
+    command = ["--", "/bin/sh", "-c", f"echo out; echo err >&2; echo $1 >> {told}"]
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, "sh", *LISTWATCH, "observe", *ALL, "--once", *command],
+        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0
+    assert told.read_text() == "kubernetes\n"

@@ -69,7 +69,7 @@ async def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None
     for argv, words in (
         ([str(tmp_path / "nowhere")], "no such command"),
         ([str(script)], "not an executable file"),
-        (["/bin/true", "x" * LONGEST_STRING], "too long"),
+        (["/bin/true", "x" * LONGEST_STRING], "use --stdin"),
         (["/bin/true", "zero\0byte"], "null byte"),
     ):
         outcome, _ = await _run(argv)

@@ -1,13 +1,20 @@
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from listwatch.clock import FakeClock
-from listwatch.errors import ForbiddenError, UnauthorizedError
-from listwatch.observe.changes import ChangeType
+from listwatch.errors import (
+    BadRequestError,
+    ForbiddenError,
+    MethodNotSupportedError,
+    UnauthorizedError,
+)
+from listwatch.objects import Object, decode_object
+from listwatch.observe.changes import Change, ChangeType
 from listwatch.observe.names import NamesError
 from listwatch.observe.observer import ListErrorLimitError
 from listwatch.observe.options import DeleteLimit
@@ -335,7 +342,15 @@ async def test_a_names_command_that_fails_ends_it(tmp_path: Path) -> None:
             await state.task
 
 
-@pytest.mark.parametrize("error", [ForbiddenError("you may not"), UnauthorizedError("who?")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ForbiddenError("you may not"),
+        UnauthorizedError("who?"),
+        BadRequestError("no such field"),
+        MethodNotSupportedError("it can't be listed"),
+    ],
+)
 async def test_a_refused_first_list_ends_it(tmp_path: Path, error: Exception) -> None:
     source = FakeControllerSource(watch_list="invalid")
     source.fail_lists(error, times=100)
@@ -446,3 +461,64 @@ async def test_an_error_window_forgets_old_errors() -> None:
     for _ in range(100):
         never.spend()
     assert never.total == 100
+
+
+async def test_a_text_over_the_kernels_limit_goes_by_standard_input(tmp_path: Path) -> None:
+    source = FakeControllerSource()
+    source.add(pod("a", "ns", ip="x" * 200_000))
+    template = JSONPathTemplate("{.spec.ip}")
+    count = ("/bin/sh", "-c", "echo $# $(wc -c)", "sh")
+    async with observing(
+        tmp_path, source, command=count, template=template, stdin="template", once=True
+    ) as state:
+        await state.task
+    assert _words(state.out) == ["2 200000"]
+    async with observing(tmp_path, source, command=count, template=template, once=True) as state:
+        await state.task
+    assert "the argument is too long (200000 bytes); use --stdin=template" in state.err
+
+
+@pytest.mark.parametrize(
+    "options", [{"template": JSONPathTemplate("{.spec.b}")}, {"stdin": "change"}]
+)
+async def test_an_object_nested_too_deeply_is_an_error_of_its_own_and_the_rest_goes_on(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    deep = '{"a":' * 3000 + "1" + "}" * 3000
+    raw = f'{{"kind":"Pod","metadata":{{"name":"a","namespace":"ns"}},"spec":{deep}}}'
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)  # so that it can be decoded, but not looked into
+    obj = decode_object(raw.encode())
+    sys.setrecursionlimit(limit)
+    async with observing(tmp_path, command=ECHO, **options) as state:
+        for item in (obj, Object.from_dict(pod("b", "ns"))):
+            state.observer.dispatcher.submit(
+                Change(ChangeType.UPDATED, item.key, item, item, resource="pods")
+            )
+        await state.until(lambda: "got ns b" in state.out)
+    assert state.err == "error: ns/a: nested too deeply to be looked into\n"
+
+
+async def test_what_a_names_command_prints_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("listwatch.observe.names._MOST_PRINTED", 100_000)
+    with pytest.raises(NamesError, match="printed more than"):
+        async with observing(
+            tmp_path, names_command=("/usr/bin/yes", "ns/a"), delete_command=ECHO, once=True
+        ) as state:
+            await state.task
+
+
+async def test_with_several_resources_lines_and_documents_say_which(tmp_path: Path) -> None:
+    source = FakeControllerSource()
+    source.add(pod("a", "ns"))
+    two = ("pods", "nodes")
+    async with observing(tmp_path, source, once=True, resources=two) as state:
+        await state.task
+    assert state.headers == ["Sync started", "Sync 1\tpods ns a", "Sync ended"]
+    async with observing(
+        tmp_path, source, command=("/bin/sh", "-c", "cat"), stdin="change", once=True, resources=two
+    ) as state:
+        await state.task
+    assert '"resource":"pods"' in state.out

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.observe.output import LineCutter, OutputStream
+from listwatch.observe.output import LineCutter, OutputError, OutputStream
 
 
 def _read_all(fd: int, until: int) -> bytes:
@@ -81,6 +81,13 @@ async def test_nobody_reading_is_a_broken_pipe() -> None:
             await OutputStream(writing).write("x")
     finally:
         os.close(writing)
+
+
+async def test_a_full_disk_is_named() -> None:
+    fd = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(OutputError, match="unable to write the output: No space left"):
+        await OutputStream(fd).write("x")
+    os.close(fd)
 
 
 async def test_the_null_device_takes_everything() -> None:

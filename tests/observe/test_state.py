@@ -77,6 +77,8 @@ def test_a_file_in_use_damaged_or_nowhere_is_a_clear_error(tmp_path: Path) -> No
     with pytest.raises(StateError, match="damaged or no state file"):
         StateFile(broken, BINDING)
     assert broken.read_bytes() == before
+    with pytest.raises(StateError, match="disk I/O error; it and its directory must be writable"):
+        StateFile(Path("/dev/null"), BINDING)
     with pytest.raises(StateError, match="unable to open the state file"):
         StateFile(tmp_path / "no" / "where", BINDING)
     with sqlite3.connect(path) as database:

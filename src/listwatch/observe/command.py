@@ -161,12 +161,13 @@ DURATION = _Duration()
 @click.option("--object-env-var", default="", help="Variable that gets the object as JSON.")
 @click.option(
     "--stdin",
-    type=click.Choice(["object", "change"]),
+    type=click.Choice(["object", "change", "template"]),
     is_flag=False,
     flag_value="object",
     default=None,
     help="Give the command the object as JSON on standard input; with =change also the type, the"
-    " old object and the changed paths.",
+    " old object and the changed paths; with =template the template's text, which is then no"
+    " argument.",
 )
 @click.option(
     "--distinct-types",
@@ -277,6 +278,7 @@ def observe_command(ctx: click.Context, /, **values: Any) -> None:
         printer_format, coloured = _printing(options, values)
     except (ListWatchError, OSError) as error:
         raise _Failure(error) from error
+    _hold_standard_streams()
     # Loaded here, so that --help and mistakes in the options cost nothing.
     from listwatch.observe.session import observe  # noqa: PLC0415
 
@@ -303,6 +305,18 @@ def observe_command(ctx: click.Context, /, **values: Any) -> None:
         ctx.exit(141)
 
 
+def _hold_standard_streams() -> None:
+    """Open the null device for each standard stream that is closed.
+
+    Else the next file or connection would get its number, and what is printed.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+
+
 def _printing(options: ObserveOptions, values: Mapping[str, Any]) -> tuple[Format, bool]:
     printer_format = Format.HEADERS
     if values["output"] in set(Format):
@@ -311,7 +325,7 @@ def _printing(options: ObserveOptions, values: Mapping[str, Any]) -> tuple[Forma
             raise UsageError(f"--output={values['output']} prints changes, so it takes no command")
     colour = values["color"]
     coloured = colour == "always" or (
-        colour == "auto" and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        colour == "auto" and os.isatty(1) and "NO_COLOR" not in os.environ
     )
     return printer_format, coloured
 

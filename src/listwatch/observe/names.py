@@ -12,6 +12,8 @@ from listwatch.observe.options import ObserveOptions
 from listwatch.observe.output import OutputStream
 
 _SHOWN = 10
+_MOST_PRINTED = 64 * 1024 * 1024
+_MOST_COMPLAINT = 4096
 
 
 class NamesError(ListWatchError):
@@ -133,16 +135,23 @@ class KnownNames:
         tries_left = options.retry_count if options.retry_on_exit_code else 0
         delay = options.retry_delay
         while True:
-            output = {1: b"", 2: b""}
+            output = {1: bytearray(), 2: bytearray()}
 
-            async def keep(fd: int, data: bytes, output: dict[int, bytes] = output) -> None:
+            async def keep(fd: int, data: bytes, output: dict[int, bytearray] = output) -> None:
+                if fd == 2:
+                    data = data[: max(_MOST_COMPLAINT - len(output[2]), 0)]
                 output[fd] += data
+                if len(output[1]) > _MOST_PRINTED:
+                    raise NamesError(
+                        "unable to list known keys: the command printed more than"
+                        f" {_MOST_PRINTED // 1_000_000} MB"
+                    )
 
             outcome = await self._executor.run(options.names_command, keep)
             self._metrics.ran_names(outcome)
             again = not outcome.failure and outcome.exit_code == options.retry_on_exit_code
             if outcome.succeeded or not again or tries_left <= 0:
-                return outcome, output[1], output[2]
+                return outcome, bytes(output[1]), bytes(output[2])
             tries_left -= 1
             await self._clock.sleep(delay)
             delay *= 2

@@ -18,7 +18,14 @@ from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.ordered_fifo import OrderedFIFO
 from listwatch.cache.store import Indexer
 from listwatch.clock import Clock
-from listwatch.errors import ForbiddenError, ListWatchError, NotFoundError, UnauthorizedError
+from listwatch.errors import (
+    BadRequestError,
+    ForbiddenError,
+    ListWatchError,
+    MethodNotSupportedError,
+    NotFoundError,
+    UnauthorizedError,
+)
 from listwatch.objects import DeletedFinalStateUnknown, Object, decode_object
 from listwatch.observe.changes import Change, ChangeType
 from listwatch.observe.dispatch import Dispatcher
@@ -29,7 +36,13 @@ from listwatch.observe.reaction import Reaction
 from listwatch.observe.state import ResumingListWatch, StateFile, version_number
 
 #: What no later try will mend, while nothing was listed yet.
-_HOPELESS = (UnauthorizedError, ForbiddenError, NotFoundError)
+_HOPELESS = (
+    BadRequestError,
+    UnauthorizedError,
+    ForbiddenError,
+    NotFoundError,
+    MethodNotSupportedError,
+)
 
 
 class Source(msgspec.Struct, frozen=True):

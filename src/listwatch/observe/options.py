@@ -67,7 +67,8 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
         template: makes one more argument of the object.
         type_env_var: the environment variable that gets the type.
         object_env_var: the environment variable that gets the object's JSON.
-        stdin: what the command finds on standard input: nothing, the object, or the change.
+        stdin: what the command finds on standard input: nothing (empty), `object`, `change`, or
+            `template`, its text, which is then no argument.
         distinct_types: say Listed, Relisted and Resync in place of Sync.
         maximum_errors: end after so many failed runs; -1 is never.
         error_window: count only those of the last so many seconds; 0 counts all.
@@ -142,6 +143,8 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--all-namespaces and --namespace exclude each other")
         if self.ui and not self.listen_address:
             raise UsageError("--ui needs a --listen-addr to be seen at")
+        if self.stdin == "template" and self.template is None:
+            raise UsageError("--stdin=template needs a --template")
         if self.names_dry_run and not self.names_command:
             raise UsageError("--names-dry-run needs --names")
         for option, parse, text in (

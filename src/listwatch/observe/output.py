@@ -7,8 +7,14 @@ import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from listwatch.errors import ListWatchError
+
 _PIECE = 4096  # what a pipe that polls as writable takes without blocking (PIPE_BUF)
 _LONGEST_LINE = 64 * 1024
+
+
+class OutputError(ListWatchError):
+    """What is to be printed can't be written, such as to a full disk."""
 
 
 class OutputStream:
@@ -35,6 +41,7 @@ class OutputStream:
 
         Raises:
             BrokenPipeError: nobody reads any more.
+            OutputError: the disk is full, or else can't be written.
         """
         async with self._turn:
             await self._write(data)
@@ -53,7 +60,12 @@ class OutputStream:
         while rest:
             if self._can_wait and not self._poll.poll(0):
                 await self._writable()
-            written = os.write(self.fd, rest[:_PIECE] if self._can_wait else rest)
+            try:
+                written = os.write(self.fd, rest[:_PIECE] if self._can_wait else rest)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise OutputError(f"unable to write the output: {error.strerror}") from error
             rest = rest[written:]
             # A write that is cancelled here must not run into the next one's line.
             self._cut_short = bool(rest) and ends_line

@@ -20,7 +20,7 @@ from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.options import ObserveOptions, shown_command
 from listwatch.observe.output import LineCutter, OutputStream
 from listwatch.observe.printing import Printer
-from listwatch.observe.templates.template import TemplateError
+from listwatch.observe.templates.template import TemplateError, TemplateLimitError
 
 _MOST_HELD = 1024 * 1024
 _LONGEST_RETRY_DELAY = 60.0
@@ -130,23 +130,43 @@ class Reaction:
             ErrorLimitError: a run failed and was one too many.
             TemplateError: the template does not fit the object.
             BrokenPipeError: nobody reads what is printed.
+            OutputError: what is printed can't be written.
         """
+        try:
+            await self._react(change)
+        except RecursionError:
+            await self._complain(f"{change.key}: nested too deeply to be looked into")
+        except TemplateLimitError as error:
+            await self._complain(f"{change.key}: unable to write arguments: {error}")
+
+    async def _react(self, change: Change) -> None:
         kind = self.type_word(change)
         self._metrics.told(kind)
         if self._spectator is not None:
             self._spectator.told(change, kind)
-        words = self._arguments(change)
+        words = self._name(change)
+        text = self._rendered(change)
+        by_stdin = self._options.stdin == "template"
+        if text is not None and not by_stdin:
+            words.append(text)
         command = self._command(change)
-        line = shown_command([*(command or [""]), *words])
+        line = shown_command([*(command or [self._which(change)]), *words])
         header = f"# {self.timestamp()} {kind} {change.resource_version}\t{line}\n"
         if not command:
             await self._streams[1].write(self._printer.text(change, kind, header))
+            return
+        if text is not None and not by_stdin and len(text.encode()) >= LONGEST_STRING:
+            size = len(text.encode())
+            await self._complain(
+                f'command "{command[0]}" was not run for {change.key}: the argument is too long'
+                f" ({size} bytes); use --stdin=template"
+            )
             return
         lines = _Lines(self._streams, held=self._options.parallel > 1)
         if not self._options.quiet:
             await lines.write(1, header.encode())
         try:
-            async with self._surroundings(change, kind) as (env, stdin):
+            async with self._surroundings(change, kind, text) as (env, stdin):
                 outcome = await self._run([*command, *words], change, lines, env, stdin)
         finally:
             await lines.finish()
@@ -172,19 +192,27 @@ class Reaction:
             return self._options.delete_command
         return self._options.command
 
-    def _arguments(self, change: Change) -> list[str]:
+    def _which(self, change: Change) -> str:
+        """Return what stands in a header for the command that there is none of."""
+        return change.resource if len(self._options.resources) > 1 else ""
+
+    def _name(self, change: Change) -> list[str]:
         namespace, name = split_key(change.key)
-        words = [namespace, name] if self._namespaced[change.resource] else [name]
-        if self._options.template is not None and change.object is not None:
-            try:
-                words.append(self._options.template.render(change.object))
-            except TemplateError as error:
-                raise TemplateError(f"{change.key}: unable to write arguments: {error}") from error
-        return words
+        return [namespace, name] if self._namespaced[change.resource] else [name]
+
+    def _rendered(self, change: Change) -> str | None:
+        if self._options.template is None or change.object is None:
+            return None
+        try:
+            return self._options.template.render(change.object)
+        except TemplateLimitError:
+            raise
+        except TemplateError as error:
+            raise TemplateError(f"{change.key}: unable to write arguments: {error}") from error
 
     @asynccontextmanager
     async def _surroundings(
-        self, change: Change, kind: str
+        self, change: Change, kind: str, text: str | None
     ) -> AsyncIterator[tuple[Mapping[str, str] | None, bytes | None]]:
         """Make the environment and the standard input of a change's command."""
         options = self._options
@@ -205,7 +233,10 @@ class Reaction:
             else:
                 env[name] = data.decode()
         try:
-            yield env, _standard_input(options.stdin, change, kind)
+            if options.stdin == "template":
+                yield env, (text or "").encode()
+            else:
+                yield env, _standard_input(options.stdin, change, kind)
         finally:
             if path is not None:
                 path.unlink(missing_ok=True)
@@ -269,6 +300,10 @@ class Reaction:
         else:
             signal = f" ({outcome.failure})" if outcome.failure else ""
             text = f'command "{command}" exited with status code {outcome.exit_code}{signal}'
+        await self._complain(text)
+
+    async def _complain(self, text: str) -> None:
+        """Print an error and count it."""
         await self._streams[2].write(f"error: {text}\n")
         self.budget.spend()
 
@@ -313,7 +348,7 @@ def _standard_input(what: str, change: Change, kind: str) -> bytes | None:
         return None
     if what == "object":
         return change.object.json() if change.object is not None else b""
-    document: dict[str, object] = {"type": kind, "key": change.key}
+    document: dict[str, object] = {"type": kind, "resource": change.resource, "key": change.key}
     for field, obj in (("object", change.object), ("oldObject", change.old)):
         if obj is not None:
             document[field] = msgspec.Raw(obj.json())

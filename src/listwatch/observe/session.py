@@ -1,8 +1,8 @@
 """From options to a running observer on a real server, and from its end to an exit code."""
 
 import asyncio
+import os
 import signal
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -13,6 +13,7 @@ from listwatch.client.discovery import UnknownResourceError
 from listwatch.client.kubeconfig import load_config
 from listwatch.clock import Clock
 from listwatch.errors import (
+    BadRequestError,
     ConfigError,
     DisconnectedError,
     ForbiddenError,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 def exit_code(error: BaseException) -> int:
     """Return the exit code that stands for an error."""
     kinds: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
-        (2, (UsageError, TemplateSyntaxError)),
+        (2, (UsageError, TemplateSyntaxError, BadRequestError)),
         (3, (ConfigError,)),
         (4, (DisconnectedError, TimeoutError)),
         (5, (UnauthorizedError,)),
@@ -123,7 +124,7 @@ async def observe(
         decode: Decode = decode_object
         beside: list[Companion] = []
         # With both on a terminal, the lines of the changes show the progress.
-        if sys.stderr.isatty() and not sys.stdout.isatty():
+        if os.isatty(2) and not os.isatty(1):
             from listwatch.observe import progress  # noqa: PLC0415 - loads rich
 
             decode = counted = progress.CountingDecode(decode_object)

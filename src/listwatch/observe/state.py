@@ -83,12 +83,7 @@ class StateFile:
             self._database.close()
             if not isinstance(error, sqlite3.Error):
                 raise
-            what = (
-                "it is in use by another process"
-                if "locked" in str(error)
-                else f"it is damaged or no state file ({error}); move it away to start anew"
-            )
-            raise StateError(f"unable to use the state file {path}: {what}") from error
+            raise StateError(f"unable to use the state file {path}: {_reason(error)}") from error
 
     def _open(self, binding: Mapping[str, str]) -> None:
         run = self._database.execute
@@ -181,6 +176,16 @@ class StateFile:
     def close(self) -> None:
         """Close the file; nothing is lost without."""
         self._database.close()
+
+
+def _reason(error: sqlite3.Error) -> str:
+    match error.sqlite_errorcode & 0xFF:  # the rest of it tells more than is needed here
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return "it is in use by another process"
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return f"it is damaged or no state file ({error}); move it away to start anew"
+        case _:
+            return f"{error}; it and its directory must be writable"
 
 
 def version_number(version: str) -> int:

@@ -24,7 +24,12 @@ from listwatch.observe.templates.go_syntax import (
     Variable,
     parse,
 )
-from listwatch.observe.templates.template import Effort, TemplateError, TemplateSyntaxError
+from listwatch.observe.templates.template import (
+    Effort,
+    TemplateError,
+    TemplateLimitError,
+    TemplateSyntaxError,
+)
 
 _NO_VALUE = "<no value>"
 
@@ -61,7 +66,7 @@ class GoTemplate:
         try:
             run.write(self._nodes, value)
         except RecursionError:
-            raise TemplateError("nested too deeply") from None
+            raise TemplateLimitError("nested too deeply") from None
         return "".join(run.output)
 
 

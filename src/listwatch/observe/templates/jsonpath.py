@@ -17,6 +17,7 @@ from listwatch.observe.templates.template import (
     COMPARISONS,
     Effort,
     TemplateError,
+    TemplateLimitError,
     TemplateSyntaxError,
     json_text,
     scalar_text,
@@ -102,7 +103,7 @@ class JSONPathTemplate:
                 evaluation.effort.spend(letters=len(piece))
                 pieces.append(piece)
         except RecursionError:
-            raise TemplateError("nested too deeply") from None
+            raise TemplateLimitError("nested too deeply") from None
         return "".join(pieces)
 
     def _render(self, nodes: Sequence[_Node], value: Any, evaluation: _Evaluation) -> Iterator[str]:

@@ -21,6 +21,10 @@ class TemplateError(ListWatchError):
     """A template that can't be rendered for an object, such as a missing key in strict mode."""
 
 
+class TemplateLimitError(TemplateError):
+    """A template or an object that is too deep, or asks for too much, to be rendered."""
+
+
 class Template(Protocol):
     """Renders an object into text. Safe to use from any task."""
 
@@ -43,11 +47,11 @@ class Effort:
         """Count steps, and letters that were written.
 
         Raises:
-            TemplateError: that was too much.
+            TemplateLimitError: that was too much.
         """
         self._left -= steps + letters // _LETTERS_A_STEP
         if self._left < 0:
-            raise TemplateError("it takes too many steps or makes too long a text")
+            raise TemplateLimitError("it takes too many steps or makes too long a text")
 
 
 def json_text(value: Any, *, indent: int = 0) -> str:
