@@ -195,6 +195,16 @@ async def test_work_is_cancelled_at_the_renew_deadline_when_every_renewal_fails(
             guard.check()
 
 
+async def test_the_error_of_a_lost_leadership_names_what_kept_it_from_renewing() -> None:
+    world, server = FakeClock(), LeaseServer()
+    process = Process(server, world, "a", ["ok", "ok", *["refuse"] * 1000])
+    lost = asyncio.ensure_future(process.elector.run(process.work))
+    await until(world, lost.done)
+    words = r"a lost lease default/lock: the lease was not renewed in time \(\w+Error: .+\)"
+    with pytest.raises(LeadershipLostError, match=words):
+        await lost
+
+
 async def test_a_request_that_hangs_does_not_hold_up_the_loss() -> None:
     world, server = FakeClock(), LeaseServer()
     process = Process(server, world, "a", ["ok", "ok", *["hang"] * 1000])

@@ -15,13 +15,8 @@ from listwatch.errors import DisconnectedError, ListWatchError
 from listwatch.objects import DeletedFinalStateUnknown, Object
 from listwatch.runtime import predicates
 from listwatch.runtime.caches import Caches
-from listwatch.runtime.reconciler import (
-    NotStartedError,
-    Reconciler,
-    Result,
-    TerminalError,
-    requeue_after,
-)
+from listwatch.runtime.reconciler import NotStartedError, Reconciler
+from listwatch.runtime.results import Result, TerminalError, requeue_after
 from listwatch.runtime.sources import KeySource, owner_keys
 from listwatch.runtime.token_buckets import TokenBuckets
 from listwatch.shard_range import ShardRange

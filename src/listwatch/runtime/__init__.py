@@ -18,13 +18,8 @@ if TYPE_CHECKING:
     from listwatch.runtime.loading import load_app
     from listwatch.runtime.manager import Manager, ManagerError
     from listwatch.runtime.reaper import Reaper
-    from listwatch.runtime.reconciler import (
-        DONE,
-        Reconciler,
-        Result,
-        TerminalError,
-        requeue_after,
-    )
+    from listwatch.runtime.reconciler import Reconciler
+    from listwatch.runtime.results import DONE, Result, TerminalError, requeue_after
     from listwatch.runtime.sharding import ShardMember
     from listwatch.runtime.writing import (
         apply,
@@ -37,7 +32,7 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
-    "DONE": "reconciler",
+    "DONE": "results",
     "EventRecorder": "events",
     "LeaderElector": "leader_election",
     "LeadershipGuard": "leader_election",
@@ -47,16 +42,16 @@ _HOME = {
     "ManagerError": "manager",
     "Reaper": "reaper",
     "Reconciler": "reconciler",
-    "Result": "reconciler",
+    "Result": "results",
     "ShardMember": "sharding",
-    "TerminalError": "reconciler",
+    "TerminalError": "results",
     "apply": "writing",
     "create_or_update": "writing",
     "finalize": "writing",
     "handle_crash": "crash",
     "is_owned_by": "writing",
     "load_app": "loading",
-    "requeue_after": "reconciler",
+    "requeue_after": "results",
     "set_condition": "writing",
     "set_owner": "writing",
     "update_status": "writing",

@@ -130,4 +130,4 @@ def new_command(
         raise ConfigError(f"{where} has nothing to write")
     for path in written:
         click.echo(path)
-    click.echo(f"\nNext: cd {where} && python -m pytest")
+    click.echo(f"\nNext: cd {where} && pip install pytest pytest-asyncio && python -m pytest")

@@ -635,6 +635,7 @@ class LeaderElector:
         raise LeadershipLostError(
             f"{self.identity} lost lease {self.namespace}/{self.name}"
             + (f": {guard.refusal}" if guard is not None else "")
+            + (f" ({error})" if (error := self.statistics().last_error) else "")
         )
 
     async def _campaign(

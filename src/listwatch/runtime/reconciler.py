@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import logging
-import math
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, TypeVar
@@ -17,6 +16,7 @@ from listwatch.errors import ListWatchError, QueueClosedError
 from listwatch.objects import Object
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.predicates import Predicate
+from listwatch.runtime.results import Result, TerminalError, checked
 from listwatch.runtime.sources import KeySource, MapFunc, owner_keys
 from listwatch.runtime.token_buckets import TokenBuckets
 from listwatch.shard_range import ShardRange
@@ -34,40 +34,6 @@ HELD_SECONDS = 0.1
 
 #: For so many seconds a key that belongs to another replica is remembered.
 REFUSED_SECONDS = 120.0
-
-
-class Result(msgspec.Struct, frozen=True):
-    """What a reconcile that went well asks for.
-
-    Attributes:
-        requeue_after: reconcile the key again after so many seconds; None only when it changes.
-    """
-
-    requeue_after: float | None = None
-
-    def __post_init__(self) -> None:
-        seconds: object = self.requeue_after
-        if seconds is not None and not (
-            isinstance(seconds, int | float) and -math.inf < seconds < math.inf
-        ):
-            raise ValueError(f"requeue_after takes a finite number of seconds, not {seconds!r}")
-
-
-#: The key is done until something changes.
-DONE = Result()
-
-
-def requeue_after(seconds: float) -> Result:
-    """Ask for another reconcile of the key after so many seconds; at once for less than 0.
-
-    Raises:
-        ValueError: that is no finite number.
-    """
-    return Result(seconds)
-
-
-class TerminalError(ListWatchError):
-    """Raised by a reconcile that no retry can help: the key waits for the next change."""
 
 
 class NotStartedError(ListWatchError):
@@ -657,8 +623,8 @@ class Reconciler:
                 key,
             )
         if inspect.isawaitable(outcome):
-            return _checked(self.name, await outcome)
-        return _checked(self.name, outcome)
+            return checked(self.name, await outcome)
+        return checked(self.name, outcome)
 
     async def _call_in_thread(self, function: ReconcileFunction, key: str) -> Result | None:
         if self._executor is None:
@@ -671,7 +637,7 @@ class Reconciler:
             # No thread can be ended from outside, and the key must not be worked on twice.
             await asyncio.wait({thread})
             raise
-        return _checked(self.name, outcome)
+        return checked(self.name, outcome)
 
     def _failed(self, key: str, error: BaseException) -> None:
         self._errors += 1
@@ -689,11 +655,3 @@ class Reconciler:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _checked(name: str, outcome: object) -> Result | None:
-    if outcome is None or isinstance(outcome, Result):
-        return outcome
-    raise TypeError(
-        f"reconciler {name} returned a {type(outcome).__name__}: return None or requeue_after(...)"
-    )
