@@ -1,5 +1,6 @@
 """What is done when the pod of a build, or a build, was deleted."""
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from datetime import datetime
@@ -83,13 +84,15 @@ class BuildPodDeleteController:
         if now.uid != uid or not _can_fail(now):
             return False
         end = api_time(self._clock.time())
-        status = build.setdefault("status", {})
+        status = build["status"] = build.get("status") or {}
         status["phase"] = "Error"
         status["reason"] = BUILD_POD_DELETED
         status["message"] = BUILD_POD_DELETED_MESSAGE
         status["completionTimestamp"] = end
         if (started := status.get("startTimestamp")) is not None:
-            status["duration"] = _nanoseconds(started, end)
+            # Whoever wrote a start that is no time gets no duration; the build ends all the same.
+            with contextlib.suppress(ValueError, TypeError):
+                status["duration"] = _nanoseconds(started, end)
         return True
 
 

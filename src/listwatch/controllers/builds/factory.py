@@ -24,6 +24,7 @@ from listwatch.controllers.builds.list_watch import (
     DeletionsOnly,
     EveryKeyKnown,
 )
+from listwatch.controllers.failures import single_error
 from listwatch.objects import DeletedFinalStateUnknown, Object, meta_namespace_key
 from listwatch.workqueue.rate_limiters import TokenBucket
 from listwatch.workqueue.retry_controller import (
@@ -104,6 +105,10 @@ class DeleteController:
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Handle deletions until `stop` is set; a handler that runs then may finish."""
+        with single_error():
+            await self._run_tasks(stop)
+
+    async def _run_tasks(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
             others = (
                 group.create_task(self._reflector.run()),

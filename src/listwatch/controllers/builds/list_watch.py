@@ -5,8 +5,9 @@ that was deleted while nobody watched. Such deletions can't be told from the lis
 nothing remembers what there was; but a build tells of its pod, and a pod of its build.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Protocol
 
 from listwatch.cache.deltas import Item
@@ -21,6 +22,7 @@ from listwatch.controllers.builds.api import BuildsAPI
 from listwatch.controllers.builds.naming import (
     NEW,
     POD_NAME,
+    InvalidBuildError,
     belongs_to,
     build_name_of,
     build_pod_name,
@@ -30,6 +32,8 @@ from listwatch.controllers.builds.naming import (
     pod_that_is_gone,
 )
 from listwatch.objects import DeletedFinalStateUnknown, Object, ObjectKey
+
+_logger = logging.getLogger(__name__)
 
 _PAGE_SIZE = 500
 
@@ -142,19 +146,32 @@ class BuildPodDeleteListWatch:
         pods, version = await _all(self._pods)
         builds, _ = await _all(self._builds)
         for build in builds.values():
-            if not _should_have_pod(build):
-                continue
-            name = build_pod_name(build)
-            pod = pods.get(str(ObjectKey(build.namespace, name)))
-            if pod is None or not belongs_to(pod, build):
-                pod = await self._api.get_pod(build.namespace, name)
-            if pod is None or not belongs_to(pod, build):
-                self._deletions.delete(pod_that_is_gone(build))
+            with _costing_only_itself():
+                if await self._has_lost_its_pod(build, pods):
+                    self._deletions.delete(pod_that_is_gone(build))
         return version
+
+    async def _has_lost_its_pod(self, build: Object, pods: Mapping[str, Object]) -> bool:
+        if not _should_have_pod(build):
+            return False
+        name = build_pod_name(build)
+        pod = pods.get(str(ObjectKey(build.namespace, name)))
+        if pod is None or not belongs_to(pod, build):
+            pod = await self._api.get_pod(build.namespace, name)
+        return pod is None or not belongs_to(pod, build)
 
     def watch(self, options: WatchOptions) -> AbstractAsyncContextManager[WatchStream]:
         """Watch the pods."""
         return self._pods.watch(options)
+
+
+@contextmanager
+def _costing_only_itself() -> Iterator[None]:
+    """Pass over an object that can't be read, with a warning: the others are looked at."""
+    try:
+        yield
+    except InvalidBuildError as error:
+        _logger.warning("passed over in the search for deletions: %s", error)
 
 
 def _should_have_pod(build: Object) -> bool:
@@ -192,15 +209,19 @@ class BuildDeleteListWatch:
         builds, version = await _all(self._builds)
         pods, _ = await _all(self._pods)
         for pod in pods.values():
-            name = build_name_of(pod)
-            if not name or pod.meta.deletion_timestamp is not None:
-                continue
-            build = builds.get(str(ObjectKey(pod.namespace, name)))
-            if build is None or _is_of_another(pod, build):
-                build = await self._api.get_build(pod.namespace, name)
-            if build is None or _is_of_another(pod, build):
-                self._deletions.delete(build_that_is_gone(pod))
+            with _costing_only_itself():
+                if await self._has_lost_its_build(pod, builds):
+                    self._deletions.delete(build_that_is_gone(pod))
         return version
+
+    async def _has_lost_its_build(self, pod: Object, builds: Mapping[str, Object]) -> bool:
+        name = build_name_of(pod)
+        if not name or pod.meta.deletion_timestamp is not None:
+            return False
+        build = builds.get(str(ObjectKey(pod.namespace, name)))
+        if build is None or _is_of_another(pod, build):
+            build = await self._api.get_build(pod.namespace, name)
+        return build is None or _is_of_another(pod, build)
 
     def watch(self, options: WatchOptions) -> AbstractAsyncContextManager[WatchStream]:
         """Watch the builds."""

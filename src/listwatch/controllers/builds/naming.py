@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from listwatch.controllers.wire import decode
 from listwatch.errors import ListWatchError
 from listwatch.objects import Object
 
@@ -58,7 +59,7 @@ class _Build(msgspec.Struct, gc=False):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-_decode = msgspec.json.Decoder(_Build).decode
+_decoder = msgspec.json.Decoder(_Build)
 
 
 class BuildFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +94,7 @@ def facts(obj: Object) -> BuildFacts:
         InvalidBuildError: its fields are of the wrong types.
     """
     try:
-        build = _decode(obj.raw)
+        build = decode(_decoder, obj.raw)
     except msgspec.MsgspecError as error:
         raise InvalidBuildError(f"{obj.kind or 'object'} {obj.key}: {error}") from error
     strategy = build.spec.strategy
