@@ -3,10 +3,12 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
 
 from api_client import CORE, Client
 from listwatch.apiserver import APIServer
+from listwatch.apiserver.go_words import go_words
 
 NETWORK = "/apis/networking.k8s.io/v1/namespaces/default"
 POD = {"restartPolicy": "Never", "containers": [{"name": "a", "image": "b"}]}
@@ -167,6 +169,130 @@ BAD: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         },
     ),
     (
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+        {"rules": [{"verbs": ["get"]}, {"nonResourceURLs": ["/x"], "resources": ["pods"]}]},
+        {
+            "rules[0].apiGroups": (
+                "Required value: resource rules must supply at least one api group"
+            ),
+            "rules[0].resources": (
+                "Required value: resource rules must supply at least one resource"
+            ),
+            "rules[1].verbs": "Required value: verbs must contain at least one value",
+            "rules[1].nonResourceURLs": (
+                'Invalid value: ["/x"]: rules cannot apply to both regular resources and '
+                "non-resource URLs"
+            ),
+        },
+    ),
+    (
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+        {
+            "roleRef": {"kind": "Role", "name": "r"},
+            "subjects": [{"kind": "ServiceAccount", "name": "s"}, {"kind": "Robot"}],
+        },
+        {
+            "roleRef.kind": 'Unsupported value: "Role": supported values: "ClusterRole"',
+            "subjects[0].namespace": "Required value",
+            "subjects[1].name": "Required value",
+            "subjects[1].kind": (
+                'Unsupported value: "Robot": supported values: "ServiceAccount", "User", "Group"'
+            ),
+        },
+    ),
+    (
+        f"{NETWORK}/networkpolicies",
+        {
+            "spec": {
+                "policyTypes": ["Both"],
+                "egress": [
+                    {
+                        "ports": [{"port": 9, "endPort": 8}],
+                        "to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["11.0.0.0/9"]}}, {}],
+                    }
+                ],
+            }
+        },
+        {
+            "spec.policyTypes[0]": (
+                'Unsupported value: "Both": supported values: "Ingress", "Egress"'
+            ),
+            "spec.egress[0].ports[0].endPort": (
+                "Invalid value: 8: must be greater than or equal to `port`"
+            ),
+            "spec.egress[0].to[0].ipBlock.except[0]": (
+                'Invalid value: "11.0.0.0/9": must be a strict subset of `cidr`'
+            ),
+            "spec.egress[0].to[1]": "Required value: must specify a peer",
+        },
+    ),
+    (
+        "/apis/certificates.k8s.io/v1/certificatesigningrequests",
+        {"spec": {"request": "YQ==", "signerName": "x", "expirationSeconds": 1}},
+        {
+            "spec.request": ('Invalid value: "YQ==": PEM block type must be CERTIFICATE REQUEST'),
+            "spec.usages": "Required value",
+            "spec.signerName": (
+                'Invalid value: "x": must be a fully qualified domain and path of the form '
+                '"example.com/signer-name"'
+            ),
+            "spec.expirationSeconds": (
+                "Invalid value: 1: may not specify a duration less than 600 seconds (10 minutes)"
+            ),
+        },
+    ),
+    (
+        "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+        {"webhooks": [{"name": "a.b"}]},
+        {
+            "webhooks[0].name": (
+                'Invalid value: "a.b": should be a domain with at least three segments separated '
+                "by dots"
+            ),
+            "webhooks[0].admissionReviewVersions": (
+                "Required value: must specify one of v1, v1beta1"
+            ),
+            "webhooks[0].sideEffects": ("Required value: must specify one of None, NoneOnDryRun"),
+            "webhooks[0].clientConfig": (
+                "Required value: exactly one of url or service is required"
+            ),
+        },
+    ),
+    (
+        f"{CORE}/resourcequotas",
+        {"spec": {"hard": {"turtles": "1", "example.com/turtles": "1"}}},
+        {"spec.hard[turtles]": 'Invalid value: "turtles": must be a standard resource for quota'},
+    ),
+    (
+        f"{CORE}/pods",
+        {
+            "spec": {
+                "containers": [
+                    {
+                        "name": "c",
+                        "image": "i",
+                        "env": [{"name": "a=b"}],
+                        "livenessProbe": {},
+                        "resources": {"limits": {"cpu": "-1"}},
+                    }
+                ]
+            }
+        },
+        {
+            "spec.containers[0].env[0].name": (
+                'Invalid value: "a=b": a valid environment variable name must consist only of '
+                "printable ASCII characters other than '='"
+            ),
+            "spec.containers[0].livenessProbe": "Required value: must specify a handler type",
+            "spec.containers[0].resources.limits[cpu]": (
+                'Invalid value: "-1": must be greater than or equal to 0'
+            ),
+            "spec.containers[0].resources.requests[cpu]": (
+                'Invalid value: "-1": must be greater than or equal to 0'
+            ),
+        },
+    ),
+    (
         f"{CORE}/secrets",
         {"type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": "x"}},
         {
@@ -197,3 +323,152 @@ async def test_a_limit_is_the_default_of_requests(client: Client) -> None:
         "default": {"cpu": "2"},
         "defaultRequest": {"cpu": "2", "memory": "1Gi"},
     }
+
+
+UPDATES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, str]]] = [
+    (
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+        {"value": 1},
+        {"value": 2},
+        {"value": "Forbidden: may not be changed in an update."},
+    ),
+    (
+        "/apis/storage.k8s.io/v1/storageclasses",
+        {"provisioner": "p"},
+        {"parameters": {"a": "b"}},
+        {"parameters": "Forbidden: updates to parameters are forbidden."},
+    ),
+    (
+        "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",
+        {"roleRef": {"kind": "Role", "name": "a"}},
+        {"roleRef": {"name": "b"}},
+        {
+            "roleRef": (
+                'Invalid value: {"APIGroup":"rbac.authorization.k8s.io","Kind":"Role","Name":"b"}: '
+                "cannot change roleRef"
+            )
+        },
+    ),
+    (
+        "/apis/node.k8s.io/v1/runtimeclasses",
+        {"handler": "runc"},
+        {"handler": "other"},
+        {"handler": 'Invalid value: "other": field is immutable'},
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "obj", "change", "causes"), UPDATES, ids=lambda x: str(x)[-40:])
+async def test_what_may_not_change_is_refused_in_the_kinds_own_words(
+    client: Client, path: str, obj: dict[str, Any], change: dict[str, Any], causes: dict[str, str]
+) -> None:
+    await client.call("POST", path, {"metadata": {"name": "x"}, **obj}, expect=201)
+    status = await client.call("PATCH", f"{path}/x", change, headers=MERGE, expect=422)
+    assert [(each["field"], each["message"]) for each in status["details"]["causes"]] == list(
+        causes.items()
+    )
+
+
+async def test_a_strategic_merge_of_another_type_fails_in_its_converters_words(
+    client: Client,
+) -> None:
+    spec = {
+        "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": ALWAYS},
+    }
+    path = "/apis/apps/v1/namespaces/default/deployments"
+    await client.call("POST", path, {"metadata": {"name": "x"}, "spec": spec}, expect=201)
+    strategic = {"Content-Type": "application/strategic-merge-patch+json"}
+    for change, words in (
+        ({"replicas": "x"}, "unrecognized type: int32"),
+        ({"minReadySeconds": 1.5}, "cannot convert float64 to int32"),
+        ({"paused": 1}, "unrecognized type: bool"),
+        ({"strategy": {"type": 3}}, "cannot convert int64 to string"),
+        ({"template": []}, "cannot restore struct from: slice"),
+        ({"template": {"metadata": {"labels": "a"}}}, "cannot restore map from string"),
+        ({"template": {"spec": {"volumes": {}}}}, "cannot restore slice from map"),
+    ):
+        body: dict[str, Any] = {"spec": change}
+        status = await client.call("PATCH", f"{path}/x", body, headers=strategic, expect=422)
+        (cause,) = status["details"]["causes"]
+        assert cause["field"] == "patch"
+        assert cause["message"] == f'Invalid value: "{go_words(body)}": {words}'
+
+
+async def test_items_of_keyed_lists_need_keys_of_their_own_in_an_apply(client: Client) -> None:
+    apply = {"Content-Type": "application/apply-patch+yaml"}
+    path = f"{CORE}/pods/x"
+    start = "failed to create typed patch object (/x; /v1, Kind=Pod): .spec.containers: "
+    for containers, words in (
+        (
+            [{"image": "i"}],
+            (
+                'element 0: associative list with keys has an element that omits key field "name" '
+                "(and doesn't have default value)"
+            ),
+        ),
+        ([{"name": "a"}, {"name": "a"}], 'duplicate entries for key [name="a"]'),
+        (["a"], "element 0: associative list with keys may not have non-map elements"),
+    ):
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
+        body |= {"spec": {"containers": containers}}
+        where = f"{path}?fieldManager=m"
+        status = await client.call("PATCH", where, body, headers=apply, expect=500)
+        assert status["message"] == start + words
+
+
+async def test_a_definition_has_one_storage_version_and_no_half_conversion(client: Client) -> None:
+    version = {"name": "v1", "served": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+    body: dict[str, Any] = {
+        "metadata": {"name": "ws.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Cluster",
+            "names": {"plural": "ws", "kind": "W"},
+            "versions": [version],
+            "conversion": {"strategy": "Webhook"},
+            "preserveUnknownFields": True,
+        },
+    }
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    status = await client.call("POST", path, body, expect=422)
+    inside = (
+        '[{"Name":"v1","Served":true,"Storage":false,"Deprecated":false,'
+        '"DeprecationWarning":null,"Schema":null,"Subresources":null,'
+        '"AdditionalPrinterColumns":null,"SelectableFields":null}]'
+    )
+    assert {each["field"]: each["message"] for each in status["details"]["causes"]} == {
+        "spec.preserveUnknownFields": "Invalid value: true: must be false",
+        "spec.conversion.webhookClientConfig": (
+            "Required value: required when strategy is set to Webhook"
+        ),
+        "spec.conversion.conversionReviewVersions": "Required value",
+        "spec.versions": (
+            f"Invalid value: {inside}: must have exactly one version marked as storage version"
+        ),
+        "status.storedVersions": "Invalid value: []: must have at least one stored version",
+    }
+
+
+async def test_a_headless_service_without_selector_leads_to_both_families(client: Client) -> None:
+    for selector, families in (({}, ["IPv4", "IPv6"]), ({"a": "b"}, ["IPv4"])):
+        spec = {"clusterIP": "None", "ports": [{"port": 80}], "selector": selector}
+        body = {"metadata": {"generateName": "x"}, "spec": spec}
+        made = await client.call("POST", f"{CORE}/services", body, expect=201)
+        assert made["spec"]["ipFamilies"] == families
+        policy = "RequireDualStack" if len(families) == 2 else "SingleStack"
+        assert made["spec"]["ipFamilyPolicy"] == policy
+
+
+async def test_a_deprecated_kind_warns_in_every_answer(client: Client) -> None:
+    words = '299 - "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"'
+    path = f"{CORE}/endpoints"
+    async with aiohttp.ClientSession(client.server.url) as session:
+        for method, where, body in (
+            ("POST", path, {"metadata": {"name": "x"}}),
+            ("GET", path, None),
+            ("GET", f"{path}/x", None),
+            ("DELETE", f"{path}/x", None),
+        ):
+            async with session.request(method, where, json=body) as answer:
+                assert answer.headers.getall("Warning") == [words], method

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from listwatch.apiserver import APIServer
+from listwatch.apiserver.access_rules import ACCESS_RULES
 from listwatch.apiserver.control import Control
 from listwatch.apiserver.faults import Fault
 from listwatch.apiserver.group_rules import GROUP_RULES
@@ -109,7 +110,7 @@ def test_every_field_of_a_fault_and_every_control_is_documented() -> None:
 def test_the_kinds_with_rules_of_their_own_are_those_that_the_page_names() -> None:
     (row,) = [line for line in _PAGE.splitlines() if line.startswith("| Validation |")]
     named = row.split("the own rules of ")[1].partition(" |")[0]
-    ruled = CREATE_RULES.keys() | GROUP_RULES.keys()
+    ruled = CREATE_RULES.keys() | GROUP_RULES.keys() | ACCESS_RULES.keys()
     kinds = {each.kind for each in APIServer().table if each.storage in ruled}
     assert set(re.split(r", | and ", named)) == kinds | {"CustomResourceDefinition"}
 

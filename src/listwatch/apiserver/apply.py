@@ -22,6 +22,7 @@ from listwatch.apiserver.managed_fields import (
     granular_items,
     intersection,
     item_key,
+    key_of,
     minus,
     union,
     without_server_fields,
@@ -113,22 +114,21 @@ def without_fields(value: Any, fields: Fields, kept: Fields, schema: Schema) -> 
     return value
 
 
+def _shown_key(key: str) -> str:
+    """Return an item's key as messages have it: `[name="app"]`, of a set `[="x"]`."""
+    if key.startswith("v:"):
+        return f"[={key[2:]}]"
+    pairs = sorted(msgspec.json.decode(key[2:]).items())
+    shown = ",".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in pairs)
+    return f"[{shown}]"
+
+
 def _paths(fields: Fields, prefix: str = "") -> Iterator[str]:
     for key, below in sorted(fields.items()):
         if key == ".":
             yield prefix or "."
             continue
-        if key.startswith("f:"):
-            here = f"{prefix}.{key[2:]}"
-        elif key.startswith("v:"):
-            here = f"{prefix}[={key[2:]}]"
-        else:
-            pairs = msgspec.json.decode(key[2:])
-            inner = ",".join(
-                f"{name}={msgspec.json.encode(value).decode()}"
-                for name, value in sorted(pairs.items())
-            )
-            here = f"{prefix}[{inner}]"
+        here = prefix + (f".{key[2:]}" if key.startswith("f:") else _shown_key(key))
         yield from _paths(below, here)
 
 
@@ -205,15 +205,45 @@ def _check(value: Any, schema: Schema, place: str) -> None:
 def _check_items(value: list[Any], schema: Schema, place: str) -> None:
     seen: set[str] = set()
     for index, each in enumerate(value):
-        where = f"{place}[{index}]"
-        if schema.list_type == "map":
-            if not isinstance(each, dict):
-                raise _RejectedError(f"{where}: expected map, got {_shown(each)}")
+        shown = f"[{index}]"
+        if schema.list_type in {"map", "set"}:
+            problem = _key_problem(each, schema)
+            if problem:
+                raise _RejectedError(f"{place}: element {index}: {problem}")
             key = item_key(each, schema)
+            shown = _shown_key(key)
             if key in seen:
-                raise _RejectedError(f"{place}: duplicate entries for key {key[2:]}")
+                raise _RejectedError(f"{place}: duplicate entries for key {shown}")
             seen.add(key)
-        _check(each, schema.item or ANY, where)
+        _check(each, schema.item or ANY, f"{place}{shown}")
+
+
+def _key_problem(item: Any, schema: Schema) -> str:
+    """Return why nothing stands for an item of a set or keyed list; "" if something does.
+
+    The words are those of structured-merge-diff's `listItemToPathElement`.
+    """
+    if schema.list_type == "set":
+        if item is None:
+            return "associative list without keys has an element that's an explicit null"
+        if isinstance(item, dict):
+            return "associative list without keys has an element that's a map type"
+        return (
+            "not supported: associative list with lists as elements"
+            if isinstance(item, list)
+            else ""
+        )
+    if item is None:
+        return "associative list with keys may not have a null element"
+    if not isinstance(item, dict):
+        return "associative list with keys may not have non-map elements"
+    missing = next((key for key in schema.map_keys if key_of(item, schema, key) is None), None)
+    if missing is None:
+        return ""
+    return (
+        "associative list with keys has an element that omits key field "
+        f"{refusal.go_quoted(missing)} (and doesn't have default value)"
+    )
 
 
 _GO_TYPES: Mapping[type, str] = {

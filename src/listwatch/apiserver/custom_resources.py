@@ -11,7 +11,13 @@ from listwatch.apiserver import refusal
 from listwatch.apiserver.definition_rules import scale_causes, schema_causes
 from listwatch.apiserver.kinds import selectable_fields
 from listwatch.apiserver.reading import Reader
-from listwatch.apiserver.refusal import Cause, invalid_value, not_supported, required
+from listwatch.apiserver.refusal import (
+    Cause,
+    forbidden_value,
+    invalid_value,
+    not_supported,
+    required,
+)
 from listwatch.apiserver.registry import DeleteOptions, Registry, WriteContext
 from listwatch.apiserver.resources import ALL_VERBS, Resource, ResourceTable, Subresource
 from listwatch.apiserver.schema import OBJECT_META, facts
@@ -88,13 +94,11 @@ def validate_definition(obj: Mapping[str, Any]) -> list[Cause]:
             if scope
             else required("spec.scope")
         )
+    if spec.get("preserveUnknownFields"):
+        causes.append(invalid_value("spec.preserveUnknownFields", True, "must be false"))
+    causes += _conversion_causes(spec.get("conversion") or {})
+    causes += _storage_causes(spec.get("versions") or [])
     versions = spec.get("versions") or []
-    if sum(bool(each.get("storage")) for each in versions) != 1:
-        causes.append(
-            invalid_value(
-                "spec.versions", [], "must have exactly one version marked as storage version"
-            )
-        )
     alone = len(versions) == 1
     for index, version in enumerate(versions):
         if not _VERSION_NAME.fullmatch(version.get("name", "")):
@@ -122,6 +126,54 @@ def validate_definition(obj: Mapping[str, Any]) -> list[Cause]:
             )
         causes += schema_causes(raw, path)
     return causes
+
+
+def _storage_causes(versions: list[Object]) -> list[Cause]:
+    causes: list[Cause] = []
+    storing = sum(bool(each.get("storage")) for each in versions)
+    if storing != 1:
+        why = "must have exactly one version marked as storage version"
+        causes.append(invalid_value("spec.versions", [_inside(each) for each in versions], why))
+    if not storing:
+        why = "must have at least one stored version"
+        causes.append(invalid_value("status.storedVersions", [], why))
+    return causes
+
+
+def _conversion_causes(conversion: Mapping[str, Any]) -> list[Cause]:
+    strategy, webhook = conversion.get("strategy", "None"), conversion.get("webhook")
+    if strategy not in {"None", "Webhook"}:
+        return [not_supported("spec.conversion.strategy", strategy, ["None", "Webhook"])]
+    if strategy == "None":
+        if webhook is None:
+            return []
+        why = "should not be set when strategy is not set to Webhook"
+        return [forbidden_value("spec.conversion.webhookClientConfig", why)]
+    causes = []
+    if not (webhook or {}).get("clientConfig"):
+        why = "required when strategy is set to Webhook"
+        causes.append(required("spec.conversion.webhookClientConfig", why))
+    if not (webhook or {}).get("conversionReviewVersions"):
+        causes.append(required("spec.conversion.conversionReviewVersions"))
+    return causes
+
+
+def _inside(version: Mapping[str, Any]) -> Object:
+    """Return a version as the server has it inside, under its own names.
+
+    What all versions have in common, such as a schema, is not kept in each.
+    """
+    return {
+        "Name": version.get("name", ""),
+        "Served": bool(version.get("served")),
+        "Storage": bool(version.get("storage")),
+        "Deprecated": bool(version.get("deprecated")),
+        "DeprecationWarning": version.get("deprecationWarning"),
+        "Schema": None,
+        "Subresources": None,
+        "AdditionalPrinterColumns": None,
+        "SelectableFields": None,
+    }
 
 
 def _column_causes(column: Mapping[str, Any], path: str) -> list[Cause]:

@@ -68,11 +68,20 @@ def _leaf() -> Fields:
     return {".": _MEMBER}
 
 
+def key_of(item: Mapping[str, Any], schema: Schema, key: str) -> Any:
+    """Return a key of an item of a keyed list, or its default; None without one."""
+    value = item.get(key)
+    if value is not None:
+        return value
+    field = schema.item.fields.get(key) if schema.item is not None else None
+    return field.extra["default"] if field and "default" in field.extra else _KEY_DEFAULTS.get(key)
+
+
 def item_key(item: Any, schema: Schema) -> str:
     """Return what stands for an item of a set or keyed list, such as `k:{"name":"app"}`."""
     if schema.list_type == "set":
         return "v:" + _compact(item)
-    keys = {key: item.get(key, _KEY_DEFAULTS.get(key)) for key in sorted(schema.map_keys)}
+    keys = {key: key_of(item, schema, key) for key in sorted(schema.map_keys)}
     return "k:" + _compact({key: value for key, value in keys.items() if value is not None})
 
 

@@ -25,6 +25,12 @@ _CONFIG_KEY_WORDS = (
     "'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
     "'[-._a-zA-Z0-9]+')"
 )
+_VARIABLE = re.compile(r"[ -<>-~]+")
+_VARIABLE_WORDS = (
+    "a valid environment variable name must consist only of printable ASCII characters other than "
+    "'='"
+)
+_HANDLERS = ("exec", "grpc", "httpGet", "tcpSocket")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABEL_WORDS = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and "
@@ -237,6 +243,11 @@ def _container(container: Object, path: str, names: set[str], volumes: set[str])
     causes += _ports(container, path)
     causes += _environment(container, path)
     causes += _mounts(container, path, volumes)
+    causes += [
+        required(f"{path}.{name}", "must specify a handler type")
+        for name in ("livenessProbe", "readinessProbe", "startupProbe")
+        if name in container and not any(handler in container[name] for handler in _HANDLERS)
+    ]
     causes += _resources(container, path)
     return causes
 
@@ -265,8 +276,11 @@ def _environment(container: Object, path: str) -> list[Cause]:
     causes: list[Cause] = []
     for index, variable in enumerate(container.get("env") or ()):
         here = f"{path}.env[{index}]"
-        if not variable.get("name"):
+        name = variable.get("name")
+        if not name:
             causes.append(required(f"{here}.name"))
+        elif not _VARIABLE.fullmatch(name):
+            causes.append(invalid_value(f"{here}.name", name, _VARIABLE_WORDS))
         if variable.get("value") and variable.get("valueFrom"):
             causes.append(
                 invalid_value(
@@ -300,6 +314,12 @@ def _resources(container: Object, path: str) -> list[Cause]:
     causes: list[Cause] = []
     resources = container.get("resources") or {}
     limits = resources.get("limits") or {}
+    for group in ("limits", "requests"):
+        causes += [
+            invalid_value(f"{path}.resources.{group}[{key}]", amount, _NOT_NEGATIVE)
+            for key, amount in (resources.get(group) or {}).items()
+            if quantity(amount) < 0
+        ]
     for key, amount in (resources.get("requests") or {}).items():
         if key in limits and quantity(amount) > quantity(limits[key]):
             causes.append(
