@@ -516,7 +516,7 @@ async def test_with_several_resources_lines_and_documents_say_which(tmp_path: Pa
     two = ("pods", "nodes")
     async with observing(tmp_path, source, once=True, resources=two) as state:
         await state.task
-    assert state.headers == ["Sync started", "Sync 1\tpods ns a", "Sync ended"]
+    assert state.headers == ["Sync started\tpods", "Sync 1\tpods ns a", "Sync ended\tpods"]
     async with observing(
         tmp_path, source, command=("/bin/sh", "-c", "cat"), stdin="change", once=True, resources=two
     ) as state:

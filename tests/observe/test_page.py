@@ -123,7 +123,7 @@ async def test_an_open_page_does_not_hold_the_end_up() -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium")
 async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> None:
-    page = Page("pods", Printer(), Clock())
+    page = Page("pods, nodes", Printer(), Clock())
     async with _served(page) as url, open_page(url, tmp_path / "profile") as tab:
         await tab.until("document.querySelector('#link')?.textContent === 'live'")
         page.told(_update(spec="after"), "Updated")
@@ -135,6 +135,8 @@ async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> N
         await tab.until("document.querySelectorAll('#changes li').length === 2")
         text = await tab.evaluate("document.body.innerText")
         assert 'spec: "before" → "after"' in text
+        shown = await tab.evaluate("document.querySelector('#changes .head').innerText")
+        assert "pods" in shown  # one of several, so which is said
         assert "./ok.sh shop web-1" in text
         assert "./bad.sh shop web-1 — exit status 3" in text
         output = await tab.evaluate("document.querySelector('#failed pre').textContent")

@@ -26,7 +26,7 @@ _EXIT_CODES = """\b
 Exit codes:
   0    ended as asked: --once, --exit-after, SIGINT (Ctrl-C) or SIGTERM
   1    a limit was reached (--maximum-errors, --max-deletes), or another failure
-  2    wrong options, a broken template or selector
+  2    wrong options, a broken template, a selector that the server refuses
   3    the kubeconfig is broken or there is none
   4    the server can't be reached
   5    the server refuses the credentials

@@ -295,7 +295,7 @@ class _Feed:
             return
         whole = kind in {DeltaType.REPLACED_ALL, DeltaType.SYNC_ALL}
         if whole:
-            await self._reaction.sync_line("started")
+            await self._reaction.sync_line("started", self._source.resource)
         version = _version(batch)
         told = [self._told(change, kind, initial=initial) for change in changes]
         if self._state is not None:
@@ -372,7 +372,7 @@ class _Feed:
             number, is_told = await self._lists.get()
             await self._dispatcher.finished(number)
             if is_told:
-                await self._reaction.sync_line("ended")
+                await self._reaction.sync_line("ended", self._source.resource)
             self.processed.set()
 
     def _report(self, error: Exception) -> None:

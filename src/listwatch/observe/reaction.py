@@ -182,10 +182,11 @@ class Reaction:
         now = datetime.fromtimestamp(self._clock.time()).astimezone()
         return now.isoformat(timespec="seconds").replace("+00:00", "Z")
 
-    async def sync_line(self, word: str) -> None:
-        """Print that a list's objects begin to be told, or were told and processed."""
+    async def sync_line(self, word: str, resource: str) -> None:
+        """Print that a resource's list begins to be told, or was told and processed."""
+        which = f"\t{resource}" if len(self._options.resources) > 1 else ""
         if not (self._options.quiet or self._printer.is_for_machines):
-            await self._streams[1].write(f"# {self.timestamp()} Sync {word}\n")
+            await self._streams[1].write(f"# {self.timestamp()} Sync {word}{which}\n")
 
     def _command(self, change: Change) -> Sequence[str]:
         if change.type is ChangeType.DELETED:
