@@ -4,9 +4,10 @@
 
 The server is a process of its own that only sends bytes made before, each event in an HTTP chunk
 of its own and by a call of its own, as kube-apiserver does. So the client is what is measured, by
-its own CPU. The floor reads the same bytes and counts the lines. Latency is from just before the
-server's call to the handler's, on one machine's clock, with a pause between two events. The last
-table has what packed objects take.
+its own CPU. The floor reads the same bytes and counts the lines. Beside a thread that reads the
+cache in a tight loop the clock counts, also without that thread. Latency is from just before
+the server's call to the handler's, on one machine's clock, with a pause between two events. The
+last line has what packed objects take.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -126,7 +128,7 @@ class Handler:
             self.done.set()
 
 
-async def inform(port: int, updates: int, *, timed: bool) -> dict[str, Any]:
+async def inform(port: int, updates: int, *, timed: bool, reader: bool) -> dict[str, Any]:
     """Sync, say so, take the updates and return what they cost."""
     from listwatch import Client, SharedInformer  # noqa: PLC0415 - only this process needs it
     from listwatch.client.config import Config  # noqa: PLC0415 - as above
@@ -139,10 +141,23 @@ async def inform(port: int, updates: int, *, timed: bool) -> dict[str, Any]:
         listener = informer.add_handler(handler)
         async with informer:
             await listener.wait_for_sync()
+            stop = threading.Event()
+
+            def read() -> None:
+                while not stop.is_set():
+                    informer.lister.find("nobody", "team-1")
+
+            if reader:
+                threading.Thread(target=read, daemon=True).start()
             print("{}", flush=True)
-            before = cpu_seconds()
+            before, began = cpu_seconds(), time.perf_counter()
             await handler.done.wait()
-            return {"cpu": cpu_seconds() - before, "seconds": sorted(handler.seconds)}
+            stop.set()
+            return {
+                "cpu": cpu_seconds() - before,
+                "wall": time.perf_counter() - began,
+                "seconds": sorted(handler.seconds),
+            }
 
 
 async def floor(port: int, updates: int) -> dict[str, Any]:
@@ -227,7 +242,16 @@ def main() -> None:
             else:
                 if kind == "aiohttp":
                     sys.modules["httptools"] = None  # type: ignore[assignment]  # as if not installed
-                figures = asyncio.run(inform(int(port), int(events), timed=what == "ticks"))
+                if kind == "reader-0.5":
+                    sys.setswitchinterval(0.0005)
+                figures = asyncio.run(
+                    inform(
+                        int(port),
+                        int(events),
+                        timed=what == "ticks",
+                        reader=kind.startswith("reader"),
+                    )
+                )
             print(json.dumps(figures), flush=True)
             return
         case ["packed", count]:
@@ -252,7 +276,20 @@ def main() -> None:
             share = best[kind] / best["floor"]
             rates.add_row(kind, f"{each * 1e6:.1f}", f"{share:.1f}", f"{1 / each:,.0f}", goal)
         console.print(rates)
+        walls = {
+            kind: min(
+                run(address, process, kind, "fire", options.updates)["wall"] for _ in range(3)
+            )
+            for kind in ("httptools", "reader", "reader-0.5")
+        }
         late = run(address, process, "httptools", "ticks", options.events)["seconds"]
+    alone = walls["httptools"]
+    console.print(
+        f"by the clock {options.updates / alone:,.0f} updates/s; beside a reader "
+        f"{options.updates / walls['reader']:,.0f} ({alone / walls['reader']:.0%}), with a switch "
+        f"interval of 0.5 ms {options.updates / walls['reader-0.5']:,.0f} "
+        f"({alone / walls['reader-0.5']:.0%}); goal: a third"
+    )
     median, high = (late[int(len(late) * part)] * 1000 for part in (0.5, 0.99))
     console.print(
         f"event sent -> handler: median {median:.2f} ms, p99 {high:.2f} ms of {len(late):,} events "

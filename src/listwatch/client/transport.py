@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from ssl import SSLCertVerificationError, SSLContext, SSLError
-from typing import Final, Self
+from typing import Any, Final, Self, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -104,6 +104,9 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - asyncio's contract
         self._transport = transport
+        # What is read at once; for asyncio's sockets alone, where it is 256 KB. Whoever computes in
+        # another thread takes the interpreter at each reading, so that there should be few.
+        cast("Any", transport).max_size = MAX_WAITING_BYTES
         _find_dead_hosts(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
