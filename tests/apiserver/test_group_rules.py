@@ -1,5 +1,6 @@
 """Kinds around the workloads: what is stored, and what is refused with which words."""
 
+import base64
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -472,3 +473,66 @@ async def test_a_deprecated_kind_warns_in_every_answer(client: Client) -> None:
         ):
             async with session.request(method, where, json=body) as answer:
                 assert answer.headers.getall("Warning") == [words], method
+
+
+TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+
+
+async def test_numbers_in_tables_are_numbers_also_in_columns_of_strings(client: Client) -> None:
+    spec = {
+        "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": ALWAYS},
+    }
+    for path, obj, cells in (
+        (f"{APPS}/deployments", {"spec": spec}, ["x", "0/1", 0, 0]),
+        (f"{APPS}/controllerrevisions", {"revision": 3, "data": {}}, ["x", "<none>", 3]),
+        (f"{SCALERS}", {"spec": {"scaleTargetRef": TARGET, "maxReplicas": 3}}, SCALER_CELLS),
+        ("/apis/storage.k8s.io/v1/storageclasses", {"provisioner": "p"}, STORAGE_CELLS),
+    ):
+        await client.call("POST", path, {"metadata": {"name": "x"}, **obj}, expect=201)
+        table = await client.call("GET", path, headers=TABLE, expect=200)
+        found = table["rows"][0]["cells"][: len(cells)]
+        assert [(type(cell), cell) for cell in found] == [(type(cell), cell) for cell in cells]
+
+
+APPS = "/apis/apps/v1/namespaces/default"
+SCALERS = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers"
+SCALER_CELLS = ["x", "Deployment/x", "cpu: <unknown>/80%", "1", 3, 0]
+STORAGE_CELLS = ["x", "p", "Delete", "Immediate", False]
+
+
+async def test_a_signing_request_tells_who_asks_whatever_its_client_says(client: Client) -> None:
+    request = base64.b64encode(b"-----BEGIN CERTIFICATE REQUEST-----\n").decode()
+    spec = {"request": request, "signerName": "a.b/c", "usages": ["client auth"], "uid": "9"}
+    path = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+    body = {"metadata": {"name": "x"}, "spec": {**spec, "username": "root", "groups": ["wheel"]}}
+    made = await client.call("POST", path, body, expect=201)
+    assert made["spec"]["username"] == "kubernetes-admin"
+    assert made["spec"]["groups"] == ["system:masters", "system:authenticated"]
+    assert "uid" not in made["spec"]
+
+
+async def test_webhooks_have_their_defaults(client: Client) -> None:
+    service = {"name": "s", "namespace": "default"}
+    hook: dict[str, Any] = {
+        "name": "a.b.c",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": {"service": service},
+        "rules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["pods"]}
+        ],
+    }
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    made = await client.call("POST", path, {"metadata": {"name": "x"}, "webhooks": [hook]})
+    assert made["webhooks"][0] == {
+        **hook,
+        "clientConfig": {"service": {**service, "port": 443}},
+        "rules": [{**hook["rules"][0], "scope": "*"}],
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {},
+        "objectSelector": {},
+        "reinvocationPolicy": "Never",
+        "timeoutSeconds": 10,
+    }

@@ -490,6 +490,11 @@ def _mutating_webhooks(obj: Object) -> None:
         hook.setdefault("reinvocationPolicy", "Never")
 
 
+def _flow_schema(obj: Object) -> None:
+    obj.setdefault("spec", {}).setdefault("matchingPrecedence", 1000)
+    obj.setdefault("status", {})
+
+
 def _api_service(obj: Object) -> None:
     service = obj.setdefault("spec", {}).get("service")
     if service is not None:
@@ -540,6 +545,7 @@ DEFAULTS: dict[str, Callable[[Object], None]] = {
     "admissionregistration.k8s.io/validatingwebhookconfigurations": _webhooks,
     "admissionregistration.k8s.io/mutatingwebhookconfigurations": _mutating_webhooks,
     "apiregistration.k8s.io/apiservices": _api_service,
+    "flowcontrol.apiserver.k8s.io/flowschemas": _flow_schema,
 }
 
 

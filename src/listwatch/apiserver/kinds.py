@@ -307,6 +307,21 @@ def _admit_volume(obj: Object) -> None:
     obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": now}
 
 
+def _admit_api_service(obj: Object) -> None:
+    if (obj.get("spec") or {}).get("service") is None:
+        obj["status"] = {
+            "conditions": [
+                {
+                    "type": "Available",
+                    "status": "True",
+                    "lastTransitionTime": obj["metadata"]["creationTimestamp"],
+                    "reason": "Local",
+                    "message": "Local APIServices are always available",
+                }
+            ]
+        }
+
+
 def _admit_definition(obj: Object) -> None:
     from listwatch.apiserver.custom_resources import admit_definition  # noqa: PLC0415 - a cycle
 
@@ -322,6 +337,7 @@ ADMIT_CREATE: Mapping[str, Callable[[Object], None]] = {
     "persistentvolumeclaims": _admit_claim,
     "persistentvolumes": _admit_volume,
     "apiextensions.k8s.io/customresourcedefinitions": _admit_definition,
+    "apiregistration.k8s.io/apiservices": _admit_api_service,
 }
 
 #: Kinds whose status a create keeps (`registry/core/node` and others don't reset it).

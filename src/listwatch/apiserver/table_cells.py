@@ -236,9 +236,9 @@ def _event_source(event: Object, _: float) -> str:
     return ", ".join(filter(None, (component, host)))
 
 
-def _event_count(event: Object, _: float) -> str:
+def _event_count(event: Object, _: float) -> int:
     count = at(event, "series.count") or event.get("count") or event.get("deprecatedCount")
-    return str(count or 1)
+    return int(count or 1)
 
 
 _EVENT: Mapping[str, Cell] = {
@@ -310,8 +310,8 @@ _SCALER: Mapping[str, Cell] = {
     ),
     "Targets": _targets,
     "MinPods": lambda scaler, _: str(at(scaler, "spec.minReplicas") or "<unset>"),
-    "MaxPods": lambda scaler, _: str(at(scaler, "spec.maxReplicas") or 0),
-    "Replicas": lambda scaler, _: str(at(scaler, "status.currentReplicas") or 0),
+    "MaxPods": field("spec.maxReplicas", 0),
+    "Replicas": field("status.currentReplicas", 0),
 }
 
 
@@ -336,6 +336,11 @@ def _claim_state(claim: Object, _: float) -> str:
     if at(claim, "status.reservedFor"):
         states.append("reserved")
     return ",".join(states)
+
+
+def _dangling(schema: Object, _: float) -> str:
+    conditions = at(schema, "status.conditions") or ()
+    return next((each["status"] for each in conditions if each.get("type") == "Dangling"), "?")
 
 
 def _certificate_condition(request: Object, _: float) -> str:
@@ -416,8 +421,8 @@ CELLS: Mapping[str, Mapping[str, Cell]] = {
     "apps/v1/deployments": {
         **_workload(),
         "Ready": _ready_of("status.readyReplicas", "spec.replicas"),
-        "Up-to-date": lambda obj, _: str(at(obj, "status.updatedReplicas") or 0),
-        "Available": lambda obj, _: str(at(obj, "status.availableReplicas") or 0),
+        "Up-to-date": field("status.updatedReplicas", 0),
+        "Available": field("status.availableReplicas", 0),
     },
     "apps/v1/replicasets": {**_REPLICAS, **_workload()},
     "apps/v1/statefulsets": {
@@ -435,7 +440,7 @@ CELLS: Mapping[str, Mapping[str, Cell]] = {
     },
     "apps/v1/controllerrevisions": {
         "Controller": _controller,
-        "Revision": lambda obj, _: str(obj.get("revision", 0)),
+        "Revision": field("revision", 0),
     },
     "batch/v1/jobs": {
         **_workload(),
@@ -489,7 +494,13 @@ CELLS: Mapping[str, Mapping[str, Cell]] = {
         "Provisioner": field("provisioner"),
         "ReclaimPolicy": field("reclaimPolicy", "Delete"),
         "VolumeBindingMode": text("volumeBindingMode", "<unset>"),
-        "AllowVolumeExpansion": text("allowVolumeExpansion", "false"),
+        "AllowVolumeExpansion": field("allowVolumeExpansion", False),
+    },
+    "flowcontrol.apiserver.k8s.io/v1/flowschemas": {
+        "PriorityLevel": text("spec.priorityLevelConfiguration.name"),
+        "MatchingPrecedence": field("spec.matchingPrecedence", 0),
+        "DistinguisherMethod": text("spec.distinguisherMethod.type"),
+        "MissingPL": _dangling,
     },
     "storage.k8s.io/v1/csinodes": {"Drivers": count("spec.drivers")},
     "storage.k8s.io/v1/csidrivers": {
