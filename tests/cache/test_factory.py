@@ -118,6 +118,29 @@ async def test_a_resource_may_appear_later_and_others_do_not_wait_for_it() -> No
         assert await scene.factory.wait_for_cache_sync() == {}
 
 
+async def test_a_resource_that_disappears_is_asked_for_rarely_and_comes_back() -> None:
+    scene = Scene("widgets")
+    widgets = scene.cluster.sources["widgets"]
+    widgets.add(pod("w"))
+    informer = scene.factory.informer("widgets")
+    async with scene.factory:
+        assert await scene.factory.wait_for_cache_sync() == {}
+        await scene.clock.advance(60)
+        missing = NotFoundError("the server could not find the requested resource")
+        widgets.fail_lists(missing, 10_000)
+        widgets.fail_watches(missing, 10_000)
+        widgets.reset_watch()
+        before = len(widgets.requests)
+        await scene.clock.advance(60)
+        assert 2 <= len(widgets.requests) - before <= 12
+        assert [obj.name for obj in informer.lister.list()] == ["w"]
+        widgets.heal()
+        widgets.add(pod("new"))
+        widgets.delete("w")
+        await scene.clock.advance(30)
+        assert [obj.name for obj in informer.lister.list()] == ["new"]
+
+
 async def test_indices_can_be_asked_for_by_each() -> None:
     scene = Scene("pods")
     scene.cluster.sources["pods"].add(pod("a"))

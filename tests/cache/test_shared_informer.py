@@ -164,6 +164,39 @@ async def test_a_handler_that_hangs_delays_no_other_and_not_the_cache() -> None:
         assert figures.handler.longest_seconds == 7.0
 
 
+async def test_one_hanging_handler_of_a_hundred_delays_none() -> None:
+    clock = FakeClock()
+    source = FakeControllerSource(clock=clock)
+    for number in range(20):
+        source.add(pod(f"p{number}"))
+    informer = SharedInformer(source, clock=clock)
+    told = [0] * 100
+
+    def counter(place: int) -> HandlerFuncs:
+        def count(_: Object, __: bool) -> None:
+            told[place] += 1
+
+        return HandlerFuncs(on_add=count)
+
+    async def hang(_: Object, __: bool) -> None:
+        await asyncio.Event().wait()
+
+    hanging = informer.add_handler(HandlerFuncs(on_add=hang), max_pending=5)
+    others = [informer.add_handler(counter(place)) for place in range(100)]
+    async with informer:
+        for listener in others:
+            await listener.wait_for_sync()
+        assert told == [20] * 100
+        assert not hanging.has_synced
+        assert hanging.statistics().pending == 0
+        for number in range(20, 40):
+            source.add(pod(f"p{number}"))
+        await clock.settle()
+        assert told == [40] * 100
+        assert hanging.statistics().pending == 20
+    assert hanging.is_removed
+
+
 async def test_a_handler_that_fails_is_reported_and_counted_and_syncs_all_the_same() -> None:
     scene = Scene(pod("a"), pod("b"), name="pods")
 
