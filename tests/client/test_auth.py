@@ -4,6 +4,7 @@ import base64
 import os
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -242,6 +243,64 @@ async def test_an_authenticator_of_ones_own_is_asked_for_each_request(
             await client.http.request("GET", "/x")
         assert server.header("authorization") == "Custom 4"
         assert len(server.requests) == 4
+
+
+async def test_a_request_that_is_refused_again_is_not_sent_a_third_time(
+    server: ScriptedServer,
+) -> None:
+    class Hopeful:
+        async def credentials(self) -> Credentials:
+            return Credentials("Custom")
+
+        async def renew(self, refused: Credentials) -> bool:
+            del refused
+            return True
+
+    server.answers["/x"] = respond(b"", code=401)
+    async with HTTP(Config(server=server.url), authenticator=Hopeful()) as http:
+        with pytest.raises(UnauthorizedError):
+            await http.request("GET", "/x")
+    assert len(server.requests) == 2
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"token": "sw0rd\nfish"},
+    {"token": "sw0rd\r\nX-Fish: 1"},
+    {"token": "sw0rdfish\0"},
+    {"token": "sw0rdfish\ud800"},
+    {"user_agent": "sw0rd\nfish"},
+    {"impersonate": Impersonation(user="sw0rd\nfish")},
+    {"impersonate": Impersonation(user="u", groups=("g\r",))},
+    {"impersonate": Impersonation(user="u", extra={"k": ("v\n",)})},
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+async def test_what_would_break_out_of_a_header_is_refused_in_one_line(
+    server: ScriptedServer, setting: dict[str, Any]
+) -> None:
+    async def send(*, stream: bool) -> None:
+        async with HTTP(Config(server=server.url, source="FILE", **setting)) as http:
+            if stream:
+                async with http.stream("/x"):
+                    pass
+            else:
+                await http.request("GET", "/x")
+
+    for stream in (True, False):
+        with pytest.raises(ConfigError, match="^FILE: what is to be sent as .* line break") as e:
+            await send(stream=stream)
+        assert "sw0rd" not in str(e.value)
+        assert "\n" not in str(e.value)
+    assert server.requests == []
+
+
+async def test_a_token_file_of_two_lines_is_refused(server: ScriptedServer, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("one\ntwo\n")
+    async with HTTP(Config(server=server.url, token_file=str(tmp_path / "token"))) as http:
+        with pytest.raises(ConfigError, match="sent as Authorization has a line break"):
+            await http.request("GET", "/x")
+    assert server.requests == []
 
 
 def test_credentials_show_no_secret() -> None:
