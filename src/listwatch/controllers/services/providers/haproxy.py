@@ -5,8 +5,7 @@ import contextlib
 import logging
 import shutil
 import socket
-import tempfile
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
@@ -16,6 +15,7 @@ import msgspec
 from listwatch.cache.list_watch import ListerWatcher
 from listwatch.cache.reflector import Reflector
 from listwatch.clock import Clock
+from listwatch.controllers.failures import single_error
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import ProviderError, default_load_balancer_name
 from listwatch.controllers.services.providers.address_pool import AddressPool
@@ -35,6 +35,7 @@ from listwatch.controllers.services.providers.haproxy_config import (
     render,
 )
 from listwatch.controllers.services.providers.listening import AddressInUseError, Rules, bind
+from listwatch.controllers.services.providers.private_directory import private_directory
 from listwatch.controllers.services.service import LoadBalancerStatus, Service, ServicePort
 
 _logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ _logger = logging.getLogger(__name__)
 RELOAD_SECONDS: Final = 10.0
 _RESTART_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.02
+_COMMAND_BYTES: Final = 8000
 # How many addresses are tried for a new load balancer whose ports others use.
 _ADDRESS_TRIES: Final = 16
 
@@ -133,6 +135,8 @@ class HAProxyProvider:
         # One change at a time; those that wait for it go along with the next.
         self._changing = asyncio.Lock()
         self._wanted = self._applied = 0
+        # Slots were assigned that HAProxy may not know of: a whole configuration comes next.
+        self._is_unsure = False
         self._dirty: set[str] = set()
         self._news = asyncio.Event()
         self._reloads = self._runtime_changes = self._restarts = 0
@@ -147,9 +151,7 @@ class HAProxyProvider:
             )
         self._binary = found
         async with contextlib.AsyncExitStack() as stack:
-            self._directory = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="listwatch-haproxy-"))
-            )
+            self._directory = stack.enter_context(private_directory("listwatch-haproxy-"))
             stack.push_async_callback(self._end_process)
             await self._start()
             self._group = await stack.enter_async_context(asyncio.TaskGroup())
@@ -171,10 +173,11 @@ class HAProxyProvider:
         traceback: TracebackType | None,
     ) -> None:
         # What the body raised goes on as it is; a task group would wrap it.
-        if isinstance(error, asyncio.CancelledError):
-            await self._stack.__aexit__(kind, error, traceback)
-        else:
-            await self._stack.aclose()
+        with single_error():
+            if isinstance(error, asyncio.CancelledError):
+                await self._stack.__aexit__(kind, error, traceback)
+            else:
+                await self._stack.aclose()
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         if self._group is None:
@@ -207,7 +210,7 @@ class HAProxyProvider:
 
     async def _start(self) -> None:
         # The file may be of a change that did not come into force.
-        await self._write()
+        await self._check(await self._write())
         # However this program ends, HAProxy must not go on holding the addresses.
         setpriv = shutil.which("setpriv")
         self._process = await asyncio.create_subprocess_exec(
@@ -326,8 +329,9 @@ class HAProxyProvider:
 
     def _put(self, service: Service, balancer: _LoadBalancer | None) -> None:
         if balancer is None:
-            self._balancers.pop(service.uid, None)
-            self._by_key.pop(service.key, None)
+            gone = self._balancers.pop(service.uid, None)
+            if self._by_key.get(service.key) is gone:  # and not of a successor with another uid
+                self._by_key.pop(service.key, None)
         else:
             self._balancers[service.uid] = self._by_key[service.key] = balancer
 
@@ -392,13 +396,17 @@ class HAProxyProvider:
             grown = grown or change.grown
             for number in change.drained:
                 self._spawn(self._drain(balancer.service.uid, key, number))
-        if grown:
+        if grown or self._is_unsure:
             await self._reload()
         elif commands:
-            async with self._changing:
-                await self._write()
-                await self._tell(commands)
-                self._runtime_changes += 1
+            try:
+                async with self._changing:
+                    await self._write()
+                    await self._tell(commands)
+            except BaseException:
+                self._is_unsure = True
+                raise
+            self._runtime_changes += 1
 
     async def _drain(self, uid: str, key: PortKey, number: int) -> None:
         """End the connections of a backend that is gone, in due time; then free its slot."""
@@ -424,11 +432,18 @@ class HAProxyProvider:
             if self._applied >= mine:
                 return  # somebody else's reload had this change in it
             generation = self._wanted
-            path = await self._write(generation)
-            await self._check(path)
-            with contextlib.suppress(OSError):  # it closes the connection at once, if it is there
-                await self._ask("master.sock", ["reload"])
-            await self._wait_for(generation)
+            try:
+                path = await self._write(generation)
+                self._is_unsure = False
+                await self._check(path)
+                with contextlib.suppress(
+                    OSError
+                ):  # it closes the connection at once, if it is there
+                    await self._ask("master.sock", ["reload"])
+                await self._wait_for(generation)
+            except BaseException:
+                self._is_unsure = True
+                raise
             self._applied = generation
             self._reloads += 1
 
@@ -450,7 +465,6 @@ class HAProxyProvider:
         process = await asyncio.create_subprocess_exec(
             self._binary,
             "-c",
-            "-q",
             "-f",
             str(path),
             stdin=asyncio.subprocess.DEVNULL,
@@ -465,7 +479,14 @@ class HAProxyProvider:
                 await process.wait()
             raise
         if process.returncode:
-            raise HAProxyError(f"haproxy refuses its configuration: {complaints.decode()[:500]}")
+            words = "; ".join(
+                line.partition(" : ")[2] or line
+                for line in complaints.decode(errors="replace")
+                .replace(str(path), path.name)
+                .splitlines()
+                if "[ALERT]" in line
+            )
+            raise HAProxyError(f"haproxy refuses its configuration: {words[:500]}")
 
     async def _wait_for(self, generation: int) -> None:
         try:
@@ -486,9 +507,10 @@ class HAProxyProvider:
         return -1
 
     async def _tell(self, commands: Sequence[str]) -> None:
-        answer = await self._ask("runtime.sock", commands)
+        answers = [await self._ask("runtime.sock", some) for some in _in_pieces(commands)]
         complaints = [
             line
+            for answer in answers
             for line in answer.splitlines()
             if line and not line.startswith(("no need to change", "IP changed", "port changed"))
         ]
@@ -509,6 +531,20 @@ def _check_ports(address: str, keys: Iterable[PortKey]) -> None:
     """Find out in our own words whether ports can be had; HAProxy would only not reload."""
     for _, port in keys:
         bind(socket.SOCK_STREAM, address, port).close()
+
+
+def _in_pieces(commands: Iterable[str]) -> Iterator[list[str]]:
+    """Yield commands in as many as HAProxy takes at once: what fits its buffer of 16 KiB."""
+    piece: list[str] = []
+    room = _COMMAND_BYTES
+    for command in commands:
+        room -= len(command) + 2
+        if room < 0 and piece:
+            yield piece
+            piece, room = [], _COMMAND_BYTES - len(command) - 2
+        piece.append(command)
+    if piece:
+        yield piece
 
 
 def _needs_reload(before: _LoadBalancer, after: _LoadBalancer) -> bool:

@@ -10,6 +10,8 @@ from listwatch.controllers.services.providers.listening import Rules
 from listwatch.controllers.services.providers.proxy_protocol import ProxyProtocol
 
 _FEWEST_SLOTS: Final = 4
+# A line of the configuration may have 64.
+_WORDS: Final = 50
 _SEND_PROXY: Final = {
     ProxyProtocol.NONE: "",
     ProxyProtocol.V1: " send-proxy",
@@ -97,9 +99,11 @@ class Frontend(msgspec.Struct, kw_only=True):
         host = f"[{self.address}]" if ":" in self.address else self.address
         yield f"frontend {self.name}"
         yield f"    bind {host}:{self.port}"
-        if self.rules.source_ranges:
-            ranges = " ".join(map(str, self.rules.source_ranges))
-            yield f"    tcp-request connection reject unless {{ src {ranges} }}"
+        ranges = [str(network) for network in self.rules.source_ranges]
+        for start in range(0, len(ranges), _WORDS):
+            yield f"    acl allowed src {' '.join(ranges[start : start + _WORDS])}"
+        if ranges:
+            yield "    tcp-request connection reject unless allowed"
         yield f"    default_backend {self.name}"
         yield f"backend {self.name}"
         yield "    balance roundrobin"

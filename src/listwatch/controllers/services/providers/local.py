@@ -12,6 +12,7 @@ import msgspec
 from listwatch.cache.list_watch import ListerWatcher
 from listwatch.cache.reflector import Reflector
 from listwatch.clock import Clock
+from listwatch.controllers.failures import single_error
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import ProviderError, default_load_balancer_name
 from listwatch.controllers.services.providers.address_pool import AddressPool
@@ -151,10 +152,11 @@ class LocalProvider:
             task.cancel()
         self._group = None
         # What the body raised goes on as it is; a task group would wrap it.
-        if isinstance(error, asyncio.CancelledError):
-            await self._stack.__aexit__(kind, error, traceback)
-        else:
-            await self._stack.aclose()
+        with single_error():
+            if isinstance(error, asyncio.CancelledError):
+                await self._stack.__aexit__(kind, error, traceback)
+            else:
+                await self._stack.aclose()
 
     def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         if self._group is None:

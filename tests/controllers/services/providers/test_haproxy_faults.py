@@ -1,0 +1,184 @@
+"""The HAProxy provider when HAProxy, a predecessor or a service is not as it should be."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from controllers.published import Slices
+from controllers.services.providers.test_haproxy import one_service, running
+from listwatch.controllers.services.providers.haproxy import HAProxyError, find_program
+from listwatch.testing.load_balancer_conformance import (
+    ask,
+    eventually,
+    free_port,
+    make_service,
+    named_server,
+)
+
+pytestmark = pytest.mark.skipif(
+    find_program("haproxy") is None and not os.environ.get("CI"),
+    reason="haproxy is not installed: apt-get install haproxy",
+)
+
+
+async def test_source_ranges_may_be_more_than_fit_one_line() -> None:
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        ranges = [*(f"10.{number}.0.0/16" for number in range(150)), "127.0.0.0/8"]
+        ports = [{"port": free_port(), "name": ""}]
+        service = make_service(ports=ports, loadBalancerSourceRanges=ranges)
+        await slices.publish(service, {"": [one]})
+        status = await provider.ensure("c", service, ())
+
+        async def answers() -> bool:
+            return await ask((status.ingress[0].ip, service.spec.ports[0].port)) == "one hello"
+
+        await eventually(answers, "who is in the last range")
+
+
+async def test_hundreds_of_backends_change_at_once() -> None:
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        _, address = await one_service(provider, slices, one)
+        many = {
+            "metadata": {
+                "name": "many",
+                "namespace": "conformance",
+                "labels": {"kubernetes.io/service-name": "web"},
+            },
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [f"127.0.1.{number}"]} for number in range(1, 255)],
+            "ports": [{"name": "", "port": 9}],
+        }
+        reloads = provider.statistics().reloads
+        slices.source.add(many)
+
+        async def has_grown() -> bool:
+            return provider.statistics().reloads > reloads
+
+        await eventually(has_grown, "room for all")
+        reloads = provider.statistics().reloads
+        slices.source.delete(many)
+
+        async def answers() -> bool:
+            return provider.statistics().runtime_changes > 0 and await ask(address) == "one hello"
+
+        await eventually(answers, "the one that is left")
+        assert provider.statistics().reloads == reloads
+
+
+async def test_backends_that_could_not_be_told_come_with_the_next_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The runtime API fails once after the slots were assigned."""
+    slices = Slices()
+    async with (
+        running(slices) as provider,
+        named_server("one") as one,
+        named_server("two") as two,
+    ):
+        service, address = await one_service(provider, slices, one)
+        tell, failures = provider._tell, 0
+
+        async def fail_once(commands: Sequence[str]) -> None:
+            nonlocal failures
+            failures += 1
+            if failures == 1:
+                raise ConnectionRefusedError("not now")
+            await tell(commands)
+
+        monkeypatch.setattr(provider, "_tell", fail_once)
+        await slices.publish(service, {"": [two]})
+
+        async def moved() -> bool:
+            return {await ask(address) for _ in range(4)} == {"two hello"}
+
+        await eventually(moved, "the other backend")
+        assert failures >= 1
+
+
+async def test_an_older_uid_does_not_take_the_endpoints_of_its_successor_along() -> None:
+    """The same name with another uid: removing the first leaves the second its backends."""
+    slices = Slices()
+    async with (
+        running(slices) as provider,
+        named_server("one") as one,
+        named_server("two") as two,
+    ):
+        old, _ = await one_service(provider, slices, one)
+        ports = [{"port": free_port(), "name": ""}]
+        new = make_service(old.object.name, uid="second", ports=ports)
+        status = await provider.ensure("c", new, ())
+        await provider.ensure_deleted("c", old)
+        await slices.publish(new, {"": [two]})
+
+        async def answers() -> bool:
+            return await ask((status.ingress[0].ip, new.spec.ports[0].port)) == "two hello"
+
+        await eventually(answers, "the second")
+
+
+KILLED = """
+import asyncio, os, signal
+from listwatch.controllers.services.providers.haproxy import HAProxyProvider
+async def main():
+    async with HAProxyProvider(backends="node-ports") as provider:
+        print(provider._directory, provider._process.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def short_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory whose name leaves room for those of sockets (108 characters)."""
+    with tempfile.TemporaryDirectory() as name:
+        monkeypatch.setenv("TMPDIR", name)
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        yield Path(name)
+
+
+def test_files_of_a_killed_program_are_removed_by_the_next_and_nobody_elses(
+    short_directory: Path,
+) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED], capture_output=True, text=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    left = Path(killed.stdout.split()[0])
+    assert left.parent == short_directory
+    assert left.exists()
+    foreign = short_directory / "listwatch-haproxy-foreign"
+    foreign.mkdir()
+
+    async def main() -> set[Path]:
+        async with running(Slices()) as first, running(Slices()) as second:
+            assert {first._directory, second._directory} < set(_inside(short_directory))
+            return set(_inside(short_directory))
+
+    assert left not in asyncio.run(main())
+    assert _inside(short_directory) == [foreign]
+
+
+def _inside(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
+
+
+async def test_a_configuration_that_can_never_be_used_is_told_at_once_with_haproxys_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A temporary directory whose name is too long for sockets."""
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with pytest.raises(HAProxyError, match=r"refuses its configuration: .*too long"):
+        async with running(Slices()):
+            pass
+    assert _inside(deep) == []
