@@ -307,6 +307,19 @@ def test_a_broken_configuration_is_told_in_one_line(case: str, write: Write) -> 
         assert word in message
 
 
+def test_an_unknown_field_of_what_is_used_is_told_with_the_likely_one(
+    write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    value = content(user={"tokenfile": "sw0rdfish", "token": "t"}, cluster={"sever": "x"})
+    value["users"].append({"name": "other", "user": {"nonsense": 1}})
+    path = write(value)
+    assert load_config(path).token_file == ""
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}: cluster 'c': 'sever' is not known and is ignored; did you mean server?",
+        f"{path}: user 'c': 'tokenfile' is not known and is ignored; did you mean tokenFile?",
+    ]
+
+
 def test_files_that_can_not_be_read_are_told(write: Write, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="missing does not exist"):
         load_config(tmp_path / "missing")

@@ -2,6 +2,8 @@
 
 import base64
 import binascii
+import difflib
+import logging
 import os
 import re
 import stat
@@ -23,6 +25,38 @@ _EXEC_VERSIONS: Final = tuple(f"client.authentication.k8s.io/{v}" for v in ("v1"
 _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 _INTERACTIVE_MODES: Final = ("Never", "IfAvailable", "Always")
 
+_log = logging.getLogger(__name__)
+
+_FIELDS: Final = {
+    "cluster": (
+        "server",
+        "certificate-authority",
+        "certificate-authority-data",
+        "insecure-skip-tls-verify",
+        "tls-server-name",
+        "proxy-url",
+        "disable-compression",
+        "extensions",
+    ),
+    "user": (
+        "token",
+        "tokenFile",
+        "username",
+        "password",
+        "client-certificate",
+        "client-certificate-data",
+        "client-key",
+        "client-key-data",
+        "as",
+        "as-uid",
+        "as-groups",
+        "as-user-extra",
+        "exec",
+        "auth-provider",
+        "extensions",
+    ),
+    "context": ("cluster", "user", "namespace", "extensions"),
+}
 _QUOTED: Final = re.compile(r"(['\"]).{2,}\1")
 #: What PyYAML raises beside its own errors: a date or number that is none, an endless nesting.
 _NO_YAML: Final = (
@@ -313,12 +347,24 @@ def _config(
         if user_name
         else _Entry("user", "", {}, files.paths[0])
     )
+    for used in (entry, server, account):
+        _warn_of_unknown(used)
     return Config(
         namespace=namespace or entry.text("namespace") or "default",
         source=f"{files.where}, context {chosen!r}" if chosen else files.where,
         **_cluster_settings(server),
         **_user_settings(account, server),
     )
+
+
+def _warn_of_unknown(entry: _Entry) -> None:
+    # kubectl says nothing, and an anonymous request is what comes of `tokenfile`.
+    known = _FIELDS[entry.kind]
+    for name in entry.fields:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            _log.warning("%s: %.40r is not known and is ignored%s", entry.where, name, hint)
 
 
 def _cluster_settings(entry: _Entry) -> dict[str, Any]:
