@@ -536,3 +536,19 @@ async def test_webhooks_have_their_defaults(client: Client) -> None:
         "reinvocationPolicy": "Never",
         "timeoutSeconds": 10,
     }
+
+
+async def test_events_of_both_groups_are_chosen_by_the_names_of_each(client: Client) -> None:
+    core, new = f"{CORE}/events", "/apis/events.k8s.io/v1/namespaces/default/events"
+    about = {"kind": "Pod", "name": "p", "namespace": "default"}
+    body = {"metadata": {"name": "e"}, "involvedObject": about, "reason": "R", "type": "Normal"}
+    await client.call("POST", core, body, expect=201)
+    for path, name, other in (
+        (core, "involvedObject.name", "regarding.name"),
+        (new, "regarding.name", "involvedObject.name"),
+    ):
+        for value, count in (("p", 1), ("q", 0)):
+            found = await client.call("GET", f"{path}?fieldSelector={name}%3D{value}", expect=200)
+            assert len(found["items"]) == count
+        refused = await client.call("GET", f"{path}?fieldSelector={other}%3Dp", expect=400)
+        assert refused["message"] == f"field label not supported: {other}"

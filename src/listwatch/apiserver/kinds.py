@@ -57,6 +57,15 @@ _EVENT_FIELDS = {
     "source": ("source.component", ""),
 }
 
+#: The names in events.k8s.io, with those of the core group (`pkg/apis/events/v1/conversion.go`).
+_NEW_EVENT_FIELDS = {
+    name.replace("involvedObject.", "regarding.").replace(
+        "reportingComponent", "reportingController"
+    ): name
+    for name in _EVENT_FIELDS
+    if name != "source"
+}
+
 _WORKLOAD = Traits(generation=True)
 _RBAC = Traits(name_rule="path")
 
@@ -147,6 +156,7 @@ TRAITS: Mapping[str, Traits] = {
     "scheduling.k8s.io/priorityclasses": Traits(generation=True, immutable=("preemptionPolicy",)),
     "node.k8s.io/runtimeclasses": Traits(immutable=("handler",)),
     "apps/controllerrevisions": Traits(immutable=("data",)),
+    "certificates.k8s.io/certificatesigningrequests": Traits(fields=_paths("spec.signerName")),
 }
 _CUSTOM = Traits(generation=True, unconditional_update=False)
 _PLAIN = Traits()
@@ -210,14 +220,18 @@ def _text(value: Any, absent: str) -> str:
     return str(value)
 
 
-def supported_fields(resource: Resource) -> set[str]:
-    """Return the names of all field selectors on this resource."""
-    names = {"metadata.name"}
+def supported_fields(resource: Resource) -> dict[str, str]:
+    """Return the names of all field selectors on this resource, with those that are stored."""
+    names = ["metadata.name"]
     if resource.namespaced or resource.custom is None:
-        names.add("metadata.namespace")
+        names.append("metadata.namespace")
     if resource.custom is not None:
-        return names | set(resource.custom.get("selectable") or ())
-    return names | set(traits_of(resource).fields)
+        names += resource.custom.get("selectable") or ()
+    elif resource.storage == "events" and resource.group:
+        return {**{name: name for name in names}, **_NEW_EVENT_FIELDS}
+    else:
+        names += traits_of(resource).fields
+    return {name: name for name in names}
 
 
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")

@@ -152,7 +152,8 @@ class Reader:
     async def list_objects(self, call: Call, resource: Resource) -> web.StreamResponse:
         """Answer with the objects that the options choose."""
         options = parse_list_options(call.query, watch=False)
-        check_fields(resource, options.field_selector)
+        fields = check_fields(resource, options.field_selector)
+        options = msgspec.structs.replace(options, field_selector=fields)
         entries, metadata = await self.select(resource, call.namespace, options)
         entries = [converted(resource, entry) for entry in entries]
         return await self.answer_list(call, resource, entries, metadata)
@@ -274,7 +275,7 @@ class Reader:
             fields = FieldSelector(
                 (*fields.requirements, FieldRequirement("metadata.name", info.name))
             )
-        check_fields(resource, fields)
+        fields = check_fields(resource, fields)
         version = self._version(options.resource_version, refusal.server_error)
         representation = call.representation
         include = self._include(call) if representation.transform == "Table" else ""
@@ -445,18 +446,27 @@ def _go_type(resource: Resource) -> str:
     return f"{resource.group.partition('.')[0] or 'core'}.{resource.kind}"
 
 
-def check_fields(resource: Resource, selector: FieldSelector) -> None:
-    """Refuse field selectors that the resource has not."""
-    known = supported_fields(resource) if selector.requirements else set()
+def check_fields(resource: Resource, selector: FieldSelector) -> FieldSelector:
+    """Return a selector with the names under which fields are stored.
+
+    Raises:
+        BadRequestError: 400, the resource has not all of these fields.
+    """
+    if not selector.requirements:
+        return selector
+    known = supported_fields(resource)
+    found = []
     for requirement in selector.requirements:
         name = requirement.field
         if name in known:
+            found.append(FieldRequirement(known[name], requirement.value, requirement.negated))
             continue
         if resource.custom is not None or len(known) > 2:
             raise refusal.bad_request(f"field label not supported: {name}")
         raise refusal.bad_request(
             f'"{name}" is not a known field selector: only "metadata.name", "metadata.namespace"'
         )
+    return FieldSelector(tuple(found))
 
 
 def converted(resource: Resource, entry: Entry) -> Entry:

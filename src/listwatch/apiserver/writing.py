@@ -408,7 +408,8 @@ class Writer:
         """Answer a DELETE of a collection."""
         options = self.delete_options(call, resource, await call.body())
         chosen = parse_list_options(call.query, watch=False)
-        check_fields(resource, chosen.field_selector)
+        fields = check_fields(resource, chosen.field_selector)
+        chosen = msgspec.structs.replace(chosen, field_selector=fields)
         self._job_warning(call, resource, options)
         namespace = call.namespace
         entries, metadata = await self._reader.select(resource, namespace, chosen)
