@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from listwatch.cache.deltas import Item
+from listwatch.controllers.wire import decode
 from listwatch.objects import Object
 
 _logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class _Wire(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-_decode = msgspec.json.Decoder(_Wire).decode
+_decoder = msgspec.json.Decoder(_Wire)
 
 
 class Node(msgspec.Struct, frozen=True, order=True):
@@ -78,7 +79,7 @@ def eligible_node(obj: Object) -> Node | None:
     exclude = obj.labels.get(EXCLUDE_LABEL)
     if exclude is not None and exclude not in _FALSE:
         return None
-    wire = _decode(obj.raw)
+    wire = decode(_decoder, obj.raw)
     if any(taint.key == DELETION_TAINT for taint in wire.spec.taints or ()):
         return None
     addresses = wire.status.addresses or ()

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from listwatch.controllers.wire import decode
 from listwatch.errors import ListWatchError
 from listwatch.objects import Object
 
@@ -113,7 +114,7 @@ class _Wire(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-_decode = msgspec.json.Decoder(_Wire).decode
+_decoder = msgspec.json.Decoder(_Wire)
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -139,7 +140,7 @@ class Service(msgspec.Struct, frozen=True):
             InvalidServiceError: its fields are of the wrong types.
         """
         try:
-            wire = _decode(obj.raw)
+            wire = decode(_decoder, obj.raw)
         except msgspec.MsgspecError as error:
             raise InvalidServiceError(f"Service {obj.key}: {error}") from error
         return Service(obj, wire.metadata.annotations or {}, wire.spec, wire.status.load_balancer)

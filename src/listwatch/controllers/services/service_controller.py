@@ -16,6 +16,7 @@ from listwatch.cache.deltas import Delta, Deltas, DeltaType, Item, QueueStatisti
 from listwatch.cache.list_watch import ListerWatcher
 from listwatch.cache.reflector import Reflector, ReflectorStatistics
 from listwatch.clock import Clock, Timer
+from listwatch.controllers.failures import single_error
 from listwatch.controllers.services.api import ServicesAPI
 from listwatch.controllers.services.nodes import Node, NodeSet
 from listwatch.controllers.services.provider import (
@@ -235,19 +236,23 @@ class ServiceController:
     async def run(self) -> None:
         """Work until cancelled. Load balancers stay as they are then."""
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._node_reflector.run(), name="nodes")
-                # A load balancer without nodes would be made, and changed at once.
-                await self._nodes.synced.wait()
-                self._nodes.changed.clear()
-                group.create_task(self._reflector.run(), name="services")
-                group.create_task(self._sync_nodes_forever(), name="node sync")
-                for number in range(self._workers):
-                    group.create_task(self._work(), name=f"service worker {number}")
+            with single_error():
+                await self._run_tasks()
         finally:
             for timer in self._retries.values():
                 timer.cancel()
             self._retries.clear()
+
+    async def _run_tasks(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._node_reflector.run(), name="nodes")
+            # A load balancer without nodes would be made, and changed at once.
+            await self._nodes.synced.wait()
+            self._nodes.changed.clear()
+            group.create_task(self._reflector.run(), name="services")
+            group.create_task(self._sync_nodes_forever(), name="node sync")
+            for number in range(self._workers):
+                group.create_task(self._work(), name=f"service worker {number}")
 
     def statistics(self) -> ServiceControllerStatistics:
         """Return the figures of this moment."""
@@ -334,7 +339,7 @@ class ServiceController:
                 await self._remove(cached, cached.touched)
             cached.claimed = False
             return
-        service = Service.of(cached.last)
+        service = self._read(cached.last)
         if cached.touched is not None and cached.touched.uid != service.uid:
             await self._remove(cached, cached.touched)
             cached.claimed = False
@@ -344,6 +349,15 @@ class ServiceController:
             await self._release(cached, service)
         elif wanted:
             await self._ensure_if_needed(cached, service, is_check=kind is DeltaType.SYNC)
+
+    def _read(self, obj: Object) -> Service:
+        try:
+            return Service.of(obj)
+        except InvalidServiceError as error:
+            if self._recorder is not None:
+                words = _failed("syncing", error)
+                self._recorder.event(obj, "Warning", "SyncLoadBalancerFailed", words)
+            raise
 
     async def _ensure_if_needed(self, cached: _Cached, service: Service, *, is_check: bool) -> None:
         applied = cached.applied

@@ -9,6 +9,7 @@ import msgspec
 from listwatch.cache.deltas import Item
 from listwatch.controllers.services.providers.balancing import Backend
 from listwatch.controllers.services.service import ServicePort
+from listwatch.controllers.wire import decode
 from listwatch.objects import Object, ObjectKey
 
 _logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class _Slice(msgspec.Struct):
     ports: tuple[_Port, ...] | None = None
 
 
-_decode = msgspec.json.Decoder(_Slice).decode
+_decoder = msgspec.json.Decoder(_Slice)
 
 
 class Endpoints:
@@ -120,7 +121,7 @@ class Endpoints:
         if not name:
             return changed
         try:
-            slice_ = _decode(obj.raw)
+            slice_ = decode(_decoder, obj.raw)
         except msgspec.MsgspecError as error:
             _logger.warning("endpoint slice %s is left out: %s", obj.key, error)
             return changed

@@ -18,6 +18,7 @@ from listwatch.controllers.services.service import (
 
 #: An annotation of services: "v1" or "v2" tells backends by that PROXY protocol who connected.
 PROXY_PROTOCOL: Final = "local.listwatch/proxy-protocol"
+_LAST_PORT: Final = 65_535
 
 #: Protocol and port of a listener.
 PortKey: TypeAlias = tuple[str, int]
@@ -45,7 +46,7 @@ def ports_of(
     """Return a service's ports.
 
     Raises:
-        ProviderError: one is of another protocol than these.
+        ProviderError: one is of another protocol than these, or no port.
     """
     for port in service.spec.ports:
         if port.protocol not in protocols:
@@ -53,19 +54,25 @@ def ports_of(
                 f"port {port.port}/{port.protocol}: this provider forwards only "
                 f"{' and '.join(protocols)}"
             )
+        if not 0 < port.port <= _LAST_PORT:
+            raise ProviderError(f"port {port.port}/{port.protocol}: ports are 1 to {_LAST_PORT}")
     return {(port.protocol, port.port): port for port in service.spec.ports}
 
 
-def node_port_backends(port: ServicePort, nodes: Sequence[Node], address: str) -> list[Backend]:
-    """Return where a port leads to by way of the nodes: addresses of the address's own family."""
+def node_port_backends(port: ServicePort, nodes: Sequence[Node], service: Service) -> list[Backend]:
+    """Return where a port leads to by way of the nodes.
+
+    Each is reached at its first address of the first family of the service that it has an address
+    of: on others nobody need listen. A proxy's own address may be of another family.
+    """
     if not port.node_port:
         return []
-    is_v6 = ":" in address
-    return [
-        Backend(ip, port.node_port)
+    families = [family == "IPv6" for family in service.spec.ip_families or ("IPv4", "IPv6")]
+    addresses = (
+        next((ip for is_v6 in families for ip in node.internal_ips if (":" in ip) == is_v6), "")
         for node in nodes
-        for ip in [ip for ip in node.internal_ips if (":" in ip) == is_v6][:1]
-    ]
+    )
+    return [Backend(ip, port.node_port) for ip in addresses if ip]
 
 
 def status_of(address: str, keys: Iterable[PortKey]) -> LoadBalancerStatus:

@@ -363,7 +363,7 @@ class HAProxyProvider:
     def _backends(self, balancer: _LoadBalancer, port: ServicePort) -> list[Backend]:
         if self._slices is not None:
             return self._endpoints.backends(balancer.service.key, port)
-        return node_port_backends(port, balancer.nodes, balancer.address)
+        return node_port_backends(port, balancer.nodes, balancer.service)
 
     # --- Backends ---
 

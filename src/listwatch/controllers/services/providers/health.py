@@ -6,11 +6,14 @@ from typing import Final
 
 from listwatch.clock import Clock
 from listwatch.controllers.services.providers.balancing import Backend
+from listwatch.controllers.services.providers.listening import is_shortage
 
 #: Seconds that a backend has to answer.
 CHECK_SECONDS: Final = 2.0
 #: Where kube-proxy tells its health.
 KUBE_PROXY_PORT: Final = 10256
+#: How many of a port's backends are asked at once.
+CHECKS_AT_ONCE: Final = 20
 _ANSWER_LIMIT: Final = 1024
 
 
@@ -38,30 +41,44 @@ async def _ask(backend: Backend, clock: Clock, question: bytes) -> bytes | None:
             finally:
                 # Nothing more is expected: no waiting for the other side's end.
                 writer.transport.abort()
-    except (OSError, TimeoutError):
+    except OSError as error:
+        if is_shortage(error):
+            raise
         return None
 
 
 async def failing(backends: Iterable[Backend], health_port: int, clock: Clock) -> set[Backend]:
-    """Return those that are not well, all asked at once.
+    """Return those that are not well.
 
     Args:
         backends: whom to ask.
         health_port: 0 asks the backends themselves; another asks the port of that number on their
             hosts for /healthz.
         clock: the time.
+
+    Raises:
+        OSError: this machine lacks what it takes to ask.
     """
+    slots = asyncio.Semaphore(CHECKS_AT_ONCE)
+    shortages: list[OSError] = []
     failed: set[Backend] = set()
 
     async def check(backend: Backend) -> None:
-        if health_port:
-            well = await serves_healthz(backend.host, health_port, clock)
-        else:
-            well = await accepts_connections(backend, clock)
+        async with slots:
+            try:
+                if health_port:
+                    well = await serves_healthz(backend.host, health_port, clock)
+                else:
+                    well = await accepts_connections(backend, clock)
+            except OSError as error:
+                shortages.append(error)
+                return
         if not well:
             failed.add(backend)
 
     async with asyncio.TaskGroup() as group:
         for backend in backends:
             group.create_task(check(backend))
+    if shortages:
+        raise shortages[0]
     return failed

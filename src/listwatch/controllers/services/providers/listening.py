@@ -4,7 +4,7 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -13,6 +13,12 @@ from listwatch.controllers.services.providers.balancing import Backend, Balancer
 from listwatch.controllers.services.providers.proxy_protocol import ProxyProtocol
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+# What a process or machine lacks when it can't make a socket.
+_SHORTAGES: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+)
 
 
 class AddressInUseError(ProviderError):
@@ -92,6 +98,11 @@ def parse_source_ranges(ranges: Sequence[str]) -> tuple[Network, ...]:
                 f"loadBalancerSourceRanges: {text!r} is no network like 192.0.2.0/24"
             ) from None
     return tuple(networks)
+
+
+def is_shortage(error: OSError) -> bool:
+    """Tell whether a socket failed for what this machine lacks, which is no backend's fault."""
+    return error.errno in _SHORTAGES
 
 
 def bind(kind: socket.SocketKind, address: str, port: int) -> socket.socket:

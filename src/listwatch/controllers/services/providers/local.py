@@ -358,7 +358,7 @@ class LocalProvider:
     def _backends(self, balancer: _LoadBalancer, port: ServicePort) -> list[Backend]:
         if self._slices is not None:
             return self._endpoints.backends(balancer.service.key, port)
-        return node_port_backends(port, balancer.nodes, balancer.address)
+        return node_port_backends(port, balancer.nodes, balancer.service)
 
     async def _check_forever(self, balancer: _LoadBalancer) -> None:
         while True:
@@ -368,7 +368,11 @@ class LocalProvider:
                 if protocol != "TCP" and not health_port:
                     continue  # nothing tells whether somebody listens
                 backends = listener.balancer.backends
-                failed = await failing(backends, health_port, self._clock)
+                try:
+                    failed = await failing(backends, health_port, self._clock)
+                except OSError as error:
+                    _logger.warning("backends were not checked: %s", error)
+                    continue
                 for backend in backends:
                     if listener.balancer.report(backend, well=backend not in failed):
                         words = "does not answer" if backend in failed else "is well again"

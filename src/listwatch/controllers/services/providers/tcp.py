@@ -8,13 +8,21 @@ from typing import Final, cast
 
 from listwatch.clock import Clock, Timer
 from listwatch.controllers.services.providers.balancing import Backend, Balancer
-from listwatch.controllers.services.providers.listening import ListenerStatistics, Rules, bind
+from listwatch.controllers.services.providers.listening import (
+    ListenerStatistics,
+    Rules,
+    bind,
+    is_shortage,
+)
 from listwatch.controllers.services.providers.proxy_protocol import header
 
 _logger = logging.getLogger(__name__)
 
 #: Seconds that a backend has to take a connection.
 CONNECT_SECONDS: Final = 5.0
+
+# Where the system can be told, a peer that is gone without a word is found within two minutes.
+_KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 #: Runs a coroutine in a task that its owner ends.
 Spawn = Callable[[Coroutine[object, object, None]], "asyncio.Task[None]"]
@@ -97,6 +105,7 @@ class _Connection:
             transport.abort()
             return
         transport.pause_reading()
+        _keep_alive(transport)
         self._listener.accepted += 1
         self._listener.connections.add(self)
         self._connecting = self._listener.spawn(self._connect(source))
@@ -117,7 +126,10 @@ class _Connection:
             self.backend = backend
             try:
                 server = await self._open(backend)
-            except (OSError, TimeoutError) as error:
+            except OSError as error:
+                if is_shortage(error):
+                    _logger.debug("no connection to backend %s:%d: %s", *backend, error)
+                    break
                 tried.add(backend)
                 if listener.balancer.report(backend, well=False):
                     _logger.warning("backend %s:%d does not answer: %s", *backend, error)
@@ -142,6 +154,7 @@ class _Connection:
             _, server = await loop.create_connection(
                 lambda: _End(self, is_client=False), backend.host, backend.port
             )
+        _keep_alive(server.transport)
         return server
 
     def count(self, size: int, *, is_client: bool) -> None:
@@ -174,6 +187,15 @@ class _Connection:
             return
         self.close()
         self._listener.connections.discard(self)
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    """Let the kernel find out whether the peer is there; else it would be waited for for ever."""
+    sock = cast("socket.socket", transport.get_extra_info("socket"))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        if (option := getattr(socket, name, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class TCPListener:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import resource
 import socket
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -9,17 +10,32 @@ from typing import Final, cast
 
 from listwatch.clock import Clock, Timer
 from listwatch.controllers.services.providers.balancing import Backend, Balancer
-from listwatch.controllers.services.providers.listening import ListenerStatistics, Rules, bind
+from listwatch.controllers.services.providers.listening import (
+    ListenerStatistics,
+    Rules,
+    bind,
+    is_shortage,
+)
 
 _logger = logging.getLogger(__name__)
 
 #: Seconds after which a client that says nothing is forgotten.
 IDLE_SECONDS: Final = 60.0
-#: How many clients are served at once; the one that was silent longest makes room.
+#: How many clients are served at once at most; the one that was silent longest makes room.
 FLOW_LIMIT: Final = 10_000
+# Of the files that this process may open; the others need some too.
+_SHARE_OF_FILES: Final = 4
 _DATAGRAM: Final = 65_535
 # Datagrams taken in one go, so that a flood does not keep other tasks from running.
 _BURST: Final = 64
+
+
+def flow_limit() -> int:
+    """Return how many clients one port serves at once, each with a socket of its own."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return FLOW_LIMIT
+    return min(FLOW_LIMIT, max(1, files // _SHARE_OF_FILES))
 
 
 class _Flow:
@@ -105,6 +121,7 @@ class UDPListener:
         self._drain_seconds = drain_seconds
         self._socket: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._limit = flow_limit()
         self._sweeper: Timer | None = None
         self._timers: set[Timer] = set()
         # Ordered by last datagram from the client.
@@ -153,17 +170,29 @@ class UDPListener:
         backend = self.balancer.choose(client[0])
         if backend is None:
             return None
-        if len(self._flows) >= FLOW_LIMIT:
+        if len(self._flows) >= self._limit:
             self.forget(next(iter(self._flows)))
         try:
-            flow = _Flow(self, client, backend)
+            flow = self._open(client, backend)
         except OSError as error:
-            _logger.warning("backend %s:%d can't be reached: %s", *backend, error)
-            self.balancer.report(backend, well=False)
+            if is_shortage(error):
+                _logger.debug("no socket to backend %s:%d: %s", *backend, error)
+            elif self.balancer.report(backend, well=False):
+                _logger.warning("backend %s:%d can't be reached: %s", *backend, error)
             return None
         self._accepted += 1
         self._flows[client] = flow
         return flow
+
+    def _open(self, client: tuple[str, int], backend: Backend) -> _Flow:
+        try:
+            return _Flow(self, client, backend)
+        except OSError as error:
+            if not is_shortage(error) or not self._flows:
+                raise
+        # Whoever was silent longest makes room here too.
+        self.forget(next(iter(self._flows)))
+        return _Flow(self, client, backend)
 
     def answer(self, data: bytes, client: tuple[str, int]) -> None:
         """Send a backend's datagram to its client, from the address that the client wrote to."""
