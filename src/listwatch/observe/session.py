@@ -32,10 +32,8 @@ from listwatch.observe.options import (
     UsageError,
 )
 from listwatch.observe.output import OutputStream
-from listwatch.observe.page import Page
 from listwatch.observe.printing import Printer
 from listwatch.observe.reaction import Reaction
-from listwatch.observe.server import serve
 from listwatch.observe.state import StateError, StateFile
 from listwatch.observe.templates.template import TemplateSyntaxError
 
@@ -105,7 +103,11 @@ async def observe(
                 "warning: without --state or --names, deletions that happen while observe is not"
                 " running are missed\n"
             )
-        page = Page(_title(options, namespace), printer, clock) if options.ui else None
+        page = None
+        if options.ui:
+            from listwatch.observe.page import Page  # noqa: PLC0415 - loads a web server
+
+            page = Page(_title(options, namespace), printer, clock)
         reaction = Reaction(
             options,
             namespaced=namespaced(sources),
@@ -151,6 +153,8 @@ async def observe(
             loop.add_signal_handler(signal.SIGCHLD, executor.reap)
             stack.callback(loop.remove_signal_handler, signal.SIGCHLD)
         if options.listen_address:
+            from listwatch.observe.server import serve  # noqa: PLC0415 - loads a web server
+
             url = await stack.enter_async_context(
                 serve(options.listen_address, metrics, ready=lambda: observer.synced, page=page)
             )
