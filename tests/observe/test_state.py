@@ -189,6 +189,50 @@ async def test_what_was_running_at_the_end_is_run_again(tmp_path: Path) -> None:
     assert _words(state.out[before:]) == ["tell ns b"]
 
 
+@pytest.mark.parametrize("lost_history", [False, True])
+@pytest.mark.parametrize("synced_before", [False, True])
+async def test_the_end_is_told_of_what_had_only_begun_to_be_told(
+    tmp_path: Path, *, synced_before: bool, lost_history: bool
+) -> None:
+    """A command may have done its work before it was killed, so its object's end must be told."""
+    source = FakeControllerSource()
+    source.add(pod("a", "ns"))
+    options: dict[str, Any] = {"state_file": tmp_path / "state", "delete_command": GONE}
+    began = tmp_path / "began"
+    script = ("/bin/sh", "-c", f"echo $2 >> {began}; test $2 = a || sleep 600", "sh")
+    began.touch()
+
+    def add_others() -> None:
+        source.add(pod("b", "ns"))
+        source.add(pod("c", "ns"))
+
+    if not synced_before:
+        add_others()
+    async with observing(
+        tmp_path, source, command=script, grace=0.0, parallel=2, **options
+    ) as state:
+        if synced_before:
+            await state.until(lambda: state.observer.synced)
+            add_others()
+        await state.until(lambda: sorted(began.read_text().split()) == ["a", "b", "c"])
+    source.delete("ns/b")
+    if lost_history:
+        source.reset_watch()
+    before = len(state.headers)
+    async with observing(tmp_path, source, command=TELL, **options) as state:
+        await state.until(lambda: {"gone ns b", "tell ns c"} <= {*_words(state.out)})
+        source.modify(pod("c", "ns", image="2"))
+        await state.until(lambda: _words(state.out).count("tell ns c") == 2)
+    types = [(line[:7].split()[0], line[-4:]) for line in state.headers[before:]]
+    assert types.count(("Deleted", "ns b")) == 1
+    is_listed = lost_history or not synced_before
+    assert [kind for kind, who in types if who == "ns c"] == [
+        "Sync" if is_listed else "Added",
+        "Updated",
+    ]
+    assert ("Sync", "ns a") not in types or not synced_before
+
+
 PARALLEL, KILLS = 3, 5
 SCRIPT = '#!/bin/sh\nsleep 0.01\necho "$EVENT $*" >> "$STORY"\n'
 

@@ -137,6 +137,8 @@ class Observer:
         ]
 
     async def _react_and_remember(self, change: Change) -> None:
+        if self._state is not None:
+            self._state.begins(self._full_names[change.resource], change)
         await self._reaction(change)
         if self._state is not None:
             self._state.finished(self._full_names[change.resource], change)
@@ -256,8 +258,10 @@ class _Feed:
         self._positions: deque[tuple[int, int]] = deque()
         list_watch, watch_list = source.list_watch, True
         self._resumed: ResumingListWatch | None = None
+        self._begun: frozenset[str] = frozenset()
         if state is not None:
             remembered = state.load(source.full_name)
+            self._begun = remembered.begun
             self.store.replace(remembered.objects, "")
             if remembered.version and not options.once:
                 list_watch = self._resumed = ResumingListWatch(list_watch, remembered)
@@ -296,6 +300,8 @@ class _Feed:
         whole = kind in {DeltaType.REPLACED_ALL, DeltaType.SYNC_ALL}
         if whole:
             await self._reaction.sync_line("started", self._source.resource)
+        if self._begun:
+            changes = self._with_begun(changes, None if whole else {d.key for d in batch})
         version = _version(batch)
         told = [self._told(change, kind, initial=initial) for change in changes]
         if self._state is not None:
@@ -312,6 +318,28 @@ class _Feed:
         if self._state is not None and version:
             self._positions.append((self._dispatcher.last, version_number(version)))
             self.remember_progress()
+
+    def _with_begun(
+        self, changes: Sequence[CacheChange], keys: set[str] | None
+    ) -> list[CacheChange]:
+        """Tell as additions what the last run had only begun to tell, if it is still there.
+
+        Args:
+            changes: what the store makes of it, which takes them for told.
+            keys: of what these changes come from; None for all.
+        """
+        begun = set(self._begun if keys is None else self._begun & keys)
+        self._begun -= begun
+        anew: list[CacheChange] = []
+        for change in changes:
+            if isinstance(change, Updated) and change.key in begun:
+                anew.append(Added(change.new, is_in_initial_list=False))
+            else:
+                anew.append(change)
+            begun.discard(change.key)
+        left = [self.store.get_by_key(key) for key in sorted(begun)]
+        anew += [Added(obj, is_in_initial_list=False) for obj in left if obj is not None]
+        return anew
 
     def remember_progress(self) -> None:
         """Write down up to which version everything is done."""

@@ -38,6 +38,9 @@ CREATE TABLE IF NOT EXISTS told (
   object BLOB, -- NULL for what was told to be deleted, until the checkpoint is past it
   PRIMARY KEY (resource, key)
 );
+CREATE TABLE IF NOT EXISTS begun (
+  resource TEXT NOT NULL, key TEXT NOT NULL, object BLOB NOT NULL, PRIMARY KEY (resource, key)
+);
 CREATE INDEX IF NOT EXISTS gone ON told (resource, version) WHERE object IS NULL;
 """
 
@@ -50,12 +53,15 @@ class Remembered(msgspec.Struct, frozen=True):
     """What is known of one resource from earlier runs.
 
     Attributes:
-        objects: the last told states of what was told to exist.
+        objects: the last told states of what was told to exist, or began to be.
+        begun: the keys of those whose first command has begun and was not seen to end: they are
+            told again, as additions, or else their end is.
         version: everything up to it was told; 0 if there is no such version yet.
         finished: for keys of which more was told, up to which version; deleted ones included.
     """
 
     objects: Sequence[Object]
+    begun: frozenset[str]
     version: int
     finished: Mapping[str, int]
 
@@ -119,21 +125,43 @@ class StateFile:
             "SELECT version FROM checkpoint WHERE resource = ?", (resource,)
         ).fetchall()
         checkpoint: int = rows[0][0] if rows else 0
-        objects: list[Object] = []
         finished: dict[str, int] = {}
+        bytes_of: dict[str, bytes] = {}
         for key, version, data in self._database.execute(
             "SELECT key, version, object FROM told WHERE resource = ?", (resource,)
         ):
             if version > checkpoint:
                 finished[key] = version
             if data is not None:
-                try:
-                    objects.append(decode_object(data))
-                except ObjectDecodeError as error:
-                    raise StateError(
-                        f"the state file {self._path} is damaged: {key}: {error}"
-                    ) from error
-        return Remembered(objects, checkpoint, finished)
+                bytes_of[key] = data
+        begun = dict(
+            self._database.execute(
+                "SELECT key, object FROM begun WHERE resource = ?", (resource,)
+            ).fetchall()
+        )
+        objects: list[Object] = []
+        for key, data in {**bytes_of, **begun}.items():
+            try:
+                objects.append(decode_object(data))
+            except ObjectDecodeError as error:
+                raise StateError(
+                    f"the state file {self._path} is damaged: {key}: {error}"
+                ) from error
+        return Remembered(objects, frozenset(begun), checkpoint, finished)
+
+    def begins(self, resource: str, change: Change) -> None:
+        """Remember that a change is about to be told, so that the end of its object will be.
+
+        Only that of an addition is written down: the others' objects are remembered already.
+
+        Raises:
+            StateError: it can't be written.
+        """
+        if change.old is None and change.object is not None and change.position:
+            self._write(
+                "INSERT OR REPLACE INTO begun VALUES (?, ?, ?)",
+                (resource, change.key, change.object.json()),
+            )
 
     def finished(self, resource: str, change: Change) -> None:
         """Remember that a change was told, and its command has ended.
@@ -150,6 +178,7 @@ class StateFile:
             " DO UPDATE SET version = excluded.version, object = excluded.object",
             (resource, change.key, change.position, data),
         )
+        self._write("DELETE FROM begun WHERE resource = ? AND key = ?", (resource, change.key))
 
     def reached(self, resource: str, version: int) -> None:
         """Remember that everything up to a version was told and has ended.
