@@ -92,6 +92,11 @@ async def test_an_informer_compresses_on_request() -> None:
         cached = informer.lister.get("a")
         assert cached.stored_bytes < 500
         assert cached["spec"]["text"] == "x" * 5000
+        figures = informer.statistics().compression
+        assert figures is not None
+        assert figures.objects == 1
+        assert figures.packed_bytes == informer.indexer.stored_bytes() == cached.stored_bytes
+        assert figures.raw_bytes == len(cached.raw)
     with pytest.raises(ValueError, match="only one of"):
         SharedInformer(source, compress="zstd", codec=ZstdCodec())
 

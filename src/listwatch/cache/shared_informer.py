@@ -10,7 +10,7 @@ import msgspec
 
 from listwatch.cache.audit import Auditor
 from listwatch.cache.backoff import Backoff
-from listwatch.cache.compression import ZstdCodec
+from listwatch.cache.compression import CompressionStatistics, ZstdCodec
 from listwatch.cache.controller import Config, Controller, ControllerStatistics
 from listwatch.cache.delta_processing import DeltaProcessor
 from listwatch.cache.deltas import Deltas
@@ -62,12 +62,14 @@ class SharedInformerStatistics(msgspec.Struct, frozen=True):
         store: the cache.
         listeners: the handlers.
         is_stopped: it has ended.
+        compression: what the codec of `compress` has packed; None without it.
     """
 
     controller: ControllerStatistics
     store: StoreStatistics
     listeners: tuple[ListenerStatistics, ...]
     is_stopped: bool
+    compression: CompressionStatistics | None = None
 
 
 class SharedInformer:
@@ -145,10 +147,11 @@ class SharedInformer:
         rng: random.Random | None = None,
     ) -> None:
         has_own_decoder = decode is not None
+        self._packer: ZstdCodec | None = None
         if compress is not None:
             if codec is not None:
                 raise ValueError("compress= makes a codec: give only one of compress= and codec=")
-            codec = ZstdCodec()
+            codec = self._packer = ZstdCodec()
         if decode is None:
             decode = ObjectDecoder(
                 fields=fields, keep_managed_fields=keep_managed_fields, codec=codec
@@ -327,6 +330,7 @@ class SharedInformer:
             store=self.indexer.statistics(),
             listeners=tuple(one.statistics() for one in self._processor.listeners),
             is_stopped=self._stopped,
+            compression=None if self._packer is None else self._packer.statistics(),
         )
 
     async def wait_for_sync(self) -> None:

@@ -230,6 +230,10 @@ class Store:
             last_store_sync_resource_version=self._resource_version,
         )
 
+    def stored_bytes(self) -> int:
+        """Return how many bytes the objects' JSON takes, packed if it is; looks at each."""
+        return sum(obj.stored_bytes for obj in self.list())
+
     # --- Writing, in the event loop's thread ---
 
     def add(self, obj: Object) -> None:
