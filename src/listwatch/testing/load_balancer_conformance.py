@@ -175,6 +175,18 @@ async def eventually(condition: Callable[[], Awaitable[bool]], words: str) -> No
         await asyncio.sleep(0.02)
 
 
+@asynccontextmanager
+async def _connected(
+    address: Address,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Give a connection that ends with the test, also with one that fails."""
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
 def _address(status: LoadBalancerStatus, port: int) -> Address:
     assert status.ingress, "ensure returned no address"  # noqa: S101 - a test suite
     ingress = status.ingress[0]
@@ -241,14 +253,15 @@ class LoadBalancerConformance(ABC):
         """The status stays, and so does an open connection."""
 
         async def test(subject: Subject) -> None:
-            async with _one_service(subject) as (service, address, status):
-                reader, writer = await asyncio.open_connection(*address)
-                first = await converse(reader, writer)
+            async with (
+                _one_service(subject) as (service, address, status),
+                _connected(address) as connection,
+            ):
+                first = await converse(*connection)
                 again = await subject.provider.ensure(CLUSTER, service, subject.nodes)
                 await subject.provider.update(CLUSTER, service, subject.nodes)
                 _expect(again == status, f"{status} became {again}")
-                _expect(await converse(reader, writer) == first, "the connection was cut")
-                writer.transport.abort()
+                _expect(await converse(*connection) == first, "the connection was cut")
 
         self._run(test)
 
@@ -284,15 +297,14 @@ class LoadBalancerConformance(ABC):
             ):
                 await subject.publish(service, {"": [one]})
                 await eventually(lambda: _answers(address, {"one"}), "the first set")
-                reader, writer = await asyncio.open_connection(*address)
-                await converse(reader, writer)
-                await subject.publish(service, {"": [one, two]})
-                await eventually(lambda: _answers(address, {"one", "two"}), "both")
-                await subject.publish(service, {"": [two]})
-                await eventually(lambda: _answers(address, {"two"}), "the second set")
-                answer = await converse(reader, writer, "still")
-                _expect(answer == "one still", f"the open connection answered {answer!r}")
-                writer.transport.abort()
+                async with _connected(address) as connection:
+                    await converse(*connection)
+                    await subject.publish(service, {"": [one, two]})
+                    await eventually(lambda: _answers(address, {"one", "two"}), "both")
+                    await subject.publish(service, {"": [two]})
+                    await eventually(lambda: _answers(address, {"two"}), "the second set")
+                    answer = await converse(*connection, "still")
+                    _expect(answer == "one still", f"the open connection answered {answer!r}")
 
         self._run(test)
 
@@ -349,17 +361,16 @@ class LoadBalancerConformance(ABC):
                 status = await subject.provider.ensure(CLUSTER, before, subject.nodes)
                 await eventually(lambda: _answers(_address(status, stays), {"one"}), "one")
                 await eventually(lambda: _answers(_address(status, goes), {"one"}), "the other")
-                reader, writer = await asyncio.open_connection(*_address(status, stays))
-                await converse(reader, writer)
                 after = make_service(
                     ports=[_tcp(stays, "stays"), _tcp(comes, "comes")], status=status
                 )
-                changed = await subject.provider.ensure(CLUSTER, after, subject.nodes)
-                _expect(changed.ingress[0].ip == status.ingress[0].ip, "the address changed")
-                await eventually(lambda: _answers(_address(changed, comes), {"one"}), "the new")
-                await eventually(lambda: _answers(_address(changed, goes), {""}), "the removed")
-                _expect(await converse(reader, writer) == "one hello", "the connection was cut")
-                writer.transport.abort()
+                async with _connected(_address(status, stays)) as connection:
+                    await converse(*connection)
+                    changed = await subject.provider.ensure(CLUSTER, after, subject.nodes)
+                    _expect(changed.ingress[0].ip == status.ingress[0].ip, "the address changed")
+                    await eventually(lambda: _answers(_address(changed, comes), {"one"}), "the new")
+                    await eventually(lambda: _answers(_address(changed, goes), {""}), "the removed")
+                    _expect(await converse(*connection) == "one hello", "the connection was cut")
                 await subject.provider.ensure_deleted(CLUSTER, after)
 
         self._run(test)

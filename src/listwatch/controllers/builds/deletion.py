@@ -2,9 +2,8 @@
 
 import contextlib
 import logging
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from listwatch.clock import Clock
 from listwatch.controllers.builds.api import BuildsAPI
@@ -17,24 +16,11 @@ from listwatch.controllers.builds.naming import (
     build_uid_of,
     facts,
 )
+from listwatch.controllers.recorder import Recorder
 from listwatch.objects import Object
 from listwatch.runtime.api_time import api_time
 
 _logger = logging.getLogger(__name__)
-
-
-class Recorder(Protocol):
-    """Reports what happened to an object; an `EventRecorder` is one."""
-
-    def event(
-        self,
-        obj: Object | Mapping[str, Any],
-        type: Literal["Normal", "Warning"],  # noqa: A002 - the field's name
-        reason: str,
-        message: str,
-    ) -> None:
-        """Report it; returns at once and never raises."""
-        ...
 
 
 class BuildPodDeleteController:

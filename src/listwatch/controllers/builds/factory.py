@@ -16,7 +16,6 @@ from listwatch.controllers.builds.api import BuildsAPI
 from listwatch.controllers.builds.deletion import (
     BuildDeleteController,
     BuildPodDeleteController,
-    Recorder,
 )
 from listwatch.controllers.builds.list_watch import (
     BuildDeleteListWatch,
@@ -25,6 +24,7 @@ from listwatch.controllers.builds.list_watch import (
     EveryKeyKnown,
 )
 from listwatch.controllers.failures import single_error
+from listwatch.controllers.recorder import Recorder
 from listwatch.objects import DeletedFinalStateUnknown, Object, meta_namespace_key
 from listwatch.workqueue.rate_limiters import TokenBucket
 from listwatch.workqueue.retry_controller import (

@@ -6,8 +6,8 @@ seed: a DeltaFIFO that keeps the newest change of each service only, and several
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from listwatch.cache.list_watch import ListerWatcher
 from listwatch.cache.reflector import Reflector, ReflectorStatistics
 from listwatch.clock import Clock, Timer
 from listwatch.controllers.failures import single_error
+from listwatch.controllers.recorder import Recorder
 from listwatch.controllers.services.api import ServicesAPI
 from listwatch.controllers.services.nodes import Node, NodeSet
 from listwatch.controllers.services.provider import (
@@ -41,20 +42,6 @@ from listwatch.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class Recorder(Protocol):
-    """Reports what happened to an object; an `EventRecorder` is one."""
-
-    def event(
-        self,
-        obj: Object | Mapping[str, Any],
-        type: Literal["Normal", "Warning"],  # noqa: A002 - the field's name
-        reason: str,
-        message: str,
-    ) -> None:
-        """Report it; returns at once and never raises."""
-        ...
 
 
 class ServiceControllerStatistics(msgspec.Struct, frozen=True, kw_only=True):
