@@ -695,3 +695,10 @@ def test_fields_are_decoded_in_the_same_pass() -> None:
     decode = ObjectDecoder(fields=Spec)
     body = b'{"items":[{"metadata":{"name":"a"},"spec":{"nodeName":"n"}}]}'
     assert read_list(body, decode=decode).items[0].fields.spec == {"nodeName": "n"}
+
+
+@pytest.mark.parametrize(("mark", "ends"), [("true", True), ("false", False), ("", False)])
+def test_only_the_word_true_ends_the_initial_events(mark: str, *, ends: bool) -> None:
+    meta = {"resourceVersion": "8", "annotations": {"k8s.io/initial-events-end": mark}}
+    (event,) = WatchFrames(decode_object).feed(line("BOOKMARK", {"kind": "Pod", "metadata": meta}))
+    assert (event.resource_version, event.initial_events_end) == ("8", ends)
