@@ -552,3 +552,29 @@ async def test_events_of_both_groups_are_chosen_by_the_names_of_each(client: Cli
             assert len(found["items"]) == count
         refused = await client.call("GET", f"{path}?fieldSelector={other}%3Dp", expect=400)
         assert refused["message"] == f"field label not supported: {other}"
+
+
+async def test_objects_show_the_defaults_that_their_schema_got_later(client: Client) -> None:
+    def schema(**fields: Any) -> dict[str, Any]:
+        spec = {"type": "object", "properties": {"a": {"type": "string"}, **fields}}
+        return {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
+
+    version = {"name": "v1", "served": True, "storage": True, "schema": schema()}
+    spec = {
+        "group": "example.com",
+        "scope": "Cluster",
+        "names": {"plural": "ws", "kind": "W"},
+        "versions": [version],
+    }
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    body = {"metadata": {"name": "ws.example.com"}, "spec": spec}
+    await client.call("POST", crds, body, expect=201)
+    await client.call("GET", f"{crds}/ws.example.com", expect=200)
+    path = "/apis/example.com/v1/ws"
+    obj = {"apiVersion": "example.com/v1", "kind": "W", "metadata": {"name": "x"}}
+    made = await client.call("POST", path, {**obj, "spec": {"a": "b"}}, expect=201)
+    later = {**version, "schema": schema(size={"type": "integer", "default": 3})}
+    change = {"spec": {"versions": [later]}}
+    await client.call("PATCH", f"{crds}/ws.example.com", change, headers=MERGE, expect=200)
+    found = await client.call("GET", f"{path}/x", expect=200)
+    assert found == {**made, "spec": {"a": "b", "size": 3}}

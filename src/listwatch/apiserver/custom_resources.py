@@ -20,7 +20,7 @@ from listwatch.apiserver.refusal import (
 )
 from listwatch.apiserver.registry import DeleteOptions, Registry, WriteContext
 from listwatch.apiserver.resources import ALL_VERBS, Resource, ResourceTable, Subresource
-from listwatch.apiserver.schema import OBJECT_META, facts
+from listwatch.apiserver.schema import OBJECT_META, Schema, facts
 from listwatch.apiserver.storage import Change, Entry, Store
 from listwatch.apiserver.structural import (
     apply_schema_defaults,
@@ -478,6 +478,8 @@ class CustomResources:
         self._bucket = store.bucket(DEFINITIONS)
         self._bucket.listeners[self._later] = ""
         self._due = False
+        #: of each definition, the storage version's schema that the objects' defaults come from
+        self._schemas: dict[str, object] = {}
         for entry in self._bucket.current():
             self._serve(entry)
 
@@ -495,6 +497,7 @@ class CustomResources:
         self._due = False
         for name in [name for name in self._served if name not in self._bucket.entries]:
             group, plural = self._served.pop(name)
+            self._schemas.pop(name, None)
             self._table.set_custom(group, plural, [])
             bucket = self._store.bucket(f"{group}/{plural}")
             bucket.listeners.pop(self._later, None)
@@ -521,6 +524,20 @@ class CustomResources:
         resources = resources_of(definition)
         self._table.set_custom(group, plural, resources)
         self._select(resources)
+        for version in definition["spec"].get("versions") or ():
+            raw = (version.get("schema") or {}).get("openAPIV3Schema")
+            if version.get("storage") and self._schemas.get(entry.name) != raw:
+                self._schemas[entry.name] = raw
+                self._default(f"{group}/{plural}", build_root(raw or {}))
+
+    def _default(self, storage: str, schema: Schema) -> None:
+        """Let objects that were stored before show the defaults that the schema has now."""
+        entries = self._store.bucket(storage).entries
+        for key, entry in entries.items():
+            obj = self._registry.decode(entry)
+            apply_schema_defaults(obj, schema)
+            if obj != self._registry.decode(entry):
+                entries[key] = msgspec.structs.replace(entry, data=msgspec.json.encode(obj))
 
     def _select(self, resources: list[Resource]) -> None:
         """Let objects that were stored before have the values that selectors ask for now."""
