@@ -16,6 +16,7 @@ from pathlib import Path
 MODEST = {
     "queues_and_store": "--count 20000",
     "workqueues": "--waiting 100000",
+    "informers": "--updates 20000 --events 300",
     "handlers": "--objects 10000 --handlers 1,10",
     "transport": "--count 10000 --runs 1",
     "sync": "--pods 10000 --updates 20000",
