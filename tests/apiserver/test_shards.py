@@ -14,7 +14,8 @@ HALF = ShardRange.of(0, 2)
 
 async def test_lists_and_watches_hold_the_part_and_lists_echo_the_selector() -> None:
     async with APIServer() as server, aiohttp.ClientSession(server.url) as session:
-        wanted, others = set(), set()
+        wanted: set[str] = set()
+        others: set[str] = set()
         for number in range(20):
             body = {"metadata": {"name": f"c{number}"}}
             async with session.post(PATH, json=body) as response:
