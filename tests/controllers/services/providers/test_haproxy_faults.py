@@ -13,7 +13,11 @@ import pytest
 
 from controllers.published import Slices
 from controllers.services.providers.test_haproxy import one_service, running
-from listwatch.controllers.services.providers.haproxy import HAProxyError, find_program
+from listwatch.controllers.services.providers.haproxy import (
+    RELOAD_SECONDS,
+    HAProxyError,
+    find_program,
+)
 from listwatch.testing.load_balancer_conformance import (
     ask,
     eventually,
@@ -182,3 +186,30 @@ async def test_a_configuration_that_can_never_be_used_is_told_at_once_with_hapro
         async with running(Slices()):
             pass
     assert _inside(deep) == []
+
+
+async def test_a_process_that_ends_as_it_starts_is_not_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing can change while it is waited for, so that it must not take the whole time-out."""
+    broken = tmp_path / "broken"
+    broken.write_text('#!/bin/sh\ncase "$*" in *-W*) exit 1 ;; esac\n')
+    broken.chmod(0o700)
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        _, address = await one_service(provider, slices, one)
+        working, provider._binary = provider._binary, str(broken)
+        assert provider._process is not None
+        provider._process.kill()
+
+        async def has_failed() -> bool:
+            return "haproxy does not start: haproxy has ended" in caplog.text
+
+        async with asyncio.timeout(RELOAD_SECONDS - 1):
+            await eventually(has_failed, "the failure")
+        provider._binary = working
+
+        async def is_back() -> bool:
+            return await ask(address) == "one hello"
+
+        await eventually(is_back, "a process that works")

@@ -492,6 +492,8 @@ class HAProxyProvider:
         try:
             async with self._clock.timeout(RELOAD_SECONDS):
                 while await self._generation() != generation:
+                    if self._process is None or self._process.returncode is not None:
+                        raise HAProxyError("haproxy has ended before it took its configuration")
                     await self._clock.sleep(_POLL_SECONDS)
         except TimeoutError:
             raise HAProxyError(
