@@ -13,18 +13,13 @@ from listwatch.controllers.builds.factory import (
     DeleteController,
 )
 from listwatch.controllers.builds.naming import BUILD_NAME
+from listwatch.controllers.command_options import connection_options, manager_options
 from listwatch.runtime.crash import handle_crash
 from listwatch.runtime.manager import Manager
 
 
 @click.command("build-controllers")
-@click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Use FILE in place of KUBECONFIG and ~/.kube/config.",
-)
-@click.option("--context", metavar="NAME", help="Use this context.")
+@connection_options
 @click.option(
     "--resource",
     default="builds.build.openshift.io",
@@ -41,16 +36,7 @@ from listwatch.runtime.manager import Manager
     metavar="SECONDS",
     help="Look this often for deletions that no watch has told.",
 )
-@click.option(
-    "--leader-elect/--no-leader-elect", default=True, show_default=True, help="Elect a leader."
-)
-@click.option("--lease-namespace", metavar="NAME", default="", help="The namespace of its lease.")
-@click.option(
-    "--health-host", default="127.0.0.1", show_default=True, help="Address of health and metrics."
-)
-@click.option(
-    "--health-port", default=0, show_default=True, help="Port of health and metrics; 0: a free one."
-)
+@manager_options
 def build_controllers_command(
     *,
     kubeconfig: Path | None,

@@ -9,6 +9,7 @@ import click
 
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
+from listwatch.controllers.command_options import connection_options, manager_options
 from listwatch.controllers.services.api import ClientServices
 from listwatch.controllers.services.metrics import collect
 from listwatch.controllers.services.provider import LoadBalancerProvider
@@ -28,13 +29,7 @@ _NAME = "service-controller"
 
 
 @click.command(_NAME)
-@click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Use FILE in place of KUBECONFIG and ~/.kube/config.",
-)
-@click.option("--context", metavar="NAME", help="Use this context.")
+@connection_options
 @click.option(
     "--provider",
     type=click.Choice(["local", "haproxy"]),
@@ -99,16 +94,7 @@ _NAME = "service-controller"
     metavar="SECONDS",
     help="Compare the nodes of all load balancers this often, whether or not one has changed.",
 )
-@click.option(
-    "--leader-elect/--no-leader-elect", default=True, show_default=True, help="Elect a leader."
-)
-@click.option("--lease-namespace", metavar="NAME", default="", help="The namespace of its lease.")
-@click.option(
-    "--health-host", default="127.0.0.1", show_default=True, help="Address of health and metrics."
-)
-@click.option(
-    "--health-port", default=0, show_default=True, help="Port of health and metrics; 0: a free one."
-)
+@manager_options
 def service_controller_command(
     *,
     kubeconfig: Path | None,
