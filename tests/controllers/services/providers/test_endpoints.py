@@ -110,3 +110,14 @@ def test_a_slice_that_moves_to_another_service_leaves_the_first() -> None:
     assert addresses(endpoints) == []
     assert endpoints.backends("default/b", PORT) == [Backend("192.0.2.1", 8080)]
     assert sorted(told) == ["default/a", "default/a", "default/b"]
+
+
+def test_an_address_that_is_none_and_a_port_that_is_none_are_left_out() -> None:
+    """They would be looked up by name, or end up as words of a proxy's configuration."""
+    endpoints, _ = make()
+    odd = ("", "web", "192.0.2.1 backup", "192.0.2.1\n  bind :1", "x; shutdown", "fe80::1%eth0")
+    endpoints.add(slice_of("a-1", *((address, {}) for address in odd), ("192.0.2.9", {})))
+    for number, port in enumerate((0, -1, 65_536)):
+        ports = [{"name": "web", "port": port}]
+        endpoints.add(slice_of(f"b-{number}", ("192.0.2.8", {}), ports=ports))
+    assert addresses(endpoints) == ["192.0.2.9"]

@@ -8,6 +8,7 @@ from listwatch.clock import Clock
 
 #: How many clients are remembered with their backends, at most.
 AFFINITY_LIMIT: Final = 100_000
+LAST_PORT: Final = 65_535
 
 
 class Backend(NamedTuple):

@@ -1,5 +1,6 @@
 """The endpoints of services, from EndpointSlices."""
 
+import ipaddress
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -7,7 +8,7 @@ from typing import Final
 import msgspec
 
 from listwatch.cache.deltas import Item
-from listwatch.controllers.services.providers.balancing import Backend
+from listwatch.controllers.services.providers.balancing import LAST_PORT, Backend
 from listwatch.controllers.services.service import ServicePort
 from listwatch.controllers.wire import decode
 from listwatch.objects import Object, ObjectKey
@@ -42,6 +43,14 @@ class _Slice(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Slice)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return "%" not in text
 
 
 class Endpoints:
@@ -79,11 +88,13 @@ class Endpoints:
                 continue
             for own in slice_.ports or ():
                 named = (own.name or "", own.protocol or "TCP") == (port.name, port.protocol)
-                if not named or own.port is None:
+                if not named or own.port is None or not 0 < own.port <= LAST_PORT:
                     continue
                 for endpoint in slice_.endpoints or ():
                     for address in endpoint.addresses[:1]:  # the others are the same endpoint's
-                        yield Backend(address, own.port), endpoint.conditions
+                        # Anything else would be looked up, or be words of a configuration.
+                        if _is_address(address):
+                            yield Backend(address, own.port), endpoint.conditions
 
     # --- The reflector's side ---
 

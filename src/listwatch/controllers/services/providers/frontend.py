@@ -5,7 +5,7 @@ from typing import Final, TypeAlias
 
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import ProviderError
-from listwatch.controllers.services.providers.balancing import Backend
+from listwatch.controllers.services.providers.balancing import LAST_PORT, Backend
 from listwatch.controllers.services.providers.listening import Rules, parse_source_ranges
 from listwatch.controllers.services.providers.proxy_protocol import ProxyProtocol
 from listwatch.controllers.services.service import (
@@ -18,7 +18,6 @@ from listwatch.controllers.services.service import (
 
 #: An annotation of services: "v1" or "v2" tells backends by that PROXY protocol who connected.
 PROXY_PROTOCOL: Final = "local.listwatch/proxy-protocol"
-_LAST_PORT: Final = 65_535
 
 #: Protocol and port of a listener.
 PortKey: TypeAlias = tuple[str, int]
@@ -54,8 +53,8 @@ def ports_of(
                 f"port {port.port}/{port.protocol}: this provider forwards only "
                 f"{' and '.join(protocols)}"
             )
-        if not 0 < port.port <= _LAST_PORT:
-            raise ProviderError(f"port {port.port}/{port.protocol}: ports are 1 to {_LAST_PORT}")
+        if not 0 < port.port <= LAST_PORT:
+            raise ProviderError(f"port {port.port}/{port.protocol}: ports are 1 to {LAST_PORT}")
     return {(port.protocol, port.port): port for port in service.spec.ports}
 
 
