@@ -83,6 +83,7 @@ def test_a_jinja2_template_without_end_is_an_error(text: str) -> None:
         _render("jinja2", text)
 
 
-def test_a_jinja2_template_nested_too_deeply_is_refused_when_it_is_read() -> None:
+@pytest.mark.parametrize("text", ["{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "{{ 9**9999 }}"])
+def test_a_jinja2_template_beyond_reason_is_refused_when_it_is_read(text: str) -> None:
     with pytest.raises(TemplateSyntaxError, match="jinja2"):
-        _render("jinja2", "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}")
+        _render("jinja2", text)

@@ -43,7 +43,7 @@ class Jinja2Template:
         environment = ImmutableSandboxedEnvironment(autoescape=False, undefined=missing)
         try:
             self._template = environment.from_string(text)
-        except (jinja2.TemplateError, RecursionError) as error:
+        except self._errors as error:  # constants are worked out when it is read
             raise TemplateSyntaxError(f"error parsing jinja2 template {text}: {error}") from error
 
     def render(self, obj: Object) -> str:
