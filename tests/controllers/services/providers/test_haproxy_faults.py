@@ -14,7 +14,6 @@ import pytest
 from controllers.published import Slices
 from controllers.services.providers.test_haproxy import one_service, running
 from listwatch.controllers.services.providers.haproxy import (
-    RELOAD_SECONDS,
     HAProxyError,
     find_program,
 )
@@ -205,11 +204,30 @@ async def test_a_process_that_ends_as_it_starts_is_not_waited_for(
         async def has_failed() -> bool:
             return "haproxy does not start: haproxy has ended" in caplog.text
 
-        async with asyncio.timeout(RELOAD_SECONDS - 1):
-            await eventually(has_failed, "the failure")
+        await eventually(has_failed, "the failure")
         provider._binary = working
 
         async def is_back() -> bool:
             return await ask(address) == "one hello"
 
         await eventually(is_back, "a process that works")
+
+
+async def test_a_reload_that_the_master_misses_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        ask_haproxy, missed = provider._ask, 0
+
+        async def miss_one(name: str, commands: Sequence[str]) -> str:
+            nonlocal missed
+            if name == "master.sock" and not missed:
+                missed += 1
+                raise ConnectionRefusedError("at its last reload")
+            return await ask_haproxy(name, commands)
+
+        monkeypatch.setattr(provider, "_ask", miss_one)
+        _, address = await one_service(provider, slices, one)
+        assert missed == 1
+        assert await ask(address) == "one hello"

@@ -44,6 +44,7 @@ _logger = logging.getLogger(__name__)
 RELOAD_SECONDS: Final = 10.0
 _RESTART_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.02
+_RELOAD_AGAIN_SECONDS: Final = 1.5
 _COMMAND_BYTES: Final = 8000
 # How many addresses are tried for a new load balancer whose ports others use.
 _ADDRESS_TRIES: Final = 16
@@ -436,11 +437,7 @@ class HAProxyProvider:
                 path = await self._write(generation)
                 self._is_unsure = False
                 await self._check(path)
-                with contextlib.suppress(
-                    OSError
-                ):  # it closes the connection at once, if it is there
-                    await self._ask("master.sock", ["reload"])
-                await self._wait_for(generation)
+                await self._wait_for(generation, reload=True)
             except BaseException:
                 self._is_unsure = True
                 raise
@@ -488,12 +485,18 @@ class HAProxyProvider:
             )
             raise HAProxyError(f"haproxy refuses its configuration: {words[:500]}")
 
-    async def _wait_for(self, generation: int) -> None:
+    async def _wait_for(self, generation: int, *, reload: bool = False) -> None:
+        ask_at = self._clock.now()
         try:
             async with self._clock.timeout(RELOAD_SECONDS):
                 while await self._generation() != generation:
                     if self._process is None or self._process.returncode is not None:
                         raise HAProxyError("haproxy has ended before it took its configuration")
+                    # A master that still is at its last reload may miss the next.
+                    if reload and self._clock.now() >= ask_at:
+                        ask_at = self._clock.now() + _RELOAD_AGAIN_SECONDS
+                        with contextlib.suppress(OSError):  # it closes the connection at once
+                            await self._ask("master.sock", ["reload"])
                     await self._clock.sleep(_POLL_SECONDS)
         except TimeoutError:
             raise HAProxyError(
