@@ -15,6 +15,8 @@ from listwatch.controllers.services.providers.proxy_protocol import ProxyProtoco
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
+#: Connections that wait to be taken, at most.
+BACKLOG: Final = 1024
 # What a process or machine lacks when it can't make a socket.
 _SHORTAGES: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
@@ -121,7 +123,7 @@ def bind(kind: socket.SocketKind, address: str, port: int) -> socket.socket:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
         if kind is socket.SOCK_STREAM:
-            sock.listen(1024)
+            sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise _explained(error, address, port) from error

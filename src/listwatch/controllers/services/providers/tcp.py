@@ -9,6 +9,7 @@ from typing import Final, cast
 from listwatch.clock import Clock, Timer
 from listwatch.controllers.services.providers.balancing import Backend, Balancer
 from listwatch.controllers.services.providers.listening import (
+    BACKLOG,
     ListenerStatistics,
     Rules,
     bind,
@@ -246,7 +247,7 @@ class TCPListener:
         sock = bind(socket.SOCK_STREAM, self.address, self.port)
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: _Connection(self).client, sock=sock, start_serving=False
+                lambda: _Connection(self).client, sock=sock, backlog=BACKLOG, start_serving=False
             )
             await self._server.start_serving()
         except BaseException:
