@@ -102,7 +102,13 @@ class ConfiguredAuthenticator:
         if config.token:
             self._static = f"Bearer {config.token}"
         elif config.username or config.password:
-            pair = f"{config.username}:{config.password}".encode()
+            try:
+                pair = f"{config.username}:{config.password}".encode()
+            except UnicodeEncodeError:
+                raise ConfigError(
+                    f"{config.source}: the username or password has half a character (a lone "
+                    "surrogate), which can't be sent"
+                ) from None
             self._static = f"Basic {base64.b64encode(pair).decode()}"
         self._chain = _pem(config.client_certificate_data, config.client_certificate, "certificate")
         self._key = _pem(config.client_key_data, config.client_key, "key")
