@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -235,9 +234,11 @@ def test_deletions_cascade_and_wait(kubectl: Kubectl) -> None:
 
 
 def test_a_watch_prints_changes(kubectl: Kubectl) -> None:
+    kubectl("create configmap w0")
     watch = kubectl.start("get", "configmaps", "-w", "-o", "name")
     assert watch.stdout is not None
-    time.sleep(0.5)  # until it has listed; no output tells
+    # It watches from the version of the list that it prints, so nothing after this is missed.
+    assert watch.stdout.readline() == "configmap/w0\n"
     kubectl("create configmap w1")
     assert watch.stdout.readline() == "configmap/w1\n"
     kubectl("delete configmap w1")
