@@ -7,25 +7,12 @@ from listwatch.clock import FakeClock
 from listwatch.errors import QueueClosedError
 from listwatch.workqueue.priority_queue import LOW_PRIORITY, PriorityQueue
 from listwatch.workqueue.rate_limiters import ItemFastSlowRateLimiter
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock(now=0.0)
+from workqueue.taking import take_all
 
 
 @pytest.fixture
 def queue(clock: FakeClock) -> PriorityQueue[str]:
     return PriorityQueue(name="test", clock=clock)
-
-
-async def take_all(queue: PriorityQueue[str]) -> list[str]:
-    """Take and finish every ready item."""
-    items = []
-    while len(queue):
-        async with queue.item() as item:
-            items.append(item)
-    return items
 
 
 async def test_higher_comes_first_and_within_a_priority_first_in_first_out(

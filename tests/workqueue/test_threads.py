@@ -20,18 +20,6 @@ T = TypeVar("T")
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock(now=0.0)
-
-
-@pytest.fixture
-def queue(clock: FakeClock) -> WorkQueue[str]:
-    return WorkQueue(
-        name="test", clock=clock, rate_limiter=ItemExponentialFailureRateLimiter(1, 1000)
-    )
-
-
-@pytest.fixture
 async def blocking(
     queue: WorkQueue[str], clock: FakeClock
 ) -> AsyncIterator[BlockingWorkQueue[str]]:
