@@ -1,102 +1,18 @@
 import asyncio
-import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import msgspec
 import pytest
 
-from listwatch.cache.handlers import Added, Deleted, Updated
 from listwatch.cache.shared_informer import NotSyncedError
-from listwatch.client.discovery import Resource
 from listwatch.clock import FakeClock
 from listwatch.errors import DisconnectedError, ListWatchError
-from listwatch.objects import DeletedFinalStateUnknown, Object
-from listwatch.runtime import predicates
 from listwatch.runtime.caches import Caches
 from listwatch.runtime.reconciler import NotStartedError, Reconciler
 from listwatch.runtime.results import Result, TerminalError, requeue_after
-from listwatch.runtime.sources import KeySource, owner_keys
-from listwatch.runtime.token_buckets import TokenBuckets
 from listwatch.shard_range import ShardRange
-from listwatch.testing.fake_controller_source import FakeControllerSource
-from listwatch.workqueue.priority_queue import LOW_PRIORITY
-
-
-class World:
-    """Resources in memory, one reconciler, and what it was called with."""
-
-    def __init__(self, **options: Any) -> None:
-        self.clock = FakeClock()
-        self.sources: dict[str, FakeControllerSource] = {}
-        self.caches = Caches(self.clock)
-        self.reconciler = Reconciler("test", self.caches, clock=self.clock, **options)
-        self.shards: dict[str, ShardRange | None] = {}
-        self.calls: list[str] = []
-        self.outcomes: dict[str, list[Result | Exception | None]] = {}
-
-    def source(self, resource: str) -> FakeControllerSource:
-        return self.sources.setdefault(
-            resource, FakeControllerSource(kind=resource.title(), clock=self.clock)
-        )
-
-    def list_watch(
-        self,
-        resource: str,
-        namespace: str | None = None,
-        *,
-        label_selector: str = "",
-        field_selector: str = "",
-        metadata_only: bool = False,
-        shard: ShardRange | None = None,
-    ) -> Any:
-        del namespace, label_selector, field_selector, metadata_only
-        self.shards[resource] = shard
-        return self.source(resource)
-
-    async def find(self, word: str) -> Resource:
-        return Resource(group="example.com", version="v1", plural=word, kind=word.title())
-
-    async def reconcile(self, key: str) -> Result | None:
-        self.calls.append(key)
-        outcomes = self.outcomes.get(key)
-        outcome = outcomes.pop(0) if outcomes else None
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[Reconciler]:
-        if self.reconciler._function is None:
-            self.reconciler(self.reconcile)
-        await self.reconciler.prepare(self)
-        self.caches.open(self)
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self.caches.run()),
-                group.create_task(self.reconciler.run()),
-            ]
-            await self.clock.advance(1)
-            yield self.reconciler
-            for task in tasks:
-                task.cancel()
-
-
-def widget(name: str, **more: Any) -> dict[str, Any]:
-    meta = {"namespace": "ns", "name": name, **more.pop("meta", {})}
-    return {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": meta, **more}
-
-
-def owned(name: str, owner: str, **more: Any) -> dict[str, Any]:
-    reference = {
-        "apiVersion": "example.com/v1beta1",
-        "kind": "Widget",
-        "name": owner,
-        "uid": f"u-{owner}",
-        "controller": True,
-    }
-    return widget(name, meta={"ownerReferences": [reference | more]})
+from runtime.reconciler_world import World, owned, widget
 
 
 async def test_every_object_is_reconciled_at_the_start_and_when_it_changes() -> None:
@@ -160,11 +76,6 @@ async def test_a_change_of_what_is_owned_wakes_the_owner_by_group_and_kind() -> 
         secrets.delete("ns/s1")
         await world.clock.advance(1)
         assert world.calls[3:] == ["ns/e"]
-
-
-def test_owners_without_namespace_have_keys_without_one() -> None:
-    map_func = owner_keys("example.com", "Widget", namespaced=False)
-    assert list(map_func(Object.from_dict(owned("s", "a")))) == ["a"]
 
 
 async def test_a_mapped_resource_wakes_the_keys_that_its_function_gives() -> None:
@@ -511,86 +422,6 @@ async def test_two_reconcilers_share_one_cache_and_its_requests() -> None:
         task.cancel()
     assert world.calls == second_calls == ["ns/a"]
     assert len(world.source("widget").requests) == 1
-
-
-# --- Predicates ----------------------------------------------------------------------------------
-
-
-class Spec(msgspec.Struct):
-    size: int = 0
-
-
-def obj(**more: Any) -> Object:
-    return Object.from_dict(widget("a", **more))
-
-
-@pytest.mark.parametrize(
-    ("predicate", "field", "other"),
-    [
-        (predicates.generation_changed, {"generation": 1}, {"generation": 2}),
-        (predicates.generation_changed, {}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}),
-        (predicates.labels_changed, {"labels": {"a": "1"}}, {"labels": {"a": "2"}}),
-        (predicates.annotations_changed, {"annotations": {"a": "1"}}, {"annotations": {}}),
-        (predicates.resource_version_changed, {"resourceVersion": "1"}, {"resourceVersion": "2"}),
-    ],
-)
-def test_a_predicate_sees_the_change_of_its_field_and_of_no_other(
-    predicate: predicates.Predicate, field: dict[str, Any], other: dict[str, Any]
-) -> None:
-    assert predicate(Updated(obj(meta=field), obj(meta=other)))
-    assert not predicate(Updated(obj(meta=field), obj(meta=field, status={"x": 1})))
-    assert predicate(Added(obj(meta=field)))
-    assert predicate(Deleted(obj(meta=field)))
-
-
-def test_has_notices_that_an_object_ceases_to_fulfil_the_condition() -> None:
-    predicate = predicates.has(lambda o: "keep" in o.labels)
-    kept, other = obj(meta={"labels": {"keep": ""}}), obj()
-    assert predicate(Updated(kept, other))
-    assert predicate(Updated(other, kept))
-    assert not predicate(Updated(other, other))
-    assert not predicate(Added(other))
-    assert not predicate(Deleted(other))
-    assert predicate(Deleted(DeletedFinalStateUnknown("ns/a")))
-
-
-def test_predicates_can_be_joined() -> None:
-    change = Updated(obj(meta={"labels": {"a": "1"}}), obj())
-    both = predicates.all_of(predicates.labels_changed, predicates.generation_changed)
-    either = predicates.any_of(predicates.labels_changed, predicates.generation_changed)
-    assert (both(change), either(change)) == (False, True)
-    assert not predicates.not_deleted(Deleted(obj()))
-
-
-def test_a_source_gives_initial_objects_and_resyncs_low_priority_and_filters_first() -> None:
-    queued: list[tuple[str, int]] = []
-    mapped: list[Object] = []
-
-    def map_func(o: Object) -> Iterable[str]:
-        mapped.append(o)
-        return [o.name]
-
-    source = KeySource(
-        lambda key, priority: queued.append((key, priority)),
-        map_func,
-        [predicates.has(lambda o: "no" not in o.labels)],
-    )
-    one = obj(meta={"resourceVersion": "1"})
-    source.on_add(one, True)
-    source.on_update(one, one)
-    source.on_update(one, obj(meta={"resourceVersion": "2"}))
-    source.on_add(obj(meta={"labels": {"no": ""}}), False)
-    source.on_delete(DeletedFinalStateUnknown("ns/a", one))
-    source.on_delete(DeletedFinalStateUnknown("ns/b"))
-    assert queued == [("a", LOW_PRIORITY), ("a", LOW_PRIORITY), ("a", 0), ("a", 0)]
-    assert all("no" not in o.labels for o in mapped)
-
-
-def test_an_emptied_bucket_fills_with_time() -> None:
-    buckets: TokenBuckets[str] = TokenBuckets(2, 10)
-    assert [buckets.take("a", 0), buckets.take("a", 0), buckets.take("a", 4)] == [0, 0, 6]
-    assert buckets.take("b", 4) == 0
-    assert buckets.take("a", 10) == 0
 
 
 async def test_a_fixed_share_takes_no_absent_object_for_a_deleted_one() -> None:
