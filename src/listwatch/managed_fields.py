@@ -21,28 +21,38 @@ class _Object(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Object).decode
 
 
-def cut_managed_fields(raw: bytes, value: bytes) -> bytes:
-    """Return an object's JSON without `metadata.managedFields`, whose value is known.
+def cut_managed_fields(
+    data: bytes | bytearray, begin: int, end: int, value: bytes | msgspec.Raw
+) -> bytes:
+    """Return the JSON of an object, which is a part of `data`, without `metadata.managedFields`.
 
     Finding the key and checking what stands before it and what follows is many times faster than
     finding the value; decoding and encoding anew would cost most of what keeping bytes saves.
     What is written so oddly that the place can't be told, such as a key with escapes, is kept.
+
+    Args:
+        data: what the object is in.
+        begin: where it begins.
+        end: where it ends.
+        value: of the managedFields.
     """
-    start = raw.find(_KEY)
-    end = start + len(_KEY) + len(value)
-    if start > 0 and raw.startswith(value, end - len(value)):
-        left, right = raw[start - 1], raw[end]
-        begin = -1
+    first = data.find(_KEY, begin, end)
+    last = first + len(_KEY) + len(value)
+    if first > begin and data.startswith(value, first + len(_KEY)):
+        left, right = data[first - 1], data[last]
+        cut = -1
         if left == _COMMA:
-            begin = start - 1
+            cut = first - 1
         elif left == _OPEN and right == _COMMA:
-            begin, end = start, end + 1
+            cut, last = first, last + 1
         elif left == _OPEN and right == _CLOSE:
-            begin = start
+            cut = first
         # Two braces end this beginning, so that two objects are open at this place. Were the
         # inner one anything but the metadata, these would be complete before it.
-        if begin > 0 and _lacks_managed_fields(raw[:begin] + b"}}"):
-            return b"".join((raw[:begin], memoryview(raw)[end:]))
+        if cut > 0 and _lacks_managed_fields(b"".join((data[begin:cut], b"}}"))):
+            view = memoryview(data)
+            return b"".join((view[begin:cut], view[last:end]))
+    raw = bytes(memoryview(data)[begin:end])
     for match in _KEY_SPACED.finditer(raw):
         if not raw.startswith(value, match.end()):
             continue

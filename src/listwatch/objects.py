@@ -8,7 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeVar, cast, get_origin, is_typeddict, overload
+from typing import (
+    Any,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_origin,
+    is_typeddict,
+    overload,
+)
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -21,6 +31,12 @@ T = TypeVar("T")
 
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 _NO_RAW = msgspec.Raw(b"")
+
+#: Where bytes stand in an object's: begin << _SIZE_BITS | size. Or the very bytes, where they
+#: can't be found or the object's are packed.
+_Place: TypeAlias = int | bytes
+_SIZE_BITS = 32
+_SIZE_MASK = (1 << _SIZE_BITS) - 1
 
 
 class KeyFunctionError(ListWatchError):
@@ -64,45 +80,85 @@ class ObjectMeta(
     msgspec.Struct,
     frozen=True,
     gc=False,
+    eq=False,
     rename={
+        "_key": "name",
         "resource_version": "resourceVersion",
         "deletion_timestamp": "deletionTimestamp",
         "_owner_references": "ownerReferences",
         "_labels": "labels",
-        "_managed_fields": "managedFields",
+        "_source": "managedFields",
     },
 ):
     """The metadata that the machinery works with; the rest is read through the `Object`.
 
-    `deletion_timestamp` is the RFC 3339 text, or None while nobody has deleted the object.
+    `deletion_timestamp` is the RFC 3339 text, or None while nobody has deleted the object. Labels
+    and owners are decoded at each access: one that is asked for often is best an index or one of
+    the `fields=`. Only an `ObjectDecoder` makes these.
     """
 
-    name: str = ""
+    # A hundred thousand objects are kept, so that nothing here is kept twice: a name is the end
+    # of a key, and labels and owners are where they stand in the object's bytes. While the
+    # decoder is at work, these fields are what their names on the wire say.
+    _key: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
     generation: int = 0
     finalizers: tuple[str, ...] = ()
     deletion_timestamp: str | None = None
-    # These three are bytes only while an `ObjectDecoder` is at work, which puts in their place
-    # what many objects share, and nothing in that of the managedFields.
-    _owner_references: msgspec.Raw = _NO_RAW
-    _labels: msgspec.Raw = _NO_RAW
-    _managed_fields: msgspec.Raw = _NO_RAW
+    _owner_references: msgspec.Raw = _NO_RAW  # then a _Place
+    _labels: msgspec.Raw = _NO_RAW  # then a _Place
+    _source: msgspec.Raw = _NO_RAW  # the managedFields, then the object's bytes
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        namespace = self.namespace
+        return self._key[len(namespace) + 1 :] if namespace else self._key
 
     @property
     def owner_references(self) -> tuple[OwnerReference, ...]:
         """Who owns the object."""
-        owners = self._owner_references
-        return () if owners is _NO_RAW else cast("tuple[OwnerReference, ...]", owners)
+        place = self._owner_references
+        return () if place is _NO_RAW else _decode_owners(self._read(place))
 
     @property
     def labels(self) -> Mapping[str, str]:
         """The labels, read-only; empty when there are none."""
-        labels = self._labels
-        if labels is _NO_RAW:
+        place = self._labels
+        if place is _NO_RAW:
             return _NO_LABELS
-        return MappingProxyType(cast("dict[str, str]", labels))
+        return MappingProxyType(_decode_labels(self._read(place)))
+
+    def _read(self, place: Any) -> bytes:
+        if place.__class__ is not int:
+            return cast("bytes", place)
+        begin: int = place >> _SIZE_BITS
+        return cast("bytes", self._source)[begin : begin + (place & _SIZE_MASK)]
+
+    def _visible(self) -> tuple[object, ...]:
+        return (
+            self._key,
+            self.uid,
+            self.resource_version,
+            self.generation,
+            self.finalizers,
+            self.deletion_timestamp,
+            self.owner_references,
+            self.labels,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ObjectMeta):
+            return NotImplemented
+        return self is other or self._visible() == other._visible()
+
+    def __hash__(self) -> int:
+        return hash((self._key, self.uid, self.resource_version))
+
+    def __repr__(self) -> str:
+        return f"<metadata of {self._key} uid={self.uid} rv={self.resource_version}>"
 
 
 class Codec(Protocol):
@@ -343,8 +399,29 @@ def _read_only(value: Any) -> Any:
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_labels = msgspec.json.Decoder(dict[str, str | None] | None).decode
-_owners = msgspec.json.Decoder(tuple[OwnerReference, ...] | None).decode
+_labels = msgspec.json.Decoder(dict[str, str]).decode
+_labels_with_nulls = msgspec.json.Decoder(dict[str, str | None] | None).decode
+_owners = msgspec.json.Decoder(tuple[OwnerReference, ...]).decode
+_owners_key = b'"ownerReferences":'
+_labels_key = b'"labels":'
+
+
+# A null stands for an absent field or value everywhere in the API, but is rare.
+
+
+def _decode_labels(raw: bytes | msgspec.Raw) -> dict[str, str]:
+    try:
+        return _labels(raw)
+    except msgspec.ValidationError:
+        found = _labels_with_nulls(raw) or {}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _decode_owners(raw: bytes | msgspec.Raw) -> tuple[OwnerReference, ...]:
+    try:
+        return _owners(raw)
+    except msgspec.ValidationError:
+        return _owners(_encode(_without_nulls(_decode(raw)) or ()))
 
 
 class _Head(msgspec.Struct, gc=False):
@@ -378,49 +455,33 @@ def _is_msgspec_type(into: object) -> bool:
     )
 
 
-#: How many different words, label sets and lists of owners a decoder remembers.
+#: How many different words and places a decoder remembers.
 _MOST_SHARED = 8192
 
 
-class _Shared:
-    """Parts that many objects have in common, so that these share one copy of each.
-
-    The pods of one ReplicaSet have the same labels and owner, and all those of a namespace its
-    name. Remembers the latest; safe to use from any thread.
-    """
-
-    def __init__(self) -> None:
-        self.words: dict[str, str] = {}
-        self._labels: dict[bytes, dict[str, str]] = {}
-        self._owners: dict[bytes, tuple[OwnerReference, ...]] = {}
-
-    def word(self, word: str) -> str:
-        return self.words.get(word) or _remember(self.words, word, word)
-
-    def labels(self, raw: bytes) -> dict[str, str]:
-        found = self._labels.get(raw)
-        if found is None:
-            word = self.word
-            labels = {word(k): word(v) for k, v in (_labels(raw) or {}).items() if v is not None}
-            found = _remember(self._labels, raw, labels)
-        return found
-
-    def owners(self, raw: bytes) -> tuple[OwnerReference, ...]:
-        found = self._owners.get(raw)
-        if found is None:
-            try:
-                owners = _owners(raw) or ()
-            except msgspec.ValidationError:
-                owners = _owners(_encode(_without_nulls(_decode(raw)))) or ()
-            found = _remember(self._owners, raw, owners)
-        return found
-
-
-def _remember(known: dict[K, T], key: K, value: T) -> T:
+def _remember(known: dict[K, K], value: K) -> K:
     if len(known) >= _MOST_SHARED:
         known.clear()
-    known[key] = value
+    known[value] = value
     return value
+
+
+def _holds_bytes(kind: object) -> bool:
+    """Tell whether a type's values may be slices of the bytes that they were decoded from."""
+    found = [msgspec.inspect.type_info(kind)]
+    seen: set[object] = set()
+    while found:
+        info = found.pop()
+        if isinstance(info, msgspec.inspect.RawType):
+            return True
+        if id(info) in seen or not isinstance(info, msgspec.inspect.Type):
+            continue
+        seen.add(id(info))
+        for name in info.__struct_fields__:
+            part = getattr(info, name)
+            parts = part if isinstance(part, tuple) else (part,)
+            found += (p.type if isinstance(p, msgspec.inspect.Field) else p for p in parts)
+    return False
 
 
 class ObjectDecoder:
@@ -472,7 +533,11 @@ class ObjectDecoder:
         self._keep_managed_fields = keep_managed_fields
         self._partial = partial
         self._codec = codec
-        self._shared = _Shared()
+        # What fields are slices of must stay as it is, and small, for as long as they live.
+        self._must_copy = fields is not None and _holds_bytes(fields)
+        # Parts that many objects have in common, so that these share one copy of each.
+        self._words: dict[str, str] = {}
+        self._places: dict[int, int] = {}
 
     def __call__(self, raw: bytes, kind: str = "", api_version: str = "") -> Object:
         """Decode one object.
@@ -486,35 +551,63 @@ class ObjectDecoder:
             ObjectDecodeError: not JSON, null, metadata of wrong types, no name, or nested deeper
                 than Python's recursion limit.
         """
+        return self.decode_part(raw, 0, len(raw), kind, api_version)
+
+    def decode_part(
+        self, data: bytes | bytearray, begin: int, end: int, kind: str = "", api_version: str = ""
+    ) -> Object:
+        """Decode one object out of a larger piece of bytes, of which nothing is kept.
+
+        Copying the object once, without its managedFields, is what this is for.
+
+        Args:
+            data: what the object is in; may be changed after the call, but not during it.
+            begin: where it begins.
+            end: where it ends.
+            kind: as for a call.
+            api_version: as for a call.
+
+        Raises:
+            ObjectDecodeError: as for a call.
+        """
+        if self._must_copy:
+            data = bytes(memoryview(data)[begin:end])
+            begin, end = 0, len(data)
+        part = memoryview(data)[begin:end]
         try:
-            head = self._decode(raw)
+            head = self._decode(part)
         except (msgspec.MsgspecError, RecursionError) as error:
-            head = self._decode_with_nulls(raw, error)
+            head = self._decode_with_nulls(bytes(part), error)
         meta = head.metadata
-        if not meta.name:
+        name = meta._key  # noqa: SLF001 - a part of this module
+        if not name:
             raise ObjectDecodeError("an object without metadata.name")
-        self._share(meta, raw)
-        managed = meta._managed_fields  # noqa: SLF001 - a part of this module
-        if managed is not _NO_RAW:
-            if not self._keep_managed_fields:
-                raw = cut_managed_fields(raw, bytes(managed))
-            # A kept Raw would pin the buffer that it was cut from.
-            force_setattr(meta, "_managed_fields", _NO_RAW)
-        shared = self._shared
+        managed = meta._source  # noqa: SLF001 - as above
+        if managed is not _NO_RAW and not self._keep_managed_fields:
+            raw = cut_managed_fields(data, begin, end, managed)
+        else:
+            raw = data if end - begin == len(data) and data.__class__ is bytes else bytes(part)
+        words = self._words
         typed = True
         if head.kind:
-            kind = shared.words.get(head.kind) or shared.word(head.kind)
+            kind = words.get(head.kind) or _remember(words, head.kind)
         else:
             typed = False
         if head.apiVersion:
-            api_version = shared.words.get(head.apiVersion) or shared.word(head.apiVersion)
+            api_version = words.get(head.apiVersion) or _remember(words, head.apiVersion)
         else:
             typed = False
         if not typed and (head.kind or head.apiVersion):
             raw = _with_type(raw, kind, api_version)
             typed = True
-        namespace = meta.namespace
-        key = f"{namespace}/{meta.name}" if namespace else meta.name
+        if namespace := meta.namespace:
+            key = f"{namespace}/{name}"
+            force_setattr(meta, "_key", key)
+            force_setattr(meta, "namespace", words.get(namespace) or _remember(words, namespace))
+        else:
+            key = name
+        codec = self._codec
+        self._point_into(meta, raw, packed=codec is not None)
         fields = None
         if self._one_pass:
             force_setattr(head, "kind", kind)
@@ -522,7 +615,6 @@ class ObjectDecoder:
             fields = head
         elif self._fields_decode is not None:
             fields = self._decode_fields(raw, key)
-        codec = self._codec
         return Object(
             key,
             meta,
@@ -535,21 +627,31 @@ class ObjectDecoder:
             codec,
         )
 
-    def _share(self, meta: ObjectMeta, raw: bytes) -> None:
-        """Replace parts of the metadata by what other objects have as well."""
-        shared = self._shared
-        namespace, labels, owners = meta.namespace, meta._labels, meta._owner_references  # noqa: SLF001 - a part of this module
+    def _point_into(self, meta: ObjectMeta, raw: bytes, *, packed: bool) -> None:
+        """Replace the bytes of labels and owners by their places in the object's."""
+        labels, owners = meta._labels, meta._owner_references  # noqa: SLF001 - a part of this module
         try:
-            if namespace:
-                force_setattr(meta, "namespace", shared.word(namespace))
             if labels is not _NO_RAW:
-                force_setattr(meta, "_labels", shared.labels(bytes(labels)))
+                _decode_labels(labels)
+                force_setattr(meta, "_labels", self._place(raw, _labels_key, labels, packed))
             if owners is not _NO_RAW:
-                force_setattr(meta, "_owner_references", shared.owners(bytes(owners)))
+                _decode_owners(owners)
+                place = self._place(raw, _owners_key, owners, packed)
+                force_setattr(meta, "_owner_references", place)
         except msgspec.MsgspecError as error:
             raise ObjectDecodeError(
                 f"no Kubernetes object: {error}", key=_salvage_key(raw)
             ) from error
+        force_setattr(meta, "_source", _NO_RAW if packed else raw)
+
+    def _place(self, raw: bytes, key: bytes, value: Any, packed: bool) -> _Place:  # noqa: FBT001 - one caller
+        if not packed:
+            begin = raw.find(key) + len(key)
+            # Whatever stands there, the same bytes mean the same.
+            if raw.startswith(value, begin):
+                place = begin << _SIZE_BITS | len(value)
+                return self._places.get(place) or _remember(self._places, place)
+        return bytes(value)
 
     def _decode_fields(self, raw: bytes, key: str) -> Any:
         assert self._fields_decode is not None  # noqa: S101 - for the type checker

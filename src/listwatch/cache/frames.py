@@ -5,8 +5,9 @@ is held whole, and no buffer outlives the call that it came with.
 """
 
 import re
+from collections.abc import Callable
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -21,7 +22,7 @@ from listwatch.cache.list_watch import (
     WatchEvent,
 )
 from listwatch.errors import FrameError, StatusError
-from listwatch.objects import ObjectDecodeError
+from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder
 
 #: What an item or an event may take at most. etcd takes 1.5 MB unless told otherwise.
 MAX_BYTES: Final = 64 * 2**20
@@ -64,6 +65,23 @@ class _ListHead(msgspec.Struct, gc=False, rename="camel"):
 
 
 _list_head = msgspec.json.Decoder(_ListHead).decode
+
+
+#: As `Decode`, of a part of bytes: begin and end stand after these.
+_DecodePart: TypeAlias = Callable[[bytes | bytearray, int, int, str, str], Object]
+
+
+def _part_decoder(decode: Decode) -> _DecodePart:
+    """Return what decodes a part of larger bytes: without copying it first, where that can be."""
+    if isinstance(decode, ObjectDecoder):
+        return decode.decode_part
+
+    def decode_copy(
+        data: bytes | bytearray, begin: int, end: int, kind: str, api_version: str
+    ) -> Object:
+        return decode(bytes(memoryview(data)[begin:end]), kind, api_version)
+
+    return decode_copy
 
 
 def _bare(error: ObjectDecodeError | RecursionError) -> ObjectDecodeError:
@@ -117,6 +135,7 @@ class ListFrames:
         max_item_bytes: int = MAX_BYTES,
     ) -> None:
         self._decode = decode
+        self._decode_part = _part_decoder(decode)
         self._kind = kind
         self._api_version = api_version
         self._max = max_item_bytes
@@ -248,7 +267,7 @@ class ListFrames:
         with memoryview(pending) as view:
             while True:
                 if self._separator:
-                    position = self._cut_by_separator(view, position)
+                    position = self._cut_by_separator(len(view), position)
                 after = self._cut_one(view, position)
                 if after < 0:
                     break
@@ -257,24 +276,24 @@ class ListFrames:
         self._searched = max(0, self._searched - position)
         del pending[:position]
 
-    def _cut_by_separator(self, view: memoryview, position: int) -> int:
+    def _cut_by_separator(self, size: int, position: int) -> int:
         """Cut items as long as the separator shows where they end; return the new position.
 
         It is an item's begin on return, unless nothing was cut.
         """
         if self._stand_in == b"0":  # a comma is due, not an item
             return position
-        find, separator, step = self._pending.find, self._separator, self._step
+        pending, separator, step = self._pending, self._separator, self._step
         append, decode, kind, api_version = (
             self._items.append,
-            self._decode,
+            self._decode_part,
             self._kind,
             self._api_version,
         )
         begin = position
-        while (end := find(separator, max(position, self._searched))) >= 0:
+        while (end := pending.find(separator, max(position, self._searched))) >= 0:
             try:
-                append(decode(bytes(view[position : end + 1]), kind, api_version))
+                append(decode(pending, position, end + 1, kind, api_version))
             except (ObjectDecodeError, RecursionError):
                 # The separator stands inside of the item, or the item is poison, or the next
                 # one begins in another way: the slow way tells.
@@ -284,7 +303,7 @@ class ListFrames:
                 break
             position = end + step
         else:
-            self._searched = max(position, len(view) - len(separator) + 1)
+            self._searched = max(position, size - len(separator) + 1)
         if position > begin:
             self._hold = 0
         return position
@@ -419,6 +438,7 @@ class WatchFrames:
         max_event_bytes: int = MAX_BYTES,
     ) -> None:
         self._decode = decode
+        self._decode_part = _part_decoder(decode)
         self._kind = kind
         self._api_version = api_version
         self._max = max_event_bytes
@@ -493,9 +513,11 @@ class WatchFrames:
             and data[end - 1] == _CLOSE
             and end - begin <= self._max
         ):
-            raw = data[middle + len(_MIDDLE) : end - 1]
+            begin_of_object = middle + len(_MIDDLE)
             try:
-                obj = self._decode(raw, self._kind, self._api_version)
+                obj = self._decode_part(
+                    data, begin_of_object, end - 1, self._kind, self._api_version
+                )
             except (ObjectDecodeError, RecursionError):
                 pass  # poison, or more keys after the object: the long way tells
             else:
