@@ -4,7 +4,7 @@ import gc
 import json
 import pickle
 import zlib
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import msgspec
 import pytest
@@ -294,6 +294,39 @@ def test_an_object_decodes_into_the_callers_types() -> None:
     assert obj.decode(PydanticLike) == "Pod"  # type: ignore[comparison-overlap]  # duck-typed
     with pytest.raises(ObjectDecodeError, match=r"Pod shop/web-0\.a is no Spec"):
         obj.decode(Spec)
+
+
+def test_whatever_a_callable_raises_says_why_the_object_does_not_fit() -> None:
+    def node_number(value: dict[str, Any]) -> int:
+        return int(value["spec"]["nodeName"])
+
+    class MisfitError(ValueError):
+        def errors(self, *, include_input: bool, **_: bool) -> list[dict[str, Any]]:
+            return [{"loc": ("spec", 0), "msg": "s3cret" if include_input else "no number"}]
+
+    class PydanticLike:
+        @staticmethod
+        def model_validate_json(_: bytes) -> None:
+            raise MisfitError("input_value=s3cret")
+
+    obj = decode_object(raw(POD), "Pod", "v1")
+    with pytest.raises(ObjectDecodeError, match=r"Pod shop/web-0\.a is no .*node_number: ") as told:
+        obj.decode(node_number)
+    assert told.value.key == obj.key
+    assert isinstance(told.value.__cause__, ValueError)
+    with pytest.raises(ObjectDecodeError, match=r"is no PydanticLike: spec\.0: no number$"):
+        obj.decode(PydanticLike)
+
+
+def test_a_generated_model_that_can_not_be_made_of_a_dict_is_refused() -> None:
+    class V1Pod:
+        openapi_types: ClassVar = {"metadata": "V1ObjectMeta"}
+
+        def __init__(self, api_version: str | None = None) -> None:
+            self.api_version = api_version
+
+    with pytest.raises(TypeError, match=r"V1Pod can't be made of a dict: .*deserialize"):
+        decode_object(raw(POD), "Pod", "v1").decode(V1Pod)
 
 
 def test_objects_compare_by_content_and_can_be_copied_and_pickled() -> None:

@@ -258,19 +258,36 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
                 pydantic model; or any callable that takes a fresh dict.
 
         Raises:
-            ObjectDecodeError: the object does not fit the type.
+            ObjectDecodeError: the object does not fit the type, or the callable raised; its cause
+                is what was raised.
+            TypeError: `into` is a class that makes no sense of a dict, as the models are that
+                OpenAPI Generator made before it turned to pydantic.
         """
+        make: Any
+        value: Any
         if (validate := getattr(into, "model_validate_json", None)) is not None:
-            return validate(self.json())
-        if _is_msgspec_type(into):
-            try:
-                return _decoder(into).decode(self.json())
-            except msgspec.MsgspecError as error:
-                raise ObjectDecodeError(
-                    f"{self.kind} {self.key} is no {getattr(into, '__name__', into)}: {error}",
-                    key=self.key,
-                ) from error
-        return into(self.to_dict())
+            make, value = validate, self.json()
+        elif _is_msgspec_type(into):
+            make, value = _decoder(into).decode, self.json()
+        elif isinstance(into, type) and hasattr(into, "openapi_types"):
+            raise TypeError(
+                f"{into.__name__} can't be made of a dict: give a function that calls "
+                "ApiClient.deserialize (see decode= in docs/informers.md)"
+            )
+        else:
+            make, value = into, self.to_dict()
+        try:
+            return make(value)
+        except Exception as error:
+            why = str(error) or type(error).__name__
+            if validate is not None and (errors := getattr(error, "errors", None)) is not None:
+                # pydantic's own text shows the values, which may be secret.
+                found = errors(include_url=False, include_context=False, include_input=False)
+                why = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in found)
+            name = into.__name__ if isinstance(into, type) else getattr(into, "__qualname__", into)
+            raise ObjectDecodeError(
+                f"{self.kind} {self.key} is no {name}: {why}", key=self.key
+            ) from error
 
     def __getitem__(self, field: str) -> Any:
         if field == "kind":
