@@ -1,10 +1,12 @@
 """A credential plugin is run as kubectl runs it, once for all, and its failure is an error."""
 
 import asyncio
+import contextlib
 import io
 import json
 import os
 import select
+import signal
 import ssl
 import sys
 from pathlib import Path
@@ -368,6 +370,31 @@ async def test_a_plugin_that_hangs_is_given_up_with_all_it_started(plugin: Plugi
         os.close(child)
 
 
+@pytest.mark.parametrize("then", ["time.sleep(600)", "pass"])
+async def test_a_process_that_a_plugin_leaves_behind_holds_up_and_leaves_open_nothing(
+    plugin: Plugin, then: str
+) -> None:
+    told = fifo(plugin.directory)
+    plugin.does(
+        "import subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"open({str(told)!r}, 'w').write(str(child.pid)); {then}"
+    )
+    before = open_pipes()
+    clock = FakeClock()
+    asking = asyncio.ensure_future(ExecAuthenticator(plugin.config(), clock).credentials())
+    child = int(await asyncio.to_thread(told.read_text))
+    try:
+        await clock.advance(61)
+        with pytest.raises(ConfigError, match="has not ended within 60 s"):
+            async with asyncio.timeout(20):
+                await asking
+        await clock.settle()
+        assert open_pipes() <= before
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
 async def test_cancelling_ends_the_plugin(plugin: Plugin) -> None:
     told = fifo(plugin.directory)
     plugin.does(f"import time; open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
@@ -381,6 +408,15 @@ async def test_cancelling_ends_the_plugin(plugin: Plugin) -> None:
         os.kill(pid, 0)
     plugin.answers({"token": "t"})
     assert (await source.credentials()).authorization == "Bearer t"
+
+
+def open_pipes() -> set[str]:
+    """Return the pipes that this process has open."""
+    found = set()
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            found.add(str(fd.readlink()))
+    return {name for name in found if name.startswith("pipe:")}
 
 
 def fifo(directory: Path) -> Path:

@@ -276,8 +276,13 @@ async def _read(stream: asyncio.StreamReader | None, stop: Callable[[], None]) -
 
 
 async def _end(process: asyncio.subprocess.Process, *, has_group: bool) -> None:
-    """Make sure that the process is gone and waited for, also when we are cancelled."""
+    """Make sure that the process is gone and waited for, also when we are cancelled.
+
+    A process that has left its group may keep the output open for ever, and `wait` waits for the
+    end of the output: it is closed here.
+    """
     _kill(process, has_group=has_group)
+    process._transport.close()  # type: ignore[attr-defined] # noqa: SLF001 - nothing public does
     await process.wait()
 
 
