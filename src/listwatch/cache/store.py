@@ -6,6 +6,7 @@ reader never waits, sees a replace wholly or not at all, and owns the list that 
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TypeAlias, TypeVar, cast
 
 import msgspec
@@ -13,7 +14,12 @@ import msgspec
 from listwatch.cache.deltas import Item, KeyFunc
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError
-from listwatch.objects import Object, ObjectMeta, deletion_handling_meta_namespace_key
+from listwatch.objects import (
+    Object,
+    ObjectMeta,
+    deletion_handling_meta_namespace_key,
+    meta_namespace_key,
+)
 
 #: Gives the values under which an object is found in one index: none, one or several. Must give
 #: the same values for the same object, and must not block.
@@ -25,6 +31,8 @@ _Strings: TypeAlias = list[str]
 
 _T = TypeVar("_T")
 
+#: Key functions that give an object's own key.
+_KEY_OF_OBJECTS: tuple[KeyFunc, ...] = (deletion_handling_meta_namespace_key, meta_namespace_key)
 _SECONDS_BETWEEN_YIELDS = 0.005
 _OBJECTS_IN_A_STEP = 32
 
@@ -117,6 +125,39 @@ class _Index:
             else:
                 self._open(value, values, {key: obj})
             self.values[key] = values
+
+    def fill(
+        self,
+        items: Mapping[str, Object],
+        known: "_Index",
+        known_items: Mapping[str, Object],
+        refused: set[str],
+        on_error: Callable[[IndexFunctionError], None] | None,
+    ) -> Generator[None, None, None]:
+        """Put all items into this index, which is empty, in steps.
+
+        What the index of before has of an object is taken from there. The key of an object that
+        the function refuses goes into `refused`; what is in it already is passed over.
+
+        Raises:
+            IndexFunctionError: there is no `on_error` to tell.
+        """
+        entries = iter(items.items())
+        for _ in range(0, len(items), _OBJECTS_IN_A_STEP):
+            yield
+            for key, obj in islice(entries, _OBJECTS_IN_A_STEP):
+                if known_items and known_items.get(key) is obj:
+                    self.put_new(key, obj, known.values.get(key, ()))
+                elif key not in refused:
+                    try:
+                        values = self.values_of(key, obj)
+                    except IndexFunctionError as error:
+                        if on_error is None:
+                            raise
+                        on_error(error)
+                        refused.add(key)
+                    else:
+                        self.put_new(key, obj, values)
 
     def put(self, key: str, obj: Object, values: tuple[str, ...]) -> None:
         old = self.values.get(key, ())
@@ -362,56 +403,34 @@ class Store:
     def _build(
         self, objs: Sequence[Object], on_error: Callable[[IndexFunctionError], None] | None
     ) -> Generator[None, None, _State]:
-        key_func = self._key_func
+        key_func = None if self._key_func in _KEY_OF_OBJECTS else self._key_func
         while True:
             before = self._state
             old_items, indices = before.items, before.indices
             items: dict[str, Object] = {}
-            for count, obj in enumerate(objs):
-                if not count % _OBJECTS_IN_A_STEP:
-                    yield
-                key = key_func(obj)
-                old = old_items.get(key)
-                items[key] = old if old is not None and _is_same(old.meta, obj.meta) else obj
+            remaining = iter(objs)
+            for _ in range(0, len(objs), _OBJECTS_IN_A_STEP):
+                yield
+                for obj in islice(remaining, _OBJECTS_IN_A_STEP):
+                    key = obj.key if key_func is None else key_func(obj)
+                    old = old_items.get(key)
+                    items[key] = old if old is not None and _is_same(old.meta, obj.meta) else obj
             fresh = {name: _Index(name, index.func) for name, index in indices.items()}
-            if fresh:
-                yield from self._fill(fresh, items, before, on_error)
+            refused: set[str] = set()
+            for name, index in fresh.items():
+                yield from index.fill(items, indices[name], old_items, refused, on_error)
+            for key in refused:
+                old = old_items.get(key)
+                for name, index in fresh.items():
+                    index.remove(key)
+                    if old is not None:
+                        index.put_new(key, old, indices[name].values.get(key, ()))
+                if old is None:
+                    del items[key]
+                else:
+                    items[key] = old
             if self._state.indices is indices:  # else indexers were added between two steps
                 return _State(items, fresh)
-
-    def _fill(
-        self,
-        fresh: dict[str, _Index],
-        items: dict[str, Object],
-        before: _State,
-        on_error: Callable[[IndexFunctionError], None] | None,
-    ) -> Generator[None, None, None]:
-        pairs = [(index, before.indices[name]) for name, index in fresh.items()]
-        refused: list[str] = []
-        for count, (key, obj) in enumerate(items.items()):
-            if not count % _OBJECTS_IN_A_STEP:
-                yield
-            old = before.items.get(key)
-            if old is not obj:
-                try:
-                    # All functions first: one that raises must find nothing done.
-                    values = [index.values_of(key, obj) for index, _ in pairs]
-                except IndexFunctionError as error:
-                    if on_error is None:
-                        raise
-                    on_error(error)
-                    if old is None:
-                        refused.append(key)
-                        continue
-                    items[key] = old
-                else:
-                    for (index, _), index_values in zip(pairs, values, strict=True):
-                        index.put_new(key, obj, index_values)
-                    continue
-            for index, old_index in pairs:
-                index.put_new(key, old, old_index.values.get(key, ()))
-        for key in refused:
-            del items[key]
 
 
 class Indexer(Store):
