@@ -410,7 +410,8 @@ _kind = msgspec.json.Decoder(_Kind).decode
 
 _BEGIN: Final = b'{"type":"'
 _MIDDLE: Final = b'","object":'
-_OBJECT_TYPES: Final = {b"ADDED": ADDED, b"MODIFIED": MODIFIED, b"DELETED": DELETED}
+_BEGINNINGS: Final = {_BEGIN + kind.encode(): kind for kind in (ADDED, MODIFIED, DELETED)}
+_LONGEST_BEGINNING: Final = max(map(len, _BEGINNINGS)) + 1
 
 
 class WatchFrames:
@@ -446,27 +447,22 @@ class WatchFrames:
         self._size = 0
         self._skipping = False  # the rest of a line that is over the limit
 
-    def feed(self, chunk: bytes) -> list[WatchEvent]:
+    def feed(self, *pieces: bytes) -> list[WatchEvent]:
         """Take the next bytes; return the events that are whole now, in order."""
-        end = chunk.find(b"\n")
-        if end < 0:
-            return self._hold(chunk)
         events: list[WatchEvent] = []
-        if self._pending or self._skipping:
-            events += self._hold(chunk[:end])
-            events += self._release()
-            begin = end + 1
-            end = chunk.find(b"\n", begin)
-        else:
-            begin = 0
-        append, event, find = events.append, self._event, chunk.find
-        while end >= 0:
-            if (made := event(chunk, begin, end)) is not None:
-                append(made)
-            begin = end + 1
-            end = find(b"\n", begin)
-        if begin < len(chunk):
-            events += self._hold(chunk[begin:])
+        for piece in pieces:
+            begin, end = 0, piece.find(b"\n")
+            if self._pending or self._skipping or end < 0:
+                events += self._hold(piece if end < 0 else piece[:end])
+                if end < 0:
+                    continue
+                events += self._release()
+                begin, end = end + 1, piece.find(b"\n", end + 1)
+            while end >= 0:
+                self._add(events, piece, begin, end)
+                begin, end = end + 1, piece.find(b"\n", end + 1)
+            if begin < len(piece):
+                events += self._hold(piece[begin:])
         return events
 
     def finish(self) -> list[WatchEvent]:
@@ -497,19 +493,17 @@ class WatchFrames:
         self._pending.clear()
         self._size = 0
         self._skipping = False
-        event = self._event(line, 0, len(line))
-        return [] if event is None else [event]
+        events: list[WatchEvent] = []
+        self._add(events, line, 0, len(line))
+        return events
 
-    def _event(self, data: bytes, begin: int, end: int) -> WatchEvent | None:
-        """Make an event of a line; None for an empty one."""
-        if end > begin and data[end - 1] == _CR:
-            end -= 1
+    def _add(self, events: list[WatchEvent], data: bytes, begin: int, end: int) -> None:
+        """Add the event of a line, if it is not empty."""
         # The form in which every API server sends events; anything else takes the long way.
-        middle = data.find(b'"', begin + len(_BEGIN), end)
+        middle = data.find(b'"', begin + len(_BEGIN), begin + _LONGEST_BEGINNING)
         if (
-            (kind := _OBJECT_TYPES.get(data[begin + len(_BEGIN) : middle])) is not None
+            (kind := _BEGINNINGS.get(data[begin:middle])) is not None
             and data.startswith(_MIDDLE, middle)
-            and data.startswith(_BEGIN, begin)
             and data[end - 1] == _CLOSE
             and end - begin <= self._max
         ):
@@ -521,13 +515,13 @@ class WatchFrames:
             except (ObjectDecodeError, RecursionError):
                 pass  # poison, or more keys after the object: the long way tells
             else:
-                return WatchEvent(kind, obj, obj.meta.resource_version)
-        line = data[begin:end]
-        if not line.strip(b" \t\r\n"):
-            return None
+                events.append(WatchEvent(kind, obj, obj.meta.resource_version))
+                return
+        line = data[begin:end].removesuffix(b"\r")
         if len(line) > self._max:
-            return _broken(f"an event of a watch is over {self._max} bytes")
-        return self._uncommon(line)
+            events.append(_broken(f"an event of a watch is over {self._max} bytes"))
+        elif line.strip(b" \t\r\n"):
+            events.append(self._uncommon(line))
 
     def _uncommon(self, line: bytes) -> WatchEvent:
         try:

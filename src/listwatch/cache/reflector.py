@@ -75,6 +75,8 @@ _OPEN_SECONDS = 75.0
 _LIST_SECONDS = 150.0
 #: How long a stream of initial events may bring nothing new before its end counts as missing.
 _INITIAL_SECONDS = 10.0
+#: Events that say that an object is there.
+_PRESENT: Final = frozenset({ADDED, MODIFIED})
 
 
 class _Watch:
@@ -400,19 +402,17 @@ class Reflector:
         kept: dict[str, Object] = {}
         async for batch in stream:
             now = self._last_frame = self._clock.now()
-            if not batch:
-                watch.watchdog.heard(now)
+            watch.quiet = watch.quiet and not batch
+            before = len(found)
             for index, event in enumerate(batch):
-                watch.quiet = False
-                obj = event.object
-                if obj is not None and event.type in {ADDED, MODIFIED}:
-                    if obj.key not in found:
-                        watch.watchdog.heard(now)
+                obj, kind = event.object, event.type
+                if obj is not None and kind in _PRESENT:
                     found[obj.key] = obj
-                elif obj is not None and event.type == DELETED:
+                elif obj is not None and kind == DELETED:
+                    watch.watchdog.heard(now)
                     found.pop(obj.key, None)
                     kept.pop(obj.key, None)
-                elif event.type == BOOKMARK:
+                elif kind == BOOKMARK:
                     self._bookmarks += 1
                     if event.initial_events_end:
                         # What has become undecodable stays as it was.
@@ -427,6 +427,8 @@ class Reflector:
                     key = error.key if isinstance(error, ObjectDecodeError) else None
                     if key is not None and (old := self._known(key)) is not None:
                         kept[key] = old
+            if not batch or len(found) > before:
+                watch.watchdog.heard(now)
         return None
 
     def _give(self, watch: _Watch, batch: Sequence[WatchEvent]) -> None:

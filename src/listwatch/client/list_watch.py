@@ -226,11 +226,7 @@ class _Events:
         if not self._has_ended:
             pieces = await self._read_pieces()
             if pieces:
-                feed = self._frames.feed
-                if len(pieces) == 1:
-                    return _of_shard(feed(pieces[0]), self._shard)
-                events = [event for piece in pieces for event in feed(piece)]
-                return _of_shard(events, self._shard)
+                return _of_shard(self._frames.feed(*pieces), self._shard)
             self._has_ended = True
             if last := _of_shard(self._frames.finish(), self._shard):
                 return last
