@@ -15,6 +15,8 @@ from listwatch.clock import Clock
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _HEAD_END: Final = b"\r\n\r\n"
+# asyncio loses a connection whose listener closes within so many turns after it came in.
+_TURNS: Final = 5
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +128,7 @@ class ReplayServer:
         self.url = ""
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._ssl)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self._ssl)
         host, port = self._server.sockets[0].getsockname()[:2]
         self.url = f"{'http' if self._ssl is None else 'https'}://{host}:{port}"
         return self
@@ -138,6 +140,8 @@ class ReplayServer:
         traceback: TracebackType | None,
     ) -> None:
         if self._server is not None:
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
             self._server.close()
         tasks = list(self._tasks)
         for task in tasks:
@@ -151,22 +155,24 @@ class ReplayServer:
             return self._choose(request)
         return self._captures.pop(0) if self._captures else None
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine runs in a task
-        self._tasks.add(task)
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        try:
-            await self._answer_all(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client went away, as clients do
-        except asyncio.CancelledError:
-            writer.transport.abort()
-        finally:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            writer.close()
-            with suppress(ConnectionError, asyncio.CancelledError):
-                await writer.wait_closed()
+            # It is open still where the task was cancelled, be it before it ran.
+            writer.transport.abort()
+
+        task.add_done_callback(ended)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):  # clients go away
+            await self._answer_all(reader, writer)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
     async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:

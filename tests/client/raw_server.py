@@ -1,0 +1,70 @@
+"""A server whose connections a test writes byte by byte."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(
+    handle: Handle, host: str = "127.0.0.1", *, path: Path | None = None, **options: Any
+) -> AsyncIterator[str]:
+    """Handle connections until the body ends, and yield the URL; then none is left open.
+
+    A connection ends with its handler, and a handler with the body at the latest; one that fails
+    fails the test. A client that goes away is no failure.
+    """
+    tasks: set[asyncio.Task[None]] = set()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(_run(handle, reader, writer))
+        tasks.add(task)
+        # Also where it was cancelled before it ran, or while its client read nothing.
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    if path is None:
+        server = await asyncio.start_server(connected, host, 0, **options)
+        port = server.sockets[0].getsockname()[1]
+        scheme = "https" if options.get("ssl") else "http"
+        url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    else:
+        server = await asyncio.start_unix_server(connected, path, **options)
+        url = f"unix://{path}"
+    try:
+        yield url
+    finally:
+        for _ in range(5):  # asyncio loses a connection whose listener closes as it comes in
+            await asyncio.sleep(0)
+        server.close()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
+async def _run(handle: Handle, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+        await handle(reader, writer)
+        writer.close()
+        await writer.wait_closed()
+
+
+def raw_server(pieces: list[bytes], *, close: bool = False) -> AbstractAsyncContextManager[str]:
+    """Answer the first request of a connection with the pieces, then close it or keep silent."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for piece in pieces:
+            writer.write(piece)
+        if not close:
+            await reader.read()
+
+    return serving(answer)
