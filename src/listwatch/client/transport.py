@@ -33,8 +33,12 @@ except ImportError as missing:
 
 #: The status line and headers of an answer, those of 1xx answers before it included, in bytes.
 MAX_HEAD_BYTES: Final = 64 * 1024
-#: Bytes from the network that may wait for a slow reader before the connection is paused.
-MAX_WAITING_BYTES: Final = 1024 * 1024
+#: Bytes that are read from the network at once. Each return to the interpreter may take the
+#: switch interval of 5 ms beside a thread that computes, so that much has to be done for one.
+MAX_READ_BYTES: Final = 2 * 1024 * 1024
+#: Bytes from the network that may wait for a slow reader before the connection is paused; more
+#: than one reading, since to pause and to resume are returns to the interpreter too.
+MAX_WAITING_BYTES: Final = 2 * MAX_READ_BYTES
 #: Bytes that one step of decompression may give.
 MAX_DECODED_BYTES: Final = 1024 * 1024
 #: A TLS handshake is limited by `connect_timeout` on the injected clock, not by asyncio's timer.
@@ -104,9 +108,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - asyncio's contract
         self._transport = transport
-        # What is read at once; for asyncio's sockets alone, where it is 256 KB. Whoever computes in
-        # another thread takes the interpreter at each reading, so that there should be few.
-        cast("Any", transport).max_size = MAX_WAITING_BYTES
+        cast("Any", transport).max_size = MAX_READ_BYTES  # of asyncio's sockets; 256 KB else
         _find_dead_hosts(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
