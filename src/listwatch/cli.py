@@ -2,10 +2,11 @@
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module, metadata
+from importlib import import_module
 
 import click
 
+from listwatch import __version__
 from listwatch.errors import ListWatchError
 
 #: Each subcommand: where it is, and what it is for.
@@ -67,7 +68,7 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(metadata.version("listwatch"), prog_name="listwatch")
+@click.version_option(__version__, prog_name="listwatch")
 def cli() -> None:
     """React to every change of a Kubernetes resource."""
 

@@ -2,9 +2,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from listwatch.client import connections
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.testing.scripted_server import ScriptedServer
+
+
+@pytest.fixture(params=["httptools", "aiohttp"])
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is read comes by either transport, one after the other."""
+    monkeypatch.setattr(connections, "_HAS_TRANSPORT", request.param == "httptools")
+    return str(request.param)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import contextlib
 import logging
 import ssl
 import sys
@@ -15,11 +14,14 @@ from typing import Any
 import pytest
 import trustme
 
+from client.raw_server import serving
 from listwatch.client.client import Client
 from listwatch.client.config import Config, ExecConfig, OIDCConfig
 from listwatch.client.http import HTTP
 from listwatch.errors import ConfigError, FrameError, InternalServerError, ListWatchError
 from listwatch.testing.scripted_server import ScriptedServer, respond
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 SECRET = "sw0rdfish-planted"
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -32,19 +34,15 @@ async def endless(start: bytes, piece: bytes) -> AsyncIterator[tuple[str, list[i
     sent: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(start)
-            while True:
-                writer.write(piece)
-                await writer.drain()
-                sent.append(len(piece))
-        writer.close()
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(start)
+        while True:
+            writer.write(piece)
+            await writer.drain()
+            sent.append(len(piece))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        host, port = server.sockets[0].getsockname()
-        yield f"http://{host}:{port}", sent
+    async with serving(serve) as url:
+        yield url, sent
 
 
 async def request(client: Client) -> None:

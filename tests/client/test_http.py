@@ -10,8 +10,8 @@ import socket
 import ssl
 import threading
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ import msgspec
 import pytest
 import trustme
 
-from listwatch.client import connections
+from client.raw_server import raw_server, serving
+from listwatch.client import aiohttp_requests
 from listwatch.client.client import Client
 from listwatch.client.config import Config, OIDCConfig
 from listwatch.client.connections import CONNECT_TIMEOUT, HEADERS_TIMEOUT
@@ -38,31 +39,7 @@ from listwatch.errors import (
 )
 from listwatch.testing.scripted_server import ScriptedServer, respond
 
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]
-
-
-@asynccontextmanager
-async def raw_server(pieces: list[bytes], *, close: bool = False) -> AsyncIterator[str]:
-    """Answer every connection with the pieces, then close it or keep silent."""
-    writers = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        await reader.readuntil(b"\r\n\r\n")
-        for piece in pieces:
-            writer.write(piece)
-        if close:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        host, port = server.sockets[0].getsockname()
-        yield f"http://{host}:{port}"
-    finally:
-        server.close()
-        for writer in writers:
-            writer.close()
-        await server.wait_closed()
+pytestmark = pytest.mark.usefixtures("transport")
 
 
 async def get(url: str, clock: FakeClock | None = None, **config: Any) -> bytes:
@@ -146,11 +123,13 @@ async def test_a_bomb_of_compressed_zeros_is_refused_before_it_is_whole(
 # --- Time ----------------------------------------------------------------------------------------
 
 
-async def fails_after(clock: FakeClock, url: str, config: dict[str, Any] | None = None) -> float:
-    """Return after how many seconds a request gives up with a TimeoutError."""
+async def fails_after(
+    clock: FakeClock, url: str, kind: type[Exception] = TimeoutError, method: str = "GET"
+) -> float:
+    """Return after how many seconds a request gives up with such an error."""
     begin = clock.now()
     async with asyncio.TaskGroup() as tasks:
-        reading = tasks.create_task(_time_out(clock, url, config or {}))
+        reading = tasks.create_task(_time_out(clock, url, kind, method))
         while not reading.done():
             await asyncio.sleep(0)
             await clock.advance(1)
@@ -158,9 +137,10 @@ async def fails_after(clock: FakeClock, url: str, config: dict[str, Any] | None 
     return clock.now() - begin
 
 
-async def _time_out(clock: FakeClock, url: str, config: dict[str, Any]) -> str:
-    with pytest.raises(TimeoutError) as caught:
-        await get(url, clock, **config)
+async def _time_out(clock: FakeClock, url: str, kind: type[Exception], method: str) -> str:
+    with pytest.raises(kind) as caught:
+        async with HTTP(Config(server=url, token="t"), clock=clock) as http:
+            await http.request(method, "/x")
     assert "http://127.0.0.1" in str(caught.value)
     return str(caught.value)
 
@@ -180,14 +160,17 @@ async def test_silence_within_an_answer_is_given_up() -> None:
         assert await fails_after(FakeClock(), url) == pytest.approx(SILENCE_TIMEOUT, abs=2)
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_a_connection_that_does_not_stand_is_given_up_earlier(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     async def never(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr("aiohttp.connector.TCPConnector._wrap_create_connection", never)
-    passed = await fails_after(FakeClock(), "http://127.0.0.1:1")
+    monkeypatch.setattr("listwatch.client.transport._open", never)
+    url = "http://127.0.0.1:1"
+    passed = await fails_after(FakeClock(), url, DisconnectedError, method)
     assert passed == pytest.approx(CONNECT_TIMEOUT, abs=2)
     assert CONNECT_TIMEOUT < HEADERS_TIMEOUT
 
@@ -209,11 +192,8 @@ async def test_cancelling_closes_the_connection_at_once() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         assert await reader.read() == b""
         closed.set()
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    async with server, HTTP(Config(server=f"http://{host}:{port}")) as http:
+    async with serving(serve) as url, HTTP(Config(server=url)) as http:
         opened = asyncio.Event()
 
         async def read() -> None:
@@ -418,16 +398,16 @@ async def test_a_host_that_is_gone_is_noticed_by_tcp(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[socket.socket] = []
-    make = connections._make_socket
+    make = aiohttp_requests._make_socket
 
     def keep(info: tuple[Any, ...]) -> socket.socket:
         made.append(make(info))
         return made[-1]
 
-    monkeypatch.setattr(connections, "_make_socket", keep)
+    monkeypatch.setattr(aiohttp_requests, "_make_socket", keep)
     server.answers["/x"] = {}
     async with HTTP(Config(server=server.url)) as http:
-        await http.request("GET", "/x")
+        await http.request("POST", "/x", body=b"{}")
         used = made[0]
         probes = used.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
         idle = used.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
@@ -441,15 +421,13 @@ async def test_ipv6_is_spoken() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert b"\r\nHost: [::1]:" in await reader.readuntil(b"\r\n\r\n")
         writer.write(respond({"ok": 1}))
-        writer.close()
 
     try:
-        listening = await asyncio.start_server(serve, "::1", 0)
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this machine has no IPv6")
-    async with listening:
-        port = listening.sockets[0].getsockname()[1]
-        assert await get(f"http://[::1]:{port}") == b'{"ok": 1}'
+    async with serving(serve, "::1") as url:
+        assert await get(url) == b'{"ok": 1}'
 
 
 async def test_a_unix_socket_is_spoken_to(tmp_path: Path) -> None:
@@ -458,11 +436,9 @@ async def test_a_unix_socket_is_spoken_to(tmp_path: Path) -> None:
             b"GET /x HTTP/1.1\r\nHost: localhost"
         )
         writer.write(respond({"ok": 1}))
-        writer.close()
 
-    path = tmp_path / "api.sock"
-    async with await asyncio.start_unix_server(serve, path):
-        assert await get(f"unix://{path}") == b'{"ok": 1}'
+    async with serving(serve, path=tmp_path / "api.sock") as url:
+        assert await get(url) == b'{"ok": 1}'
     with pytest.raises(DisconnectedError, match="no connection"):
         await get(f"unix://{tmp_path}/none")
 
@@ -523,11 +499,9 @@ async def test_the_servers_name_must_be_the_one_that_is_expected(authority: Auth
             await get(server.url, tls_server_name="other.internal", **trust)
 
 
-@pytest.mark.parametrize("transport", ["httptools", "aiohttp"])
 async def test_cancelling_closes_a_tls_connection_though_its_peer_says_nothing_more(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch, transport: str
+    authority: Authority,
 ) -> None:
-    monkeypatch.setattr(connections, "_HAS_TRANSPORT", transport == "httptools")
     is_silent = False
     closed, gone = asyncio.Event(), asyncio.Event()
 
@@ -553,10 +527,15 @@ async def test_cancelling_closes_a_tls_connection_though_its_peer_says_nothing_m
 
     async with ScriptedServer(ssl=authority.server_context("127.0.0.1")) as server:
         server.answers["/x"] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
-        between = await asyncio.start_server(relay, "127.0.0.1", 0)
-        host, port = between.sockets[0].getsockname()
-        config = Config(server=f"https://{host}:{port}", certificate_authority_data=authority.pem)
-        async with between, HTTP(config) as http:
+        async with (
+            serving(relay) as between,
+            HTTP(
+                Config(
+                    server=between.replace("http:", "https:"),
+                    certificate_authority_data=authority.pem,
+                )
+            ) as http,
+        ):
             opened = asyncio.Event()
 
             async def read() -> None:

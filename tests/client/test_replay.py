@@ -18,7 +18,6 @@ from listwatch.cache.list_watch import (
     WatchEvent,
     WatchOptions,
 )
-from listwatch.client import connections
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.client.discovery import Resource
@@ -45,6 +44,8 @@ from listwatch.errors import (
 from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder
 from listwatch.testing.replay_server import Capture, ReplayServer
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 WIRE = Path(__file__).parents[1] / "data" / "conformance" / "wire"
 INDEX = [entry["name"] for entry in json.loads((WIRE / "index.json").read_bytes())]
 PODS = Resource(version="v1", plural="pods", kind="Pod")
@@ -58,12 +59,6 @@ Read = Callable[[Client], Awaitable[Any]]
 
 def load(name: str) -> Capture:
     return Capture.load(WIRE, name)
-
-
-@pytest.fixture(params=["httptools", "aiohttp"], autouse=True)
-def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lists and watches come by either transport."""
-    monkeypatch.setattr(connections, "_HAS_TRANSPORT", request.param == "httptools")
 
 
 async def replay(capture: Capture, read: Read) -> Any:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from listwatch import __version__
 from listwatch.client.config import Config, Impersonation
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
@@ -229,11 +230,5 @@ def make_authenticator(config: Config, clock: Clock) -> Authenticator:
 
 def user_agent(config: Config) -> str:
     """Return the User-Agent header: the program's name, and this library's."""
-    own = f"listwatch/{_version()}"
+    own = f"listwatch/{__version__}"
     return f"{config.user_agent} {own}" if config.user_agent else f"{own} ({os.uname().sysname})"
-
-
-def _version() -> str:
-    from importlib.metadata import version  # noqa: PLC0415 - only a client needs it
-
-    return version("listwatch")

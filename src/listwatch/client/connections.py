@@ -1,22 +1,19 @@
 """Connections to one API server, and what can go wrong with them."""
 
-import errno
-import os
-import re
-import socket
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import SimpleNamespace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-import aiohttp
-import yarl
 from multidict import MultiMapping
 
 from listwatch.client.auth import Certificate
-from listwatch.clock import Clock, Timeout
-from listwatch.errors import ConfigError, DisconnectedError, FrameError
+from listwatch.clock import Clock
+from listwatch.errors import DisconnectedError
+
+if TYPE_CHECKING:
+    from listwatch.client.aiohttp_requests import AiohttpRequests
 
 try:
     from listwatch.client import transport
@@ -29,11 +26,12 @@ else:
 HEADERS_TIMEOUT: Final = 75.0
 #: Seconds in which a connection, TLS included, must stand.
 CONNECT_TIMEOUT: Final = 30.0
+#: Requests that are sent at once.
+MAX_REQUESTS: Final = 100
+#: Connections that wait for a next read, as client-go's transport/cache.go has it.
+MAX_IDLE: Final = 25
 #: Characters of foreign words that become part of a message.
 MAX_WORDS: Final = 300
-
-
-_QUOTE: Final = re.compile(r"[\s:]*b?['\"]")
 
 
 class Response(Protocol):
@@ -90,30 +88,12 @@ class Connections(Protocol):
         """Close what was opened here."""
 
 
-class AiohttpResponse:
-    """An answer that aiohttp reads."""
-
-    def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
-        self.status = response.status
-        self.reason = response.reason or ""
-        self.headers = response.headers
-        self._read = response.content.readany
-        self._where = where
-
-    async def read_pieces(self) -> list[bytes]:
-        """Return what has come of the body; none at its orderly end."""
-        try:
-            chunk = await self._read()
-        except (aiohttp.ClientError, OSError) as error:
-            raise translated(error, self._where) from None
-        return [chunk] if chunk else []
-
-
 class Pool:
-    """The connections that show one client certificate, those for watches apart.
+    """The connections that show one client certificate.
 
-    Long answers come by this package's own transport where it is installed and leads to the
-    server, which it doesn't through proxies; everything else by aiohttp.
+    What is read (GET) comes by this package's own transport where it is installed and leads to
+    the server, which it doesn't through proxies; everything else by aiohttp, which is loaded then.
+    Of requests, `MAX_REQUESTS` are sent at once; what is streamed never waits, nor makes one wait.
 
     Args:
         certificate: what the context shows.
@@ -141,19 +121,17 @@ class Pool:
         self._clock = clock
         self._where = where
         self._server_hostname = server_hostname or None
-        self._proxy = proxy if proxy.startswith("http") else None
+        self._proxy = proxy
         self._unix_socket = unix_socket or None
-        self._errors: tuple[type[Exception], ...] = (aiohttp.ClientError, OSError)
-        if proxy.startswith("socks"):
-            self._errors += _socks_errors()
-        self._streams = transport.ConnectionPool(clock) if _HAS_TRANSPORT and not proxy else None
-        self._requests = _session(_connector(context, proxy, unix_socket, limit=100))
-        self._watches = _session(_connector(context, proxy, unix_socket, limit=0))
+        self._reads = (
+            transport.ConnectionPool(clock, max_idle=MAX_IDLE)
+            if _HAS_TRANSPORT and not proxy
+            else None
+        )
+        self._turns = asyncio.Semaphore(MAX_REQUESTS)
+        self._aiohttp: AiohttpRequests | None = None
         self._users = 0
         self._is_retired = False
-        # aiohttp forgets who waits for a connection that it closes.
-        self._waiting: set[Timeout] = set()
-        self._reading: set[aiohttp.ClientResponse] = set()
         self._is_closed = False
 
     @asynccontextmanager
@@ -167,11 +145,40 @@ class Pool:
             FrameError: the answer is no HTTP.
             TimeoutError: no answer in time.
         """
-        if self._streams is None:
-            async with self.request("GET", url, headers, None, watch=watch) as response:
+        async with self._read(url, headers, watch=watch) as response:
+            yield response
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, url: str, headers: list[tuple[str, str]], body: bytes | None
+    ) -> AsyncIterator[Response]:
+        """Send a request; entering returns the answer's head, leaving closes what is not read.
+
+        Raises:
+            As `stream`; and `ConfigError` for a proxy that needs an extra.
+        """
+        try:
+            async with self._clock.timeout(HEADERS_TIMEOUT):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise TimeoutError(f"{self._where} has not answered in time") from None
+        try:
+            is_read = method == "GET" and body is None
+            async with (
+                self._read(url, headers, watch=False)
+                if is_read
+                else self._requests().request(method, url, headers, body)
+            ) as response:
                 yield response
-            return
-        async with transport.stream(
+        finally:
+            self._turns.release()
+
+    def _read(
+        self, url: str, headers: list[tuple[str, str]], *, watch: bool
+    ) -> AbstractAsyncContextManager[Response]:
+        if self._reads is None:
+            return self._requests().request("GET", url, headers, None)
+        return transport.stream(
             url,
             headers,
             clock=self._clock,
@@ -180,56 +187,27 @@ class Pool:
             unix_socket=self._unix_socket,
             connect_timeout=CONNECT_TIMEOUT,
             headers_timeout=HEADERS_TIMEOUT,
-            pool=self._streams,
+            pool=self._reads,
             keep=not watch,
-        ) as streamed:
-            yield streamed
+        )
 
-    @asynccontextmanager
-    async def request(
-        self,
-        method: str,
-        url: str,
-        headers: list[tuple[str, str]],
-        body: bytes | None,
-        *,
-        watch: bool = False,
-    ) -> AsyncIterator[Response]:
-        """Send a request; entering returns the answer's head, leaving closes what is not read.
+    def _requests(self) -> "AiohttpRequests":
+        if self._is_closed:
+            raise DisconnectedError(f"{self._where}: the client is closed")
+        if self._aiohttp is None:
+            from listwatch.client.aiohttp_requests import (  # noqa: PLC0415 - heavy; who only reads does without
+                AiohttpRequests,
+            )
 
-        Raises:
-            As `stream`.
-        """
-        session = self._watches if watch else self._requests
-        try:
-            async with self._clock.timeout(HEADERS_TIMEOUT) as limit:
-                self._waiting.add(limit)
-                try:
-                    response = await session.request(
-                        method,
-                        yarl.URL(url, encoded=True),
-                        data=body,
-                        headers=headers,
-                        allow_redirects=False,
-                        server_hostname=self._server_hostname,
-                        proxy=self._proxy,
-                        trace_request_ctx=limit,
-                    )
-                except self._errors as error:
-                    # Without its cause, which tells the request's headers.
-                    raise translated(error, self._where) from None
-                finally:
-                    self._waiting.discard(limit)
-        except TimeoutError:
-            if self._is_closed:
-                raise DisconnectedError(f"{self._where}: the client is closed") from None
-            raise TimeoutError(f"{self._where} has not answered in time") from None
-        self._reading.add(response)
-        try:
-            yield AiohttpResponse(response, self._where)
-        finally:
-            self._reading.discard(response)
-            close_at_once(response)
+            self._aiohttp = AiohttpRequests(
+                self._context,
+                clock=self._clock,
+                where=self._where,
+                server_hostname=self._server_hostname,
+                proxy=self._proxy,
+                unix_socket=self._unix_socket,
+            )
+        return self._aiohttp
 
     @asynccontextmanager
     async def used(self) -> AsyncIterator[None]:
@@ -251,149 +229,7 @@ class Pool:
     async def close(self) -> None:
         """Close them all: who waits or reads gets a `DisconnectedError`."""
         self._is_closed = True
-        for limit in self._waiting:
-            limit.postpone(0)
-        for response in self._reading:
-            response.content.set_exception(aiohttp.ClientConnectionError())
-        if self._streams is not None:
-            self._streams.close()
-        await self._requests.close()
-        await self._watches.close()
-
-
-def _socks_errors() -> tuple[type[Exception], ...]:
-    try:
-        import aiohttp_socks  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise ConfigError(
-            "a socks proxy needs aiohttp-socks: pip install 'listwatch[socks]'"
-        ) from None
-    return (
-        aiohttp_socks.ProxyConnectionError,
-        aiohttp_socks.ProxyError,
-        aiohttp_socks.ProxyTimeoutError,
-    )
-
-
-def _connector(
-    context: ssl.SSLContext | None, proxy: str, unix_socket: str, *, limit: int
-) -> aiohttp.BaseConnector:
-    if unix_socket:
-        return aiohttp.UnixConnector(unix_socket, limit=limit)
-    trust = True if context is None else context
-    if proxy.startswith("socks"):
-        from aiohttp_socks import ProxyConnector  # noqa: PLC0415 - an extra
-
-        # The proxy looks the name up, which is what one is behind a proxy for.
-        url = proxy.replace("socks5h://", "socks5://", 1)
-        connector: aiohttp.BaseConnector = ProxyConnector.from_url(
-            url, rdns=True, ssl=trust, limit=limit
-        )
-        return connector
-    return aiohttp.TCPConnector(ssl=trust, limit=limit, socket_factory=_make_socket)
-
-
-def _session(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_create_start.append(_connecting)
-    trace.on_connection_create_end.append(_connected)
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-        trace_configs=[trace],
-        read_bufsize=2**18,
-        max_line_size=2**14,
-        max_field_size=2**16,
-    )
-
-
-async def _connecting(_session: object, trace: SimpleNamespace, _params: object) -> None:
-    trace.trace_request_ctx.postpone(CONNECT_TIMEOUT)
-
-
-async def _connected(_session: object, trace: SimpleNamespace, _params: object) -> None:
-    trace.trace_request_ctx.postpone(HEADERS_TIMEOUT)
-
-
-def _make_socket(info: tuple[Any, ...]) -> socket.socket:
-    """Make a socket that finds out within a minute that the peer's host is gone."""
-    made = socket.socket(info[0], info[1], info[2])
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", 20),
-        ("TCP_KEEPINTVL", 10),
-        ("TCP_KEEPCNT", 4),
-        ("TCP_USER_TIMEOUT", 60_000),
-    ):
-        option = getattr(socket, name, None)  # not on every platform
-        if option is not None:
-            made.setsockopt(socket.IPPROTO_TCP, option, value)
-    return made
-
-
-def close_at_once(response: aiohttp.ClientResponse) -> None:
-    """End an answer; one that is not whole ends its connection, without a word to the peer.
-
-    A polite end of TLS would wait for the peer's.
-    """
-    connection = response.connection  # a whole answer has given it back
-    if connection is not None and connection.transport is not None:
-        connection.transport.abort()
-    response.close()
-
-
-def translated(error: Exception, where: str) -> Exception:
-    """Return what an error of aiohttp or of the socket means, in words fit for a user's eyes."""
-    if isinstance(error, aiohttp.ClientPayloadError):
-        if isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError):
-            return FrameError(f"{where}: the answer can't be decompressed")
-        return DisconnectedError(f"{where}: the connection broke within an answer")
-    if isinstance(error, aiohttp.ClientResponseError) and not isinstance(
-        error, aiohttp.ClientHttpProxyError
-    ):
-        # Its words quote the answer, in which the server may have sent anything back.
-        words = _QUOTE.split(_first_line(error.message), maxsplit=1)[0]
-        return FrameError(f"{where}: the answer is no HTTP: {words}")
-    refused = (
-        isinstance(error, aiohttp.ClientConnectorError)
-        and error.os_error.errno == errno.ECONNREFUSED
-    )
-    return DisconnectedError(f"{where}: {_disconnection(error)}", refused=refused)
-
-
-def _disconnection(error: Exception) -> str:
-    match error:
-        case aiohttp.ClientHttpProxyError():
-            return f"the proxy refuses ({error.status})"
-        case aiohttp.ClientConnectorCertificateError():
-            words = getattr(error.certificate_error, "verify_message", "") or "it is not valid"
-            return (
-                f"the server's certificate is not trusted: {words}; check certificate-authority "
-                "and tls-server-name"
-            )
-        case aiohttp.ClientConnectorDNSError():
-            return f"the host is unknown: {_reason(error.os_error)}"
-        case aiohttp.ClientProxyConnectionError():
-            return f"no connection to the proxy: {_reason(error.os_error)}"
-        case aiohttp.ClientConnectorError():
-            return f"no connection: {_reason(error.os_error)}"
-        case aiohttp.ServerDisconnectedError():
-            return "the server closed the connection"
-        case OSError() if error.strerror:
-            return f"the connection broke: {_reason(error)}"
-        case aiohttp.ClientError() | OSError():
-            return f"the connection broke ({type(error).__name__})"
-    return f"no connection through the proxy: {_first_line(str(error))}"
-
-
-def _reason(error: OSError) -> str:
-    if (
-        error.errno is not None and error.errno in errno.errorcode
-    ):  # the event loop's own words only repeat the address
-        return os.strerror(error.errno)
-    return _first_line(error.strerror or str(error))
-
-
-def _first_line(text: str) -> str:
-    return text.strip().split("\n")[0][:MAX_WORDS]
+        if self._reads is not None:
+            self._reads.close()
+        if self._aiohttp is not None:
+            await self._aiohttp.close()

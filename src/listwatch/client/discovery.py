@@ -265,10 +265,10 @@ class Discovery:
             return [r for group in groups.items or () for r in self._aggregated(group)]
         if path == "/api":
             versions = _read(answer.body, _Versions, path).versions or []
-            names = [(f"{path}/{version}", "", version) for version in versions]
+            names = [(f"{path}/{quote(version)}", "", version) for version in versions]
         else:
             names = [
-                (f"{path}/{group.name}/{version}", group.name, version)
+                (f"{path}/{quote(group.name)}/{quote(version)}", group.name, version)
                 for group in _read(answer.body, _Groups, path).groups or ()
                 for version in _versions_of(group)
             ]

@@ -1,9 +1,5 @@
-"""Requests to one API server: its refusals, broken connections and silences as errors.
+"""Requests to one API server: its refusals, broken connections and silences as errors."""
 
-aiohttp's own time-outs are off; those here run on the injected clock.
-"""
-
-import email.utils
 import ipaddress
 import json
 import logging
@@ -104,7 +100,7 @@ class Body:
 class HTTP:
     """A connection pool to one API server: `async with HTTP(config) as http`.
 
-    Watches have connections of their own, so that any number of them never makes a write wait.
+    Any number of watches never makes a write wait.
     A certificate that was renewed gets new connections; those in use go on until they end.
     Belongs to one event loop; any number of tasks may use it.
 
@@ -216,7 +212,7 @@ class HTTP:
             path: as in `request`.
             query: as in `request`.
             accept: as in `request`.
-            watch: use the connections for watches, and never ask for compression.
+            watch: the body has no end: never ask for compression.
 
         Raises:
             As `request`.
@@ -404,7 +400,8 @@ def _base_url(config: Config) -> tuple[str, str]:
         )
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise ConfigError(f"{where}: the server's URL must have no user, query or fragment")
-    base = f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%')}"
+    netloc = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
+    base = f"{parts.scheme}://{netloc}{quote(parts.path.rstrip('/'), safe='/%')}"
     return base, ""
 
 
@@ -421,8 +418,10 @@ def _retry_after(value: str, now: float) -> float | None:
     value = value.strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - rarely needed
+
     try:
-        date = email.utils.parsedate_to_datetime(value)
+        date = parsedate_to_datetime(value)
     except (ValueError, TypeError):
         return None
     return max(0.0, date.timestamp() - now)

@@ -2,18 +2,15 @@
 
 import base64
 import binascii
-import difflib
 import logging
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from listwatch.client.config import Config, ExecConfig, Impersonation, OIDCConfig
 from listwatch.errors import ConfigError
@@ -59,14 +56,7 @@ _FIELDS: Final = {
 }
 _QUOTED: Final = re.compile(r"(['\"]).{2,}\1")
 #: What PyYAML raises beside its own errors: a date or number that is none, an endless nesting.
-_NO_YAML: Final = (
-    yaml.YAMLError,
-    RecursionError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-)
+_NO_YAML: Final = (RecursionError, ValueError, TypeError, AttributeError, LookupError)
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -261,6 +251,8 @@ def _read(paths: Sequence[Path], *, must_exist: bool) -> _Files:
 
 
 def _parse(path: Path, content: str) -> Mapping[str, Any]:
+    import yaml  # noqa: PLC0415 - a pod has no such file
+
     try:
         loaded = yaml.safe_load(content)
     except yaml.MarkedYAMLError as error:
@@ -269,7 +261,7 @@ def _parse(path: Path, content: str) -> Mapping[str, Any]:
         # What it quotes may be a part of a secret: `password: *x` is an alias to YAML.
         words = _QUOTED.sub("'…'", error.problem or error.context or "")
         raise ConfigError(f"{path}{place}: no YAML: {words}") from None
-    except _NO_YAML:
+    except (yaml.YAMLError, *_NO_YAML):
         raise ConfigError(f"{path}: no YAML") from None
     if loaded is None:
         return {}
@@ -362,6 +354,8 @@ def _warn_of_unknown(entry: _Entry) -> None:
     known = _FIELDS[entry.kind]
     for name in entry.fields:
         if name not in known:
+            import difflib  # noqa: PLC0415 - rarely needed
+
             near = difflib.get_close_matches(str(name), known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             _log.warning("%s: %.40r is not known and is ignored%s", entry.where, name, hint)
@@ -492,6 +486,10 @@ def save_tokens(kubeconfig: Path, user: str, *, id_token: str, refresh_token: st
     Raises:
         ConfigError: the file is being written by somebody else, or can't be read or written.
     """
+    import tempfile  # noqa: PLC0415 - rarely needed
+
+    import yaml  # noqa: PLC0415 - rarely needed
+
     path = kubeconfig.resolve()
     lock = path.with_name(f"{path.name}.lock")  # client-go's, tools/clientcmd/config.go
     try:

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
-import aiohttp
 import msgspec
 
-from listwatch.client.auth import Credentials
+from listwatch.client.auth import Credentials, user_agent
 from listwatch.client.config import Config, OIDCConfig, without_password
+from listwatch.client.connections import Pool
 from listwatch.client.kubeconfig import save_tokens
 from listwatch.client.tls import make_ssl_context
 from listwatch.clock import Clock
-from listwatch.errors import ConfigError
+from listwatch.errors import ConfigError, DisconnectedError, FrameError
 
 _log = logging.getLogger(__name__)
 
@@ -106,14 +106,10 @@ class OIDCAuthenticator:
             source=self._config.source,
         )
         context = make_ssl_context(trust, None)
-        connector = aiohttp.TCPConnector(ssl=context)
-        async with aiohttp.ClientSession(
-            connector=connector,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        ) as session:
+        pool = Pool(None, context, clock=self._clock, where=oidc.issuer_url.rstrip("/"))
+        try:
             url = oidc.issuer_url.rstrip("/") + "/.well-known/openid-configuration"
-            endpoint = (await self._json(session, "GET", url)).get("token_endpoint")
+            endpoint = (await self._json(pool, "GET", url)).get("token_endpoint")
             if not isinstance(endpoint, str) or urlsplit(endpoint).scheme not in {"http", "https"}:
                 raise self._error("names no token_endpoint")
             if url.startswith("https:") and not endpoint.startswith("https:"):
@@ -126,15 +122,17 @@ class OIDCAuthenticator:
             basic = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
             # RFC 6749, 2.3.1: the client's password in the header, or in the body where the
             # issuer takes it only there.
-            answer = await self._json(session, "POST", endpoint, form, basic, tolerate=True)
+            answer = await self._json(pool, "POST", endpoint, form, basic, tolerate=True)
             if "id_token" not in answer:
                 form |= {"client_id": oidc.client_id, "client_secret": oidc.client_secret}
-                answer = await self._json(session, "POST", endpoint, form)
+                answer = await self._json(pool, "POST", endpoint, form)
             return answer
+        finally:
+            await pool.close()
 
     async def _json(
         self,
-        session: aiohttp.ClientSession,
+        pool: Pool,
         method: str,
         url: str,
         form: dict[str, str] | None = None,
@@ -142,26 +140,24 @@ class OIDCAuthenticator:
         *,
         tolerate: bool = False,
     ) -> dict[str, Any]:
-        sent = {**(headers or {}), "Accept": "application/json"}
+        sent = [*(headers or {}).items(), ("Accept", "application/json")]
+        sent += [("Accept-Encoding", "identity"), ("User-Agent", user_agent(self._config))]
+        content = None
         if form is not None:
-            sent["Content-Type"] = "application/x-www-form-urlencoded"
+            sent.append(("Content-Type", "application/x-www-form-urlencoded"))
+            content = urlencode(form).encode()
+        body = b""
         try:
             async with (
                 self._clock.timeout(_TIMEOUT),
-                session.request(
-                    method,
-                    url,
-                    data=urlencode(form).encode() if form is not None else None,
-                    headers=sent,
-                    allow_redirects=False,
-                ) as response,
+                pool.request(method, url, sent, content) as response,
             ):
-                body = await response.content.read(_MAX_ANSWER)
-                while not response.content.at_eof() and len(body) < _MAX_ANSWER:
-                    body += await response.content.read(_MAX_ANSWER)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            reason = "in time" if isinstance(error, TimeoutError) else f"({type(error).__name__})"
-            raise self._error(f"does not answer {reason}") from None
+                while len(body) < _MAX_ANSWER and (pieces := await response.read_pieces()):
+                    body += b"".join(pieces)
+        except TimeoutError:
+            raise self._error("does not answer in time") from None
+        except (DisconnectedError, FrameError, ValueError) as error:
+            raise self._error(f"does not answer ({type(error).__name__})") from None
         try:
             answer = msgspec.json.decode(body, type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError):

@@ -2,7 +2,6 @@
 
 import os
 import ssl
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -77,6 +76,8 @@ def _as_file(content: bytes) -> Iterator[str]:
             file.flush()
             yield f"/proc/self/fd/{file.fileno()}"
         return
+    import tempfile  # noqa: PLC0415 - rarely needed
+
     with tempfile.NamedTemporaryFile(prefix="listwatch-", suffix=".pem") as file:  # of mode 0600
         file.write(content)
         file.flush()

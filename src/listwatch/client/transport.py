@@ -1,4 +1,4 @@
-"""A streaming HTTP/1.1 transport for lists and watches, on `asyncio.Protocol` and httptools.
+"""A streaming HTTP/1.1 transport for what is read, on `asyncio.Protocol` and httptools.
 
 It only does what a long answer of an API server needs, and hands on the pieces of a body as the
 parser found them, since a watch event that is an HTTP chunk of its own then is one piece: no byte
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from listwatch.clock import Clock, Timer
+from listwatch.clock import Clock, Timeout, Timer
 from listwatch.errors import DisconnectedError, FrameError
 
 try:
@@ -45,7 +45,7 @@ MAX_DECODED_BYTES: Final = 1024 * 1024
 _NO_TIMEOUT: Final = 7 * 24 * 3600.0
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
-_FIELD_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # RFC 9110, 5.5
+_FIELD_VALUE = re.compile("[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*")  # RFC 9110, 5.5
 _URL = re.compile(r"[\x21-\x7e]+")
 
 
@@ -240,6 +240,10 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def disconnect(self) -> None:
+        """Close the connection at once; the reader is told that the client is closed."""
+        self._fail(self._error or DisconnectedError(f"{self.target}: the client is closed"))
+
     async def read_head(self) -> None:
         """Wait for the status and the headers."""
         while not self._has_head:
@@ -423,7 +427,9 @@ class ConnectionPool:
         self._idle_seconds = idle_seconds
         self._idle: dict[_Connection, Timer] = {}
         self._used: set[_Connection] = set()
-        self._is_closed = False
+        #: The limits of those who wait for a new connection.
+        self.connecting: set[Timeout] = set()
+        self.is_closed = False
 
     def statistics(self) -> PoolStatistics:
         """Return how many connections there are."""
@@ -438,7 +444,7 @@ class ConnectionPool:
 
     def use(self, connection: _Connection) -> None:
         """Count a connection as used, until it is given back."""
-        if self._is_closed:
+        if self.is_closed:
             connection.abort()
             raise DisconnectedError(f"{connection.target}: the client is closed")
         if (timer := self._idle.pop(connection, None)) is not None:
@@ -448,7 +454,7 @@ class ConnectionPool:
     def give(self, connection: _Connection, *, keep: bool) -> None:
         """Take a connection back: it waits for the next request or is closed."""
         self._used.discard(connection)
-        if not keep or self._is_closed or not (connection.complete and connection.is_idle):
+        if not keep or self.is_closed or not (connection.complete and connection.is_idle):
             connection.abort()
             return
         if len(self._idle) >= self._max_idle:
@@ -463,11 +469,13 @@ class ConnectionPool:
 
     def close(self) -> None:
         """Close every connection: who reads one gets a `DisconnectedError`, as does who asks."""
-        self._is_closed = True
+        self.is_closed = True
+        for limit in self.connecting:
+            limit.postpone(0)
         for connection in [*self._idle]:
             self._expire(connection)
         for connection in self._used:
-            connection.abort()
+            connection.disconnect()
 
 
 @asynccontextmanager
@@ -520,7 +528,7 @@ async def stream(
     is_reused = connection is not None
     while True:
         if connection is None:
-            connection = await _connect(target, clock, connect_timeout)
+            connection = await _connect(target, clock, connect_timeout, pool)
         pool.use(connection)
         try:
             connection.send(request)
@@ -532,7 +540,7 @@ async def stream(
                     f"{target} sent no answer within {headers_timeout:g} s"
                 ) from error
             except DisconnectedError:
-                if not (is_reused and connection.unanswered):
+                if pool.is_closed or not (is_reused and connection.unanswered):
                     raise
                 is_reused = False
             else:
@@ -575,16 +583,26 @@ def _request(
         if not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
             raise ValueError(f"the header {name!r} has characters that HTTP does not allow")
         lines.append(f"{name}: {value}")
-    return target, "\r\n".join([*lines, "", ""]).encode("latin-1")
+    return target, "\r\n".join([*lines, "", ""]).encode()
 
 
-async def _connect(target: Target, clock: Clock, connect_timeout: float | None) -> _Connection:
+async def _connect(
+    target: Target, clock: Clock, connect_timeout: float | None, pool: ConnectionPool
+) -> _Connection:
+    if pool.is_closed:
+        raise DisconnectedError(f"{target}: the client is closed")
     try:
-        async with clock.timeout(connect_timeout):
-            if target.unix_socket is not None:
-                return await _open(target, None)
-            return await _connect_to_any(target)
+        async with clock.timeout(connect_timeout) as limit:
+            pool.connecting.add(limit)
+            try:
+                if target.unix_socket is not None:
+                    return await _open(target, None)
+                return await _connect_to_any(target)
+            finally:
+                pool.connecting.discard(limit)
     except TimeoutError as error:
+        if pool.is_closed:
+            raise DisconnectedError(f"{target}: the client is closed") from None
         raise DisconnectedError(f"{target}: no connection within {connect_timeout:g} s") from error
 
 

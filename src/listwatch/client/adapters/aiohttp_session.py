@@ -8,18 +8,12 @@ from typing import Any
 import aiohttp
 import yarl
 
+from listwatch.client.adapters.threaded import authorization_of
+from listwatch.client.aiohttp_requests import AiohttpResponse, close_at_once, translated
 from listwatch.client.auth import Authenticator, Credentials
 from listwatch.client.config import Config
-from listwatch.client.connections import (
-    HEADERS_TIMEOUT,
-    AiohttpResponse,
-    Connections,
-    Response,
-    close_at_once,
-    translated,
-)
+from listwatch.client.connections import HEADERS_TIMEOUT, Connections, Response
 from listwatch.clock import Clock
-from listwatch.errors import ConfigError
 
 
 class _Connections:
@@ -93,21 +87,6 @@ def adapt(api_client: Any, clock: Clock) -> tuple[Config, Connections, Authentic
     host = api_client.configuration.host.rstrip("/")
     config = Config(server=host, source=type(api_client).__module__)
     return config, _Connections(api_client, clock, host), _Authenticator(api_client)
-
-
-def authorization_of(settings: Any) -> str:
-    """Return the Authorization header of the generated clients' auth settings.
-
-    Raises:
-        ConfigError: another kind of authentication.
-    """
-    for setting in settings.values():
-        if not setting["value"]:
-            continue
-        if setting["in"] != "header" or setting["key"].lower() != "authorization":
-            raise ConfigError(f"an authentication by {setting['in']} {setting['key']!r}")
-        return str(setting["value"])
-    return ""
 
 
 def _merged(theirs: dict[str, str], ours: list[tuple[str, str]]) -> list[tuple[str, str]]:

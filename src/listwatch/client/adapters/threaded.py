@@ -14,13 +14,12 @@ from typing import Any, Final, Protocol, TypeVar
 
 from multidict import CIMultiDict
 
-from listwatch.client.adapters.aiohttp_session import authorization_of
 from listwatch.client.adapters.httpx_client import errors_of, translated
 from listwatch.client.auth import Authenticator, Credentials
 from listwatch.client.config import Config
 from listwatch.client.connections import CONNECT_TIMEOUT, HEADERS_TIMEOUT, Connections, Response
 from listwatch.clock import Clock
-from listwatch.errors import DisconnectedError, FrameError
+from listwatch.errors import ConfigError, DisconnectedError, FrameError
 
 T = TypeVar("T")
 
@@ -266,3 +265,18 @@ def _adapt_lightkube(theirs: Any, clock: Clock) -> tuple[Config, Connections, Au
     config = Config(server=server, namespace=theirs.namespace or "default", source="lightkube")
     connections = _Connections(open_, errors_of(session), translated, clock, server)
     return config, connections, _OwnAuthentication()
+
+
+def authorization_of(settings: Any) -> str:
+    """Return the Authorization header of the generated clients' auth settings.
+
+    Raises:
+        ConfigError: another kind of authentication.
+    """
+    for setting in settings.values():
+        if not setting["value"]:
+            continue
+        if setting["in"] != "header" or setting["key"].lower() != "authorization":
+            raise ConfigError(f"an authentication by {setting['in']} {setting['key']!r}")
+        return str(setting["value"])
+    return ""

@@ -1,0 +1,298 @@
+"""Requests that aiohttp sends: writes, and all there is where no other transport leads.
+
+Importing aiohttp takes a tenth of a second and a dozen megabytes, which a program that only reads
+is to be spared; so this module is imported when its first request is sent.
+"""
+
+import errno
+import os
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, Final
+
+import aiohttp
+import yarl
+
+from listwatch.client.connections import (
+    CONNECT_TIMEOUT,
+    HEADERS_TIMEOUT,
+    MAX_WORDS,
+    Response,
+)
+from listwatch.clock import Clock, Timeout
+from listwatch.errors import ConfigError, DisconnectedError, FrameError
+
+_QUOTE: Final = re.compile(r"[\s:]*b?['\"]")
+
+
+class AiohttpResponse:
+    """An answer that aiohttp reads."""
+
+    def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
+        self.status = response.status
+        self.reason = response.reason or ""
+        self.headers = response.headers
+        self._read = response.content.readany
+        self._where = where
+
+    async def read_pieces(self) -> list[bytes]:
+        """Return what has come of the body; none at its orderly end."""
+        try:
+            chunk = await self._read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise translated(error, self._where) from None
+        return [chunk] if chunk else []
+
+
+class _Progress:
+    """How far a request has come that waits for its answer's head."""
+
+    def __init__(self, limit: Timeout) -> None:
+        self.limit = limit
+        self.is_connecting = False
+
+
+class AiohttpRequests:
+    """A session of aiohttp to one server, of any number of connections. For one event loop.
+
+    Args:
+        context: None is plain HTTP.
+        clock: for every time-out; those of aiohttp are off.
+        where: the server, for messages.
+        server_hostname: the name in the server's certificate, if not the URL's.
+        proxy: the URL of one.
+        unix_socket: the path of a socket in place of host and port.
+
+    Raises:
+        ConfigError: the proxy needs an extra that is not installed.
+    """
+
+    def __init__(
+        self,
+        context: ssl.SSLContext | None,
+        *,
+        clock: Clock,
+        where: str,
+        server_hostname: str | None,
+        proxy: str,
+        unix_socket: str | None,
+    ) -> None:
+        self._clock = clock
+        self._where = where
+        self._server_hostname = server_hostname
+        self._proxy = proxy
+        self._errors: tuple[type[Exception], ...] = (aiohttp.ClientError, OSError)
+        if proxy.startswith("socks"):
+            self._errors += _socks_errors()
+        self._session = _session(_connector(context, proxy, unix_socket))
+        # aiohttp forgets who waits for a connection that it closes.
+        self._waiting: set[Timeout] = set()
+        self._reading: set[aiohttp.ClientResponse] = set()
+        self._is_closed = False
+
+    @asynccontextmanager
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: list[tuple[str, str]],
+        body: bytes | None,
+    ) -> AsyncIterator[Response]:
+        """Send a request; entering returns the answer's head, leaving closes what is not read.
+
+        Raises:
+            DisconnectedError: no connection, it broke, or `close` was called.
+            FrameError: the answer is no HTTP.
+            TimeoutError: no answer in time.
+        """
+        try:
+            async with self._clock.timeout(HEADERS_TIMEOUT) as limit:
+                progress = _Progress(limit)
+                self._waiting.add(limit)
+                try:
+                    response = await self._session.request(
+                        method,
+                        yarl.URL(url, encoded=True),
+                        data=body,
+                        headers=headers,
+                        allow_redirects=False,
+                        server_hostname=self._server_hostname,
+                        proxy=self._proxy if self._proxy.startswith("http") else None,
+                        trace_request_ctx=progress,
+                    )
+                except self._errors as error:
+                    # Without its cause, which tells the request's headers.
+                    raise translated(error, self._where) from None
+                finally:
+                    self._waiting.discard(limit)
+        except TimeoutError:
+            if self._is_closed:
+                raise DisconnectedError(f"{self._where}: the client is closed") from None
+            if progress.is_connecting:
+                raise DisconnectedError(
+                    f"{self._where}: no connection within {CONNECT_TIMEOUT:g} s"
+                ) from None
+            raise TimeoutError(f"{self._where} has not answered in time") from None
+        self._reading.add(response)
+        try:
+            if self._is_closed:  # since the head came
+                raise DisconnectedError(f"{self._where}: the client is closed")
+            yield AiohttpResponse(response, self._where)
+        finally:
+            self._reading.discard(response)
+            close_at_once(response)
+
+    async def close(self) -> None:
+        """Close every connection: who waits or reads gets a `DisconnectedError`."""
+        self._is_closed = True
+        for limit in self._waiting:
+            limit.postpone(0)
+        for response in self._reading:
+            response.content.set_exception(aiohttp.ClientConnectionError())
+        await self._session.close()
+
+
+def _socks_errors() -> tuple[type[Exception], ...]:
+    try:
+        import aiohttp_socks  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ConfigError(
+            "a socks proxy needs aiohttp-socks: pip install 'listwatch[socks]'"
+        ) from None
+    return (
+        aiohttp_socks.ProxyConnectionError,
+        aiohttp_socks.ProxyError,
+        aiohttp_socks.ProxyTimeoutError,
+    )
+
+
+def _connector(
+    context: ssl.SSLContext | None, proxy: str, unix_socket: str | None
+) -> aiohttp.BaseConnector:
+    if unix_socket:
+        return aiohttp.UnixConnector(unix_socket, limit=0)
+    trust = True if context is None else context
+    if proxy.startswith("socks"):
+        from aiohttp_socks import ProxyConnector  # noqa: PLC0415 - an extra
+
+        # The proxy looks the name up, which is what one is behind a proxy for.
+        url = proxy.replace("socks5h://", "socks5://", 1)
+        connector: aiohttp.BaseConnector = ProxyConnector.from_url(
+            url, rdns=True, ssl=trust, limit=0
+        )
+        return connector
+    return aiohttp.TCPConnector(ssl=trust, limit=0, socket_factory=_make_socket)
+
+
+def _session(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_create_start.append(_connecting)
+    trace.on_connection_create_end.append(_connected)
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+        trace_configs=[trace],
+        read_bufsize=2**18,
+        max_line_size=2**14,
+        max_field_size=2**16,
+    )
+
+
+async def _connecting(_session: object, trace: SimpleNamespace, _params: object) -> None:
+    progress: _Progress = trace.trace_request_ctx
+    progress.is_connecting = True
+    progress.limit.postpone(CONNECT_TIMEOUT)
+
+
+async def _connected(_session: object, trace: SimpleNamespace, _params: object) -> None:
+    progress: _Progress = trace.trace_request_ctx
+    progress.is_connecting = False
+    progress.limit.postpone(HEADERS_TIMEOUT)
+
+
+def _make_socket(info: tuple[Any, ...]) -> socket.socket:
+    """Make a socket that finds out within a minute that the peer's host is gone."""
+    made = socket.socket(info[0], info[1], info[2])
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 20),
+        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", 60_000),
+    ):
+        option = getattr(socket, name, None)  # not on every platform
+        if option is not None:
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+def close_at_once(response: aiohttp.ClientResponse) -> None:
+    """End an answer; one that is not whole ends its connection, without a word to the peer.
+
+    A polite end of TLS would wait for the peer's.
+    """
+    connection = response.connection  # a whole answer has given it back
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
+
+
+def translated(error: Exception, where: str) -> Exception:
+    """Return what an error of aiohttp or of the socket means, in words fit for a user's eyes."""
+    if isinstance(error, aiohttp.ClientPayloadError):
+        if isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError):
+            return FrameError(f"{where}: the answer can't be decompressed")
+        return DisconnectedError(f"{where}: the connection broke within an answer")
+    if isinstance(error, aiohttp.ClientResponseError) and not isinstance(
+        error, aiohttp.ClientHttpProxyError
+    ):
+        # Its words quote the answer, in which the server may have sent anything back.
+        words = _QUOTE.split(_first_line(error.message), maxsplit=1)[0]
+        return FrameError(f"{where}: the answer is no HTTP: {words}")
+    refused = (
+        isinstance(error, aiohttp.ClientConnectorError)
+        and error.os_error.errno == errno.ECONNREFUSED
+    )
+    return DisconnectedError(f"{where}: {_disconnection(error)}", refused=refused)
+
+
+def _disconnection(error: Exception) -> str:
+    match error:
+        case aiohttp.ClientHttpProxyError():
+            return f"the proxy refuses ({error.status})"
+        case aiohttp.ClientConnectorCertificateError():
+            words = getattr(error.certificate_error, "verify_message", "") or "it is not valid"
+            return (
+                f"the server's certificate is not trusted: {words}; check certificate-authority "
+                "and tls-server-name"
+            )
+        case aiohttp.ClientConnectorDNSError():
+            return f"the host is unknown: {_reason(error.os_error)}"
+        case aiohttp.ClientProxyConnectionError():
+            return f"no connection to the proxy: {_reason(error.os_error)}"
+        case aiohttp.ClientConnectorError():
+            return f"no connection: {_reason(error.os_error)}"
+        case aiohttp.ServerDisconnectedError():
+            return "the server closed the connection"
+        case OSError() if error.strerror:
+            return f"the connection broke: {_reason(error)}"
+        case aiohttp.ClientError() | OSError():
+            return f"the connection broke ({type(error).__name__})"
+    return f"no connection through the proxy: {_first_line(str(error))}"
+
+
+def _reason(error: OSError) -> str:
+    if (
+        error.errno is not None and error.errno in errno.errorcode
+    ):  # the event loop's own words only repeat the address
+        return os.strerror(error.errno)
+    return _first_line(error.strerror or str(error))
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n")[0][:MAX_WORDS]
