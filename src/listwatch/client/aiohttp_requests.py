@@ -96,11 +96,7 @@ class AiohttpRequests:
 
     @asynccontextmanager
     async def request(
-        self,
-        method: str,
-        url: str,
-        headers: list[tuple[str, str]],
-        body: bytes | None,
+        self, method: str, url: str, headers: list[tuple[str, str]], body: bytes | None
     ) -> AsyncIterator[Response]:
         """Send a request; entering returns the answer's head, leaving closes what is not read.
 

@@ -117,7 +117,7 @@ async def apply(
         force: take over fields that others own, as controllers should.
         subresource: such as "status".
     """
-    from listwatch.client.client import PatchType  # noqa: PLC0415 - the client loads aiohttp
+    from listwatch.client.client import PatchType  # noqa: PLC0415 - loads the client
 
     metadata = obj.get("metadata") or {}
     resource = await client.discovery.for_kind(obj["apiVersion"], obj["kind"])
