@@ -142,6 +142,8 @@ class StateFile:
         objects: list[Object] = []
         for key, data in {**bytes_of, **begun}.items():
             try:
+                if not isinstance(data, bytes):  # a damaged database holds whatever it holds
+                    raise ObjectDecodeError(f"a {type(data).__name__} in place of bytes")  # noqa: TRY301 - as the decoder's
                 objects.append(decode_object(data))
             except ObjectDecodeError as error:
                 raise StateError(
