@@ -220,7 +220,7 @@ def packed(count: int) -> dict[str, float]:
         indexer.add(decode(raw))
         cpu += time.process_time() - began
     gc.collect()
-    grown = (memory()["rss"] - before) * 2**20 / (count - count // 2)
+    grown = (memory()["rss"] - before) * 1e6 / (count - count // 2)
     statistics = codec.statistics()
     return {
         "raw": statistics.raw_bytes / count,
