@@ -5,18 +5,24 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, assert_type
 
+import msgspec
 import pytest
 
 from listwatch.cache.factory import ListWatchSource
-from listwatch.cache.handlers import Added, HandlerFuncs
+from listwatch.cache.failures import Failure
+from listwatch.cache.handlers import Added, Deleted, HandlerFuncs, Updated
 from listwatch.cache.list_watch import ListerWatcher
 from listwatch.cache.processor import StoppedError
 from listwatch.errors import ConfigError
 from listwatch.objects import Object
-from listwatch.sync import Connection, connect
+from listwatch.sync import Connection, Informer, connect
 from listwatch.testing.fake_controller_source import FakeControllerSource, pod
+
+
+class Pod(msgspec.Struct):
+    spec: dict[str, int] = {}
 
 
 class Cluster:
@@ -113,6 +119,30 @@ def test_handlers_are_called_on_threads_of_their_own(
     write(connection, lambda: cluster.pods.add(pod("b")))
     pods.wait_for_resource_version("2", seconds=20)
     assert len(seen) == 1
+
+
+def test_an_informer_speaks_in_a_type_of_ones_own(cluster: Cluster) -> None:
+    cluster.pods.add(pod("misfit", x="no number"))
+    cluster.pods.add(pod("b", x=1))
+    failures: list[Failure] = []
+    with Connection(lambda: opened(cluster), on_error=failures.append) as connection:
+        pods = connection.informer("pods", decode=Pod)
+        assert_type(pods, Informer[Pod])
+        assert_type(connection.informer("pods"), Informer[Object])
+        pods.wait_for_sync(20)
+        assert pods.indexer is connection.informer("pods").indexer
+        assert pods.lister.get("b").spec == {"x": 1}
+        told: list[dict[str, int]] = []
+        pods.add_handler(HandlerFuncs(lambda obj, _: told.append(obj.spec))).wait_for_sync(20)
+        assert told == [{"x": 1}, {}]
+        changes = pods.changes()
+        assert_type(changes, Iterator[Added[Pod] | Updated[Pod] | Deleted[Pod]])
+        first, second = next(changes), next(changes)
+        assert isinstance(first, Added)
+        assert (first.key, first.obj.spec, second.key) == ("b", {"x": 1}, "ns/a")
+        assert isinstance(failures[0], Failure)
+        assert sorted(failure.doing for failure in failures) == ["changes", "handler of added"]
+        assert {failure.key for failure in failures} == {"misfit"}
 
 
 async def test_it_works_beside_a_running_event_loop(cluster: Cluster) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from listwatch.cache.factory import InformerFactory
     from listwatch.cache.handlers import (
         Added,
+        DecodingEventHandler,
         Deleted,
         FilteringEventHandler,
         HandlerFuncs,
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     )
     from listwatch.cache.informer import Informer
     from listwatch.cache.shared_informer import SharedInformer
-    from listwatch.cache.typed import TypedHandler, TypedInformer, TypedLister
     from listwatch.client.client import Client
     from listwatch.clock import Clock, FakeClock
     from listwatch.errors import QueueClosedError, StatusError
@@ -59,6 +59,7 @@ _HOME = {
     "BucketRateLimiter": "listwatch.workqueue.rate_limiters",
     "Client": "listwatch.client.client",
     "Clock": "listwatch.clock",
+    "DecodingEventHandler": "listwatch.cache.handlers",
     "Deleted": "listwatch.cache.handlers",
     "DeletedFinalStateUnknown": "listwatch.objects",
     "DeltaFIFO": "listwatch.cache.delta_fifo",
@@ -85,9 +86,6 @@ _HOME = {
     "SharedInformer": "listwatch.cache.shared_informer",
     "StatusError": "listwatch.errors",
     "TokenBucket": "listwatch.workqueue.rate_limiters",
-    "TypedHandler": "listwatch.cache.typed",
-    "TypedInformer": "listwatch.cache.typed",
-    "TypedLister": "listwatch.cache.typed",
     "Updated": "listwatch.cache.handlers",
     "WorkQueue": "listwatch.workqueue.work_queue",
     "default_item_based_rate_limiter": "listwatch.workqueue.rate_limiters",
@@ -105,6 +103,7 @@ __all__ = [
     "BucketRateLimiter",
     "Client",
     "Clock",
+    "DecodingEventHandler",
     "Deleted",
     "DeletedFinalStateUnknown",
     "DeltaFIFO",
@@ -130,9 +129,6 @@ __all__ = [
     "SharedInformer",
     "StatusError",
     "TokenBucket",
-    "TypedHandler",
-    "TypedInformer",
-    "TypedLister",
     "Updated",
     "WorkQueue",
     "default_item_based_rate_limiter",

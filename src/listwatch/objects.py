@@ -255,7 +255,7 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
 
         Args:
             into: a msgspec Struct, dataclass, attrs class, TypedDict or `dict[...]` type; a
-                pydantic model; or any callable that takes a fresh dict.
+                pydantic model; any callable that takes a fresh dict; or `Object`, which it is.
 
         Raises:
             ObjectDecodeError: the object does not fit the type, or the callable raised; its cause
@@ -265,6 +265,8 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
         """
         make: Any
         value: Any
+        if into is Object:
+            return self
         if (validate := getattr(into, "model_validate_json", None)) is not None:
             make, value = validate, self.json()
         elif _is_msgspec_type(into):

@@ -16,24 +16,24 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, cast
 
 import msgspec
 
 from listwatch.cache.factory import InformerFactory, ListWatchSource
 from listwatch.cache.failures import OnError
-from listwatch.cache.handlers import Change, ResourceEventHandler
+from listwatch.cache.handlers import Change, ResourceEventHandler, Retelling
 from listwatch.cache.lister import Lister
 from listwatch.cache.processor import Listener, ListenerStatistics, StoppedError
 from listwatch.cache.shared_informer import SharedInformer, SharedInformerStatistics
 from listwatch.cache.store import Indexer, IndexFunc
 from listwatch.cache.transform import Transform
+from listwatch.cache.typed import Into, T
 from listwatch.client.client import Client
 from listwatch.client.config import Config
-
-T = TypeVar("T")
+from listwatch.objects import ObjectDecodeError
 
 #: Opens what informers are fed from, in the background thread.
 OpenSource = Callable[[], AbstractAsyncContextManager[ListWatchSource]]
@@ -163,7 +163,8 @@ class Connection:
         fields: type[msgspec.Struct] | None = None,
         transform: Transform | None = None,
         indexers: Mapping[str, IndexFunc] | None = None,
-    ) -> "Informer":
+        decode: Into[T] | None = None,
+    ) -> "Informer[T]":
         """Return the informer of a selection, which runs at once; see `InformerFactory.informer`.
 
         Raises:
@@ -183,7 +184,10 @@ class Connection:
             )
 
         shared = self.call(make)
-        return self._informers.setdefault(shared, Informer(self, shared))
+        if decode is not None:
+            return Informer(self, shared.view(decode))
+        same: Any = self._informers.setdefault(shared, Informer(self, shared))
+        return cast("Informer[T]", same)
 
     def wait_for_cache_sync(self, seconds: float | None = None) -> Mapping[str, str]:
         """Wait until all informers have synced; see `InformerFactory.wait_for_cache_sync`."""
@@ -223,15 +227,15 @@ class Registration:
         return self._connection.call(statistics)
 
 
-class Informer:
+class Informer(Generic[T]):
     """A `SharedInformer` for programs without asyncio; `Connection.informer` makes it."""
 
-    def __init__(self, connection: Connection, shared: SharedInformer) -> None:
+    def __init__(self, connection: Connection, shared: SharedInformer[T]) -> None:
         self._connection = connection
         self._shared = shared
 
     @property
-    def lister(self) -> Lister:
+    def lister(self) -> Lister[T]:
         """Reads the cache; any thread may."""
         return self._shared.lister
 
@@ -289,7 +293,7 @@ class Informer:
 
     def add_handler(
         self,
-        handler: ResourceEventHandler,
+        handler: ResourceEventHandler[T],
         *,
         name: str = "",
         resync_period: float | None = None,
@@ -311,14 +315,24 @@ class Informer:
 
         return Registration(self._connection, self._connection.call(add))
 
-    def changes(self, *, max_pending: int | None = None) -> Iterator[Change]:
+    def changes(self, *, max_pending: int | None = None) -> Iterator[Change[T]]:
         """Iterate over the whole cache as additions, then over every change, until the end.
 
         The iteration ends when the connection is closed, from another thread.
 
+        A state that does not fit the informer's type is reported and left out.
+
         Args:
             max_pending: as for `add_handler`.
         """
+        retelling = Retelling(self._shared.decode)
+
+        def on_misfit(key: str, error: ObjectDecodeError) -> None:
+            async def report() -> None:
+                self._shared.report_misfit(key, error)
+
+            with suppress(StoppedError):  # then nobody is left to be told
+                self._connection.call(report)
 
         async def add() -> Listener:
             return self._shared.listen(name="changes", max_pending=max_pending)
@@ -329,7 +343,7 @@ class Informer:
         listener = self._connection.call(add)
         try:
             while batch := self._take(listener):
-                yield from batch
+                yield from retelling.retell_all(batch, on_misfit)
         finally:
             if not self._shared.is_stopped:
                 self._connection.call(lambda: remove(listener))

@@ -338,13 +338,13 @@ async def test_a_queue_of_ones_own(how: str) -> None:
     assert made[0].closed
 
 
-def test_fields_and_decode_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="fields= or decode="):
+def test_fields_and_decoder_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="fields= or decoder="):
         Informer(
             FakeControllerSource(),
             HandlerFuncs(),
             fields=msgspec.Struct,
-            decode=lambda raw, _kind, _version: Object.from_dict(msgspec.json.decode(raw)),
+            decoder=lambda raw, _kind, _version: Object.from_dict(msgspec.json.decode(raw)),
         )
 
 

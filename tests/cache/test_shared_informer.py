@@ -576,12 +576,12 @@ async def test_a_decoder_of_ones_own_takes_the_place_of_the_options() -> None:
     def decode(raw: bytes, _: str, __: str) -> Object:
         return Object.from_dict({**msgspec.json.decode(raw), "kind": "Mine"})
 
-    scene = Scene(pod("a"), decode=decode)
+    scene = Scene(pod("a"), decoder=decode)
     async with scene.informer:
         await scene.informer.wait_for_sync()
         assert scene.informer.lister.get("a").kind == "Mine"
     with pytest.raises(ValueError, match="takes the place"):
-        Scene(decode=decode, keep_managed_fields=True)
+        Scene(decoder=decode, keep_managed_fields=True)
 
 
 async def test_statistics_tell_how_it_is() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from listwatch.cache.failures import Failure, OnError
-from listwatch.cache.handlers import Added, Change, ResourceEventHandler, Updated
+from listwatch.cache.handlers import Change, ResourceEventHandler, tell
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError
 
@@ -88,7 +88,7 @@ class Caller:
                 self._began = began
                 waiting: object = None
                 try:
-                    waiting = self._call(change)
+                    waiting = tell(self._handler, change)
                     if waiting is None:
                         pass
                     elif inspect.iscoroutine(waiting):
@@ -109,13 +109,6 @@ class Caller:
                 began = ended
         finally:
             self._began = None
-
-    def _call(self, change: Change) -> Awaitable[None] | None:
-        if isinstance(change, Updated):
-            return self._handler.on_update(change.old, change.new)
-        if isinstance(change, Added):
-            return self._handler.on_add(change.obj, change.is_in_initial_list)
-        return self._handler.on_delete(change.obj)
 
     def _fail(self, change: Change, error: Exception) -> None:
         self._failed += 1
@@ -232,7 +225,7 @@ class ThreadedCaller(Caller):
                 break
             self._began = began = now()
             try:
-                if inspect.iscoroutine(waiting := self._call(change)):
+                if inspect.iscoroutine(waiting := tell(self._handler, change)):
                     waiting.close()
                     raise TypeError("a threaded handler's methods can't be coroutine functions")  # noqa: TRY301 - handled as what a handler raises
             except Exception as error:  # noqa: BLE001 - reported in the loop

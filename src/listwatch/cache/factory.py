@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 import msgspec
 
@@ -16,6 +16,7 @@ from listwatch.cache.processor import StoppedError
 from listwatch.cache.shared_informer import SharedInformer
 from listwatch.cache.store import IndexFunc
 from listwatch.cache.transform import Transform
+from listwatch.cache.typed import Into, T
 from listwatch.clock import Clock
 from listwatch.shard_range import ShardRange
 
@@ -123,8 +124,11 @@ class InformerFactory:
         transform: Transform | None = None,
         shard: ShardRange | None = None,
         indexers: Mapping[str, IndexFunc] | None = None,
-    ) -> SharedInformer:
+        decode: Into[T] | None = None,
+    ) -> SharedInformer[T]:
         """Return the informer of a selection; the first call makes it.
+
+        Whoever asks for another type gets a view of the same informer (see `SharedInformer.view`).
 
         Args:
             resource: see `Selection`, as for the next seven.
@@ -136,6 +140,7 @@ class InformerFactory:
             transform: see there.
             shard: see there.
             indexers: index functions by name; those whose names are there already are left out.
+            decode: the type that it speaks in; `Object` if not given.
 
         Raises:
             StoppedError: the factory has ended.
@@ -161,7 +166,8 @@ class InformerFactory:
         informer.indexer.add_indexers(
             {name: func for name, func in (indexers or {}).items() if name not in there}
         )
-        return informer
+        same: Any = informer if decode is None else informer.view(decode)
+        return cast("SharedInformer[T]", same)
 
     def namespaces(
         self,
@@ -174,7 +180,8 @@ class InformerFactory:
         fields: type[msgspec.Struct] | None = None,
         transform: Transform | None = None,
         indexers: Mapping[str, IndexFunc] | None = None,
-    ) -> NamespacesInformer:
+        decode: Into[T] | None = None,
+    ) -> NamespacesInformer[T]:
         """Return the informers of several namespaces as one; else as `informer`.
 
         Raises:
@@ -191,6 +198,7 @@ class InformerFactory:
                     fields=fields,
                     transform=transform,
                     indexers=indexers,
+                    decode=decode,
                 )
                 for namespace in namespaces
             }

@@ -1,103 +1,134 @@
 """Who is told of changes, and how it is told."""
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias, runtime_checkable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import msgspec
 
 from listwatch.cache.deltas import Item
-from listwatch.objects import DeletedFinalStateUnknown, Object
+from listwatch.cache.typed import Into, T, T_contra
+from listwatch.objects import DeletedFinalStateUnknown, Object, ObjectDecodeError
+
+U = TypeVar("U")
 
 
-class Added(msgspec.Struct, frozen=True, gc=False):
-    """An object has come to be, or is there at the beginning."""
+class Added(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """An object has come to be, or is there at the beginning.
 
-    obj: Object
+    Attributes:
+        obj: the object.
+        is_in_initial_list: it was there at the beginning.
+        source: what `obj` was decoded from; None if it is an `Object` itself.
+    """
+
+    obj: T
     is_in_initial_list: bool = False
+    source: Object | None = None
 
     @property
     def key(self) -> str:
         """The object's key."""
-        return self.obj.key
+        it: Any = self.obj if self.source is None else self.source
+        key: str = it.key
+        return key
 
 
-class Updated(msgspec.Struct, frozen=True, gc=False):
-    """An object has changed; or, for a resync, has not, and both states are the same."""
+class Updated(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """An object has changed; or, for a resync, has not, and both states are the same.
 
-    old: Object
-    new: Object
+    Attributes:
+        old: the state that was told last.
+        new: the state now.
+        is_resync: nothing has changed.
+        source: what `new` was decoded from; None if it is an `Object` itself.
+    """
+
+    old: T
+    new: T
     is_resync: bool = False
+    source: Object | None = None
 
     @property
     def key(self) -> str:
         """The object's key."""
-        return self.new.key
+        it: Any = self.new if self.source is None else self.source
+        key: str = it.key
+        return key
 
 
-class Deleted(msgspec.Struct, frozen=True, gc=False):
-    """An object is gone: its last state, or a tombstone with the last state known."""
+class Deleted(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """An object is gone.
 
-    obj: Item
+    Attributes:
+        obj: its last state, or a tombstone with the last state known.
+        source: what `obj` was decoded from; None if it is an `Object` itself, or a tombstone.
+    """
+
+    obj: T | DeletedFinalStateUnknown
+    source: Object | None = None
 
     @property
     def key(self) -> str:
         """The object's key."""
-        return self.obj.key
+        it: Any = self.obj if self.source is None else self.source
+        key: str = it.key
+        return key
 
 
 #: What a handler is told. For each key, a handler is told a consistent story: an addition, any
 #: number of updates, a deletion, and so on; an update's old state is the new one that was told
 #: last; and all that is told between an addition and a deletion has one uid.
-Change: TypeAlias = Added | Updated | Deleted
+Change: TypeAlias = Added[T] | Updated[T] | Deleted[T]
 
 
 @runtime_checkable
-class ResourceEventHandler(Protocol):
-    """Is told of changes, in the event loop of the informer.
+class ResourceEventHandler(Protocol[T_contra]):
+    """Is told of changes, in the event loop of the informer and in the type that it speaks in.
 
     Methods may be plain functions, which must not block, or coroutine functions, which are
     awaited before the next call. What they raise is reported and counted, and ends nothing.
     """
 
-    def on_add(self, obj: Object, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - the field's signature, called by position
+    def on_add(self, obj: T_contra, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - the field's signature, called by position
         """Take an object that is new, or was there when the informer started."""
         ...
 
-    def on_update(self, old: Object, new: Object) -> Awaitable[None] | None:
+    def on_update(self, old: T_contra, new: T_contra) -> Awaitable[None] | None:
         """Take an object's change. Both states are the same in a resync."""
         ...
 
-    def on_delete(self, obj: Item) -> Awaitable[None] | None:
+    def on_delete(self, obj: T_contra | DeletedFinalStateUnknown) -> Awaitable[None] | None:
         """Take the end of an object.
 
         A tombstone comes for a deletion that was not seen itself: what it has is the last state
-        known, which may not be the last that there was.
+        known, which may not be the last that there was. It comes too for an object whose last
+        state does not fit the informer's type. Its `obj` is an `Object`, whatever that type is.
         """
         ...
 
 
-class HandlerFuncs:
+class HandlerFuncs(Generic[T]):
     """A handler made of functions, each of which may be left out."""
 
     def __init__(
         self,
-        on_add: Callable[[Object, bool], Awaitable[None] | None] | None = None,
-        on_update: Callable[[Object, Object], Awaitable[None] | None] | None = None,
-        on_delete: Callable[[Item], Awaitable[None] | None] | None = None,
+        on_add: Callable[[T, bool], Awaitable[None] | None] | None = None,
+        on_update: Callable[[T, T], Awaitable[None] | None] | None = None,
+        on_delete: Callable[[T | DeletedFinalStateUnknown], Awaitable[None] | None] | None = None,
     ) -> None:
         self._on_add = on_add
         self._on_update = on_update
         self._on_delete = on_delete
 
-    def on_add(self, obj: Object, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - as in the protocol
+    def on_add(self, obj: T, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - as in the protocol
         """Call the function for additions, if there is one."""
         return None if self._on_add is None else self._on_add(obj, is_in_initial_list)
 
-    def on_update(self, old: Object, new: Object) -> Awaitable[None] | None:
+    def on_update(self, old: T, new: T) -> Awaitable[None] | None:
         """Call the function for updates, if there is one."""
         return None if self._on_update is None else self._on_update(old, new)
 
-    def on_delete(self, obj: Item) -> Awaitable[None] | None:
+    def on_delete(self, obj: T | DeletedFinalStateUnknown) -> Awaitable[None] | None:
         """Call the function for deletions, if there is one."""
         return None if self._on_delete is None else self._on_delete(obj)
 
@@ -146,6 +177,114 @@ class FilteringEventHandler:
             return None
         self._told.discard(obj.key)
         return self._handler.on_delete(obj)
+
+
+class Retelling(Generic[T]):
+    """Tells changes of `Object`s again as changes of another type.
+
+    A state that does not fit the type can't be told. The story of each key is consistent all the
+    same: the first state that fits is an addition, the old state of an update is the one that was
+    told last, and an object that was told of is told to be deleted whatever its last state is.
+
+    For one thread at a time, and one handler: it must be given all that this one is to be told.
+
+    Args:
+        into: the type; None for `Object` itself.
+    """
+
+    def __init__(self, into: Into[T] | None) -> None:
+        self._into: Any = into
+        # Those whose present state does not fit: the state that was told last, if one was.
+        self._misfits: dict[str, Object | None] = {}
+
+    def retell(self, change: Change) -> Change[T] | None:
+        """Return what to tell; None for the end of an object that was not told of.
+
+        Raises:
+            ObjectDecodeError: the new state does not fit the type, so that nothing can be told.
+        """
+        if self._into is None:
+            same: Any = change
+            return cast("Change[T]", same)
+        if isinstance(change, Deleted):
+            return self._deleted(change.obj)
+        key = change.key
+        state, told = (change.obj, None) if isinstance(change, Added) else (change.new, change.old)
+        try:
+            new = state.decode(self._into)
+        except ObjectDecodeError:
+            self._misfits.setdefault(key, told)
+            raise
+        told = self._misfits.pop(key, told)
+        if told is None:
+            initial = isinstance(change, Added) and change.is_in_initial_list
+            return Added(new, initial, state)
+        old = new if told is state else told.decode(self._into)
+        return Updated(old, new, isinstance(change, Updated) and change.is_resync, state)
+
+    def retell_all(
+        self, changes: Iterable[Change], on_misfit: Callable[[str, ObjectDecodeError], None]
+    ) -> Iterator[Change[T]]:
+        """Iterate over what to tell; `on_misfit` is told the key of what can't be, and why."""
+        for change in changes:
+            try:
+                told = self.retell(change)
+            except ObjectDecodeError as error:
+                on_misfit(change.key, error)
+            else:
+                if told is not None:
+                    yield told
+
+    def _deleted(self, item: Item) -> Deleted[T] | None:
+        if self._misfits.pop(item.key, item) is None:
+            return None
+        if isinstance(item, DeletedFinalStateUnknown):
+            return Deleted(item)
+        try:
+            return Deleted(item.decode(self._into), item)
+        except ObjectDecodeError:
+            return Deleted(DeletedFinalStateUnknown(item.key, item))
+
+
+class DecodingEventHandler:
+    """Tells a handler in the type that it wants; see `Retelling`.
+
+    Raises the `ObjectDecodeError` of what can't be told, for it to be reported and counted as the
+    handler's failure.
+
+    Args:
+        into: the type.
+        handler: whom to tell.
+    """
+
+    def __init__(self, into: Into[U], handler: ResourceEventHandler[U]) -> None:
+        self._retelling: Retelling[Any] = Retelling(into)
+        self._handler: ResourceEventHandler[Any] = handler
+
+    def on_add(self, obj: Object, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - as in the protocol
+        """Tell of an addition."""
+        return self._tell(Added(obj, is_in_initial_list))
+
+    def on_update(self, old: Object, new: Object) -> Awaitable[None] | None:
+        """Tell of an update, or of an addition if no earlier state fitted."""
+        return self._tell(Updated(old, new))
+
+    def on_delete(self, obj: Item) -> Awaitable[None] | None:
+        """Tell of the end of an object that was told of."""
+        return self._tell(Deleted(obj))
+
+    def _tell(self, change: Change) -> Awaitable[None] | None:
+        told = self._retelling.retell(change)
+        return None if told is None else tell(self._handler, told)
+
+
+def tell(handler: ResourceEventHandler[T], change: Change[T]) -> Awaitable[None] | None:
+    """Call the method of a handler that a change is for."""
+    if isinstance(change, Updated):
+        return handler.on_update(change.old, change.new)
+    if isinstance(change, Added):
+        return handler.on_add(change.obj, change.is_in_initial_list)
+    return handler.on_delete(change.obj)
 
 
 def last_state(item: Item) -> Object | None:

@@ -56,12 +56,12 @@ class Informer:
 
     Args:
         list_watch: the resource.
-        handler: is told of every change.
+        handler: is told of every change; a `DecodingEventHandler` tells one of another type.
         indexers: index functions by name.
         resync_period: seconds between two times that the handler is told of every object again.
         fifo: the queue; one of the caller's own has its own transformer.
         fields: a Struct of the fields to keep decoded with each object (see `ObjectDecoder`).
-        decode: makes the objects of bytes, in place of `fields`.
+        decoder: makes the objects of bytes, in place of `fields`.
         transformer: changes objects before they are stored.
         name: for logs and metrics.
         clock: time.
@@ -72,7 +72,7 @@ class Informer:
         rng: chance.
 
     Raises:
-        ValueError: both `fields` and `decode`.
+        ValueError: both `fields` and `decoder`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Informer:
         resync_period: float | None = None,
         fifo: FIFOChoice = "ordered",
         fields: type[msgspec.Struct] | None = None,
-        decode: Decode | None = None,
+        decoder: Decode | None = None,
         transformer: Transformer | None = None,
         name: str = "",
         clock: Clock | None = None,
@@ -94,8 +94,8 @@ class Informer:
         backoff: Backoff | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        if fields is not None and decode is not None:
-            raise ValueError("an informer takes fields= or decode=, not both")
+        if fields is not None and decoder is not None:
+            raise ValueError("an informer takes fields= or decoder=, not both")
         self.name = name
         clock = clock if clock is not None else Clock()
         on_error = on_error if on_error is not None else LogFailures(clock)
@@ -115,7 +115,7 @@ class Informer:
                 process_batch=self._process,
                 full_resync_period=resync_period,
                 name=name,
-                decode=decode if decode is not None else ObjectDecoder(fields=fields),
+                decode=decoder if decoder is not None else ObjectDecoder(fields=fields),
                 clock=clock,
                 page_size=page_size,
                 watch_list=watch_list,

@@ -1,9 +1,10 @@
 """Reads a cache: by name, by selector, by namespace, by owner."""
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Any, Generic, TypeAlias
 
 from listwatch.cache.store import Indexer
+from listwatch.cache.typed import Into, T
 from listwatch.errors import NotFoundError
 from listwatch.objects import Object, ObjectKey
 from listwatch.selector import LabelSelector, parse_label_selector
@@ -14,7 +15,7 @@ NAMESPACE_INDEX = "namespace"
 OWNER_INDEX = "owner"
 
 # `list` is a method below, so that annotations can't say it.
-_Objects: TypeAlias = list[Object]
+_List: TypeAlias = list[T]
 
 
 def namespace_of(obj: Object) -> Iterable[str]:
@@ -28,25 +29,37 @@ def owners_of(obj: Object) -> Iterable[str]:
     return [owner.uid for owner in owners] if owners else ()
 
 
-class Lister:
+class Lister(Generic[T]):
     """Reads a cache, from any thread and without waiting; what it returns is the caller's own.
+
+    With a type of one's own, what is returned is decoded afresh each time, and all that returns
+    objects may raise `ObjectDecodeError` for one that does not fit the type.
 
     Args:
         indexer: the cache, with the indices by namespace and owner.
         namespace: reads only this one; None reads all.
         name: of the resource, for errors.
+        decode: the type of what is returned; `Object` if not given.
     """
 
-    def __init__(self, indexer: Indexer, *, namespace: str | None = None, name: str = "") -> None:
+    def __init__(
+        self,
+        indexer: Indexer,
+        *,
+        namespace: str | None = None,
+        name: str = "",
+        decode: Into[T] | None = None,
+    ) -> None:
         self._indexer = indexer
         self._namespace = namespace
         self._name = name
+        self._into = decode
 
-    def namespaced(self, namespace: str) -> "Lister":
+    def namespaced(self, namespace: str) -> "Lister[T]":
         """Return a lister of one namespace; "" is that of cluster-scoped objects."""
-        return Lister(self._indexer, namespace=namespace, name=self._name)
+        return Lister(self._indexer, namespace=namespace, name=self._name, decode=self._into)
 
-    def get(self, name: str, namespace: str | None = None) -> Object:
+    def get(self, name: str, namespace: str | None = None) -> T:
         """Return an object.
 
         Args:
@@ -56,55 +69,64 @@ class Lister:
         Raises:
             NotFoundError: the cache has none of this name.
         """
-        obj = self.find(name, namespace)
+        key = self._key(name, namespace)
+        obj = self._indexer.get_by_key(key)
         if obj is None:
-            key = self._key(name, namespace)
             raise NotFoundError(f"{self._name or 'object'} {key!r} not found in the cache")
-        return obj
+        return self._value(obj)
 
-    def find(self, name: str, namespace: str | None = None) -> Object | None:
+    def find(self, name: str, namespace: str | None = None) -> T | None:
         """Return an object, or None; as `get`."""
-        return self._indexer.get_by_key(self._key(name, namespace))
+        obj = self._indexer.get_by_key(self._key(name, namespace))
+        return None if obj is None else self._value(obj)
 
     def _key(self, name: str, namespace: str | None) -> str:
         if namespace is None:
             namespace = self._namespace or ""
         return str(ObjectKey(namespace, name))
 
-    def list(self, selector: LabelSelector | str = "") -> _Objects:
+    def list(self, selector: LabelSelector | str = "") -> _List[T]:
         """Return the objects whose labels match a selector, such as `app in (a,b),!old`.
 
         Raises:
             SelectorError: the selector can't be parsed.
         """
         if self._namespace is None:
-            return _selected(self._indexer.list(), selector)
-        return _selected(self._indexer.by_index(NAMESPACE_INDEX, self._namespace), selector)
+            objects = self._indexer.list()
+        else:
+            objects = self._indexer.by_index(NAMESPACE_INDEX, self._namespace)
+        return self._values(_selected(objects, selector))
 
-    def by_index(self, index: str, value: str) -> _Objects:
+    def by_index(self, index: str, value: str) -> _List[T]:
         """Return the objects that have this value in an index.
 
         Raises:
             UnknownIndexError: no index has this name.
         """
-        return self._here(self._indexer.by_index(index, value))
+        objects = self._indexer.by_index(index, value)
+        if self._namespace is not None:
+            objects = [obj for obj in objects if obj.meta.namespace == self._namespace]
+        return self._values(objects)
 
-    def by_owner(self, uid: str) -> _Objects:
+    def by_owner(self, uid: str) -> _List[T]:
         """Return the objects that an object owns."""
         return self.by_index(OWNER_INDEX, uid)
-
-    def _here(self, objects: _Objects) -> _Objects:
-        if self._namespace is None:
-            return objects
-        return [obj for obj in objects if obj.meta.namespace == self._namespace]
 
     def __len__(self) -> int:
         if self._namespace is None:
             return len(self._indexer)
         return len(self._indexer.index_keys(NAMESPACE_INDEX, self._namespace))
 
+    def _value(self, obj: Any) -> T:
+        value: T = obj if self._into is None else obj.decode(self._into)
+        return value
 
-def _selected(objects: _Objects, selector: LabelSelector | str) -> _Objects:
+    def _values(self, objects: Any) -> _List[T]:
+        values: _List[T] = objects if self._into is None else [self._value(obj) for obj in objects]
+        return values
+
+
+def _selected(objects: list[Object], selector: LabelSelector | str) -> list[Object]:
     if isinstance(selector, str):
         selector = parse_label_selector(selector)
     if selector.is_everything:

@@ -2,26 +2,27 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Generic, TypeAlias
 
 from listwatch.cache.handlers import ResourceEventHandler
 from listwatch.cache.lister import Lister
 from listwatch.cache.processor import Listener
 from listwatch.cache.shared_informer import SharedInformer
+from listwatch.cache.typed import T
 from listwatch.errors import NotFoundError
-from listwatch.objects import Object
 from listwatch.selector import LabelSelector
 
 # `list` is a method below, so that annotations can't say it.
-_Objects = list[Object]
+_List: TypeAlias = list[T]
 
 
-class NamespacesLister:
+class NamespacesLister(Generic[T]):
     """Reads the caches of several namespaces as one; as `Lister`, from any thread."""
 
-    def __init__(self, listers: Mapping[str, Lister]) -> None:
+    def __init__(self, listers: Mapping[str, Lister[T]]) -> None:
         self._listers = dict(listers)
 
-    def namespaced(self, namespace: str) -> Lister:
+    def namespaced(self, namespace: str) -> Lister[T]:
         """Return the lister of one namespace.
 
         Raises:
@@ -35,7 +36,7 @@ class NamespacesLister:
                 f"namespace {namespace!r} is not watched; watched are {names}"
             ) from None
 
-    def get(self, name: str, namespace: str) -> Object:
+    def get(self, name: str, namespace: str) -> T:
         """Return an object.
 
         Raises:
@@ -43,20 +44,20 @@ class NamespacesLister:
         """
         return self.namespaced(namespace).get(name, namespace)
 
-    def find(self, name: str, namespace: str) -> Object | None:
+    def find(self, name: str, namespace: str) -> T | None:
         """Return an object, or None."""
         lister = self._listers.get(namespace)
         return None if lister is None else lister.find(name, namespace)
 
-    def list(self, selector: LabelSelector | str = "") -> _Objects:
+    def list(self, selector: LabelSelector | str = "") -> _List[T]:
         """Return the objects whose labels match a selector."""
         return [obj for lister in self._listers.values() for obj in lister.list(selector)]
 
-    def by_index(self, index: str, value: str) -> _Objects:
+    def by_index(self, index: str, value: str) -> _List[T]:
         """Return the objects that have this value in an index."""
         return [obj for lister in self._listers.values() for obj in lister.by_index(index, value)]
 
-    def by_owner(self, uid: str) -> _Objects:
+    def by_owner(self, uid: str) -> _List[T]:
         """Return the objects that an object owns."""
         return [obj for lister in self._listers.values() for obj in lister.by_owner(uid)]
 
@@ -90,7 +91,7 @@ class NamespacesListener:
             listener.remove()
 
 
-class NamespacesInformer:
+class NamespacesInformer(Generic[T]):
     """Shared informers of one resource, one for each of several namespaces, as if they were one.
 
     Each lists and watches for itself, since there is no such request for several. There is no
@@ -100,7 +101,7 @@ class NamespacesInformer:
         informers: by namespace.
     """
 
-    def __init__(self, informers: Mapping[str, SharedInformer]) -> None:
+    def __init__(self, informers: Mapping[str, SharedInformer[T]]) -> None:
         self.informers = dict(informers)
         #: Reads all caches, from any thread.
         self.lister = NamespacesLister(
@@ -112,7 +113,7 @@ class NamespacesInformer:
 
     def add_handler(
         self,
-        handler: ResourceEventHandler,
+        handler: ResourceEventHandler[T],
         *,
         name: str = "",
         resync_period: float | None = None,

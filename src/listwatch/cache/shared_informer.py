@@ -3,8 +3,9 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from copy import copy
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 import msgspec
 
@@ -15,7 +16,14 @@ from listwatch.cache.controller import Config, Controller, ControllerStatistics
 from listwatch.cache.delta_processing import DeltaProcessor
 from listwatch.cache.deltas import Deltas
 from listwatch.cache.failures import Failure, LogFailures, OnError
-from listwatch.cache.handlers import Added, Change, ResourceEventHandler, Updated
+from listwatch.cache.handlers import (
+    Added,
+    Change,
+    DecodingEventHandler,
+    ResourceEventHandler,
+    Retelling,
+    Updated,
+)
 from listwatch.cache.informer import make_queue
 from listwatch.cache.known import newest_of
 from listwatch.cache.list_watch import Decode, ListerWatcher
@@ -25,6 +33,7 @@ from listwatch.cache.processor import Listener, ListenerStatistics, Processor, S
 from listwatch.cache.reflector_machine import Phase, is_older
 from listwatch.cache.store import Indexer, IndexFunc, StoreStatistics
 from listwatch.cache.transform import Transform, TransformingDecoder
+from listwatch.cache.typed import Into, T
 from listwatch.cache.watch_events import WatchEndedError
 from listwatch.clock import Clock
 from listwatch.errors import (
@@ -37,7 +46,9 @@ from listwatch.errors import (
     StatusError,
     UnauthorizedError,
 )
-from listwatch.objects import Codec, ObjectDecoder
+from listwatch.objects import Codec, ObjectDecodeError, ObjectDecoder
+
+U = TypeVar("U")
 
 
 class NotSyncedError(ListWatchError):
@@ -72,7 +83,18 @@ class SharedInformerStatistics(msgspec.Struct, frozen=True):
     compression: CompressionStatistics | None = None
 
 
-class SharedInformer:
+class _Life:
+    """What changes while an informer lives, which all its views share."""
+
+    def __init__(self) -> None:
+        self.started_at: float | None = None
+        self.stopped = False
+        self.last_failure: Failure | None = None
+        self.tasks: asyncio.TaskGroup | None = None
+        self.running: asyncio.Task[None] | None = None
+
+
+class SharedInformer(Generic[T]):
     """Keeps an indexer equal to a resource on a server, and tells any number of handlers.
 
     What it promises:
@@ -96,7 +118,10 @@ class SharedInformer:
         resync_period: for handlers that name none: seconds between two times that a handler is
             told of every object again; None for never.
         fields: a Struct of the fields to keep decoded with each object (see `ObjectDecoder`).
-        decode: makes the objects of bytes, in place of `fields`, `keep_managed_fields`,
+        decode: the type that lister, handlers and `changes` speak in: whatever `Object.decode`
+            takes. `Object` if not given. The cache and its index functions hold `Object`s
+            whatever it is, and decode for whoever asks.
+        decoder: makes the objects of bytes, in place of `fields`, `keep_managed_fields`,
             `codec` and `compress`.
         transform: changes objects before they are stored, for example to save memory. One that
             it fails on stays as it was, or out, and is reported.
@@ -120,7 +145,7 @@ class SharedInformer:
         rng: chance.
 
     Raises:
-        ValueError: `decode` together with what it replaces.
+        ValueError: `decoder` together with what it replaces.
     """
 
     def __init__(
@@ -130,7 +155,8 @@ class SharedInformer:
         indexers: Mapping[str, IndexFunc] | None = None,
         resync_period: float | None = None,
         fields: type[msgspec.Struct] | None = None,
-        decode: Decode | None = None,
+        decode: Into[T] | None = None,
+        decoder: Decode | None = None,
         transform: Transform | None = None,
         keep_managed_fields: bool = False,
         codec: Codec | None = None,
@@ -146,24 +172,25 @@ class SharedInformer:
         backoff: Backoff | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        has_own_decoder = decode is not None
+        has_own_decoder = decoder is not None
         self._packer: ZstdCodec | None = None
         if compress is not None:
             if codec is not None:
                 raise ValueError("compress= makes a codec: give only one of compress= and codec=")
             codec = self._packer = ZstdCodec()
-        if decode is None:
-            decode = ObjectDecoder(
+        if decoder is None:
+            decoder = ObjectDecoder(
                 fields=fields, keep_managed_fields=keep_managed_fields, codec=codec
             )
         elif fields is not None or keep_managed_fields or codec is not None:
-            raise ValueError("decode= takes the place of fields=, keep_managed_fields= and codecs")
+            raise ValueError("decoder= takes the place of fields=, keep_managed_fields= and codecs")
         if transform is not None:
-            decode = TransformingDecoder(decode, transform)
+            decoder = TransformingDecoder(decoder, transform)
         self.name = name
         self._clock = clock = clock if clock is not None else Clock()
         self._tell_error = on_error if on_error is not None else LogFailures(clock)
-        self._last_failure: Failure | None = None
+        # Whatever is assigned after the construction stands in here: see `view`.
+        self._life = _Life()
         self._resync_period = resync_period
         self._startup_deadline = startup_deadline
         all_indexers = {
@@ -172,8 +199,10 @@ class SharedInformer:
             **(indexers or {}),
         }
         self.indexer = Indexer(indexers=all_indexers, clock=clock)
+        #: The type that it speaks in; None for `Object`.
+        self.decode = decode
         #: Reads the cache, from any thread.
-        self.lister = Lister(self.indexer, name=name)
+        self.lister = Lister(self.indexer, name=name, decode=decode)
         self._deltas = DeltaProcessor(self.indexer, on_error=self._on_error, clock=clock, name=name)
         self._processor = Processor(self.indexer, on_error=self._on_error, clock=clock, name=name)
         queue = make_queue(
@@ -191,7 +220,7 @@ class SharedInformer:
                 process_batch=self._process,
                 on_synced=self._processor.mark_synced,
                 name=name,
-                decode=decode,
+                decode=decoder,
                 clock=clock,
                 page_size=page_size,
                 watch_list=watch_list,
@@ -207,7 +236,7 @@ class SharedInformer:
                 list_watch,
                 self.indexer,
                 period=audit_relist,
-                decode=decode,
+                decode=decoder,
                 on_error=self._on_error,
                 relist=self._controller.reflector.relist,
                 clock=clock,
@@ -220,16 +249,25 @@ class SharedInformer:
         watched = mutation_detector and (fields is not None or has_own_decoder)
         self._detector = MutationDetector(clock, name=name) if watched else None
         self._version_waiters: list[tuple[str, asyncio.Future[None]]] = []
-        self._started_at: float | None = None
-        self._stopped = False
-        self._tasks: asyncio.TaskGroup | None = None
-        self._running: asyncio.Task[None] | None = None
+
+    def view(self, decode: Into[U]) -> "SharedInformer[U]":
+        """Return this informer as one whose lister, handlers and `changes` speak in another type.
+
+        It is the same watch, cache and life: whichever of them is started and ended, all are.
+
+        Args:
+            decode: the type.
+        """
+        view = cast("SharedInformer[U]", copy(self))
+        view.decode = decode
+        view.lister = Lister(self.indexer, name=self.name, decode=decode)
+        return view
 
     # --- Handlers -------------------------------------------------------------------------------
 
     def add_handler(
         self,
-        handler: ResourceEventHandler,
+        handler: ResourceEventHandler[T],
         *,
         name: str = "",
         resync_period: float | None = None,
@@ -237,6 +275,9 @@ class SharedInformer:
         max_pending: int | None = None,
     ) -> Listener:
         """Add a handler, before or after the start.
+
+        A state that does not fit the informer's type is not told, but reported and counted as
+        the handler's failure; see `Retelling`.
 
         Args:
             handler: its methods may be plain functions, which must not block, or coroutine
@@ -250,9 +291,12 @@ class SharedInformer:
             StoppedError: the informer has ended.
             ValueError: a resync period under a second, or a bound under one.
         """
+        told: Any = handler
+        if self.decode is not None:
+            told = DecodingEventHandler(self.decode, handler)
         return self._processor.add(
-            handler,
-            name=name,
+            told,
+            name=name or type(handler).__name__,
             resync_period=self._resync_period if resync_period is None else resync_period,
             threaded=threaded,
             max_pending=max_pending,
@@ -263,7 +307,7 @@ class SharedInformer:
         listener.remove()
 
     def listen(self, *, name: str = "", max_pending: int | None = None) -> Listener:
-        """Add a listener without a handler, whose `take` gives changes in batches.
+        """Add a listener without a handler, whose `take` gives changes of `Object`s in batches.
 
         Args:
             name: for statistics.
@@ -274,8 +318,10 @@ class SharedInformer:
         """
         return self._processor.add(None, name=name, max_pending=max_pending)
 
-    async def changes(self, *, max_pending: int | None = None) -> AsyncGenerator[Change, None]:
+    async def changes(self, *, max_pending: int | None = None) -> AsyncGenerator[Change[T], None]:
         """Iterate over the whole cache as additions, and then over every change, until the end.
+
+        A state that does not fit the informer's type is reported and left out; see `Retelling`.
 
         Close it (`contextlib.aclosing`) when leaving early, or what comes later is kept until
         the garbage collector finds it.
@@ -284,12 +330,17 @@ class SharedInformer:
             max_pending: as for `add_handler`.
         """
         listener = self.listen(name="changes", max_pending=max_pending)
+        retelling = Retelling(self.decode)
         try:
             while batch := await listener.take():
-                for change in batch:
+                for change in retelling.retell_all(batch, self.report_misfit):
                     yield change
         finally:
             listener.remove()
+
+    def report_misfit(self, key: str, error: ObjectDecodeError) -> None:
+        """Report that an object can't be told in the type that is wanted."""
+        self._on_error(Failure(error=error, doing="changes", name=self.name, key=key))
 
     # --- State ----------------------------------------------------------------------------------
 
@@ -301,12 +352,12 @@ class SharedInformer:
     @property
     def is_stopped(self) -> bool:
         """Whether it has ended; its cache stays as it was."""
-        return self._stopped
+        return self._life.stopped
 
     @property
     def last_failure(self) -> Failure | None:
         """What went wrong last."""
-        return self._last_failure
+        return self._life.last_failure
 
     @property
     def last_frame_age(self) -> float | None:
@@ -329,7 +380,7 @@ class SharedInformer:
             controller=self._controller.statistics(),
             store=self.indexer.statistics(),
             listeners=tuple(one.statistics() for one in self._processor.listeners),
-            is_stopped=self._stopped,
+            is_stopped=self._life.stopped,
             compression=None if self._packer is None else self._packer.statistics(),
         )
 
@@ -342,9 +393,9 @@ class SharedInformer:
             StoppedError: the informer has ended before its sync.
         """
         while not self.has_synced:
-            began = self._clock.now() if self._started_at is None else self._started_at
+            began = self._clock.now() if self._life.started_at is None else self._life.started_at
             left = began + self._startup_deadline - self._clock.now()
-            failure = self._last_failure
+            failure = self._life.last_failure
             if left <= 0 and failure is not None and is_lasting(failure.error):
                 raise NotSyncedError(f"not synced: {failure}") from failure.error
             # After the deadline, a look now and then says whether the reason has become lasting.
@@ -366,11 +417,11 @@ class SharedInformer:
         """Return in words why it has not synced, as far as is known; empty if it has."""
         if self.has_synced:
             return ""
-        if self._started_at is None:
+        if self._life.started_at is None:
             return "not started"
-        if self._last_failure is not None:
-            return str(self._last_failure)
-        return f"{self.state} for {self._clock.now() - self._started_at:.0f} s"
+        if self._life.last_failure is not None:
+            return str(self._life.last_failure)
+        return f"{self.state} for {self._clock.now() - self._life.started_at:.0f} s"
 
     async def wait_for_resource_version(
         self, resource_version: str, *, seconds: float | None = None
@@ -390,7 +441,7 @@ class SharedInformer:
             raise ValueError(f"{resource_version!r} is no resource version that can be compared")
         if self._has_version(resource_version):
             return
-        if self._stopped:
+        if self._life.stopped:
             raise StoppedError(f"{self.name or 'the informer'} has ended")
         waiter = asyncio.get_running_loop().create_future()
         entry = (resource_version, waiter)
@@ -417,9 +468,9 @@ class SharedInformer:
         Raises:
             RuntimeError: it runs, or has run, already.
         """
-        if self._started_at is not None:
+        if self._life.started_at is not None:
             raise RuntimeError("an informer runs once; make another one")
-        self._started_at = self._clock.now()
+        self._life.started_at = self._clock.now()
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [
@@ -433,18 +484,18 @@ class SharedInformer:
                     for task in running:
                         task.cancel()
         finally:
-            self._stopped = True
+            self._life.stopped = True
             self._processor.end()
             for _, waiter in self._version_waiters:
                 if not waiter.done():
                     waiter.set_exception(StoppedError(f"{self.name or 'the informer'} has ended"))
 
     async def __aenter__(self) -> Self:
-        if self._tasks is not None or self._started_at is not None:
+        if self._life.tasks is not None or self._life.started_at is not None:
             raise RuntimeError("an informer runs once; make another one")
-        self._tasks = asyncio.TaskGroup()
-        await self._tasks.__aenter__()
-        self._running = self._tasks.create_task(self.run())
+        self._life.tasks = asyncio.TaskGroup()
+        await self._life.tasks.__aenter__()
+        self._life.running = self._life.tasks.create_task(self.run())
         return self
 
     async def __aexit__(
@@ -453,9 +504,9 @@ class SharedInformer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._tasks is not None and self._running is not None  # noqa: S101, PT018 - for the type checker
-        self._running.cancel()
-        await self._tasks.__aexit__(kind, error, traceback)
+        assert self._life.tasks is not None and self._life.running is not None  # noqa: S101, PT018 - for the type checker
+        self._life.running.cancel()
+        await self._life.tasks.__aexit__(kind, error, traceback)
 
     async def _process(self, batch: Sequence[Deltas]) -> None:
         await self._processor.apply(self._apply(batch))
@@ -475,5 +526,5 @@ class SharedInformer:
         return changes
 
     def _on_error(self, failure: Failure) -> None:
-        self._last_failure = failure
+        self._life.last_failure = failure
         self._tell_error(failure)

@@ -1,12 +1,10 @@
 """Our client runs on the session of other clients, each tested with the real library."""
 
 import asyncio
-import os
 import threading
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from listwatch.errors import (
     UnauthorizedError,
 )
 from listwatch.testing.scripted_server import ScriptedServer, respond
+from third_party import needed
 
 
 def kubeconfig(directory: Path, server: str, token: str) -> str:
@@ -40,15 +39,6 @@ users: [{{name: u, user: {{token: "{token}"}}}}]
 """
     )
     return str(path)
-
-
-def needed(name: str) -> Any:
-    """Return the library; without it the test is skipped, but fails where all must run."""
-    if os.environ.get("LISTWATCH_ADAPTERS") != "required":
-        return pytest.importorskip(name, reason="make test-adapters gets the libraries")
-    if name == "kubernetes.aio" and int(metadata.version("kubernetes").split(".")[0]) < 37:
-        pytest.skip("kubernetes.aio came with kubernetes 37")
-    return import_module(name)
 
 
 # Each makes the other library's client of a kubeconfig file, and closes it in the end.
