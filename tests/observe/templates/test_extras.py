@@ -3,8 +3,13 @@ import sys
 import pytest
 
 from listwatch.objects import Object
-from listwatch.observe.templates import TemplateFormat, make_template
-from listwatch.observe.templates.template import TemplateError, TemplateSyntaxError
+from listwatch.observe.templates import TemplateFormat, make_template, worker
+from listwatch.observe.templates.template import (
+    TemplateError,
+    TemplateLimitError,
+    TemplateSyntaxError,
+)
+from listwatch.observe.templates.worker import WorkerTemplate
 
 POD = Object.from_dict(
     {
@@ -72,6 +77,61 @@ def test_a_package_that_is_not_there_is_named_with_the_remedy(
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(TemplateSyntaxError, match=rf"pip install 'listwatch\[{name}\]'"):
         _render(name, "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "jinja2",
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        ),
+        ("jq", "def f: f; f"),
+    ],
+)
+def test_a_template_that_does_not_end_is_an_error_of_each_object(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "SECONDS", 0.2)
+    template = make_template(TemplateFormat(name), text, allow_missing_keys=True)
+    for _ in range(2):
+        with pytest.raises(TemplateLimitError, match=r"^it takes longer than 0\.2 s$"):
+            template.render(POD)
+
+
+def test_a_template_that_takes_all_memory_for_one_object_renders_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "MEMORY", 2**28)
+    template = make_template(
+        TemplateFormat.JQ,
+        'if .metadata.name == "endless" then .kind * 1e8 else .kind end',
+        allow_missing_keys=True,
+    )
+    endless = Object.from_dict({"kind": "Pod", "metadata": {"name": "endless"}})
+    assert template.render(POD) == "Pod"
+    with pytest.raises(TemplateLimitError, match="which may have 256 MiB of memory, ended"):
+        template.render(endless)
+    assert template.render(POD) == "Pod"
+
+
+def test_a_template_whose_constants_take_too_long_is_refused_when_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "SECONDS", 0.5)
+    with pytest.raises(
+        TemplateSyntaxError, match=r"error parsing jinja2 template .*: it takes longer than 0\.5 s"
+    ):
+        _render("jinja2", "{{ 7 ** 9999999 ** 2 % 10 }}")
+
+
+def test_the_process_of_a_template_ends_with_it() -> None:
+    template = make_template(TemplateFormat.JQ, ".", allow_missing_keys=True)
+    assert isinstance(template, WorkerTemplate)
+    process = template._process
+    assert process.poll() is None
+    del template
+    assert process.poll() is not None
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from enum import StrEnum
 from pathlib import Path
 
-from listwatch.observe.templates.extras import Jinja2Template, JqTemplate
 from listwatch.observe.templates.go_template import GoTemplate
 from listwatch.observe.templates.jsonpath import JSONPathTemplate
 from listwatch.observe.templates.template import Template, TemplateSyntaxError
@@ -42,10 +41,10 @@ def make_template(
             allow_missing_keys=allow_missing_keys,
             as_json=template_format is TemplateFormat.JSONPATH_AS_JSON,
         )
-    if template_format is TemplateFormat.JINJA2:
-        return Jinja2Template(text, allow_missing_keys=allow_missing_keys)
-    if template_format is TemplateFormat.JQ:
-        return JqTemplate(text, allow_missing_keys=allow_missing_keys)
+    if template_format in {TemplateFormat.JINJA2, TemplateFormat.JQ}:
+        from listwatch.observe.templates.worker import WorkerTemplate  # noqa: PLC0415 - heavy
+
+        return WorkerTemplate(template_format, text, allow_missing_keys=allow_missing_keys)
     return GoTemplate(text, allow_missing_keys=allow_missing_keys)
 
 

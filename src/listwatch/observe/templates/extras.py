@@ -1,10 +1,12 @@
-"""The template languages that need packages of their own: Jinja2 and jq."""
+"""The template languages that need packages of their own: Jinja2 and jq.
+
+Neither bounds what a template may cost, so they run in a worker (worker.py).
+"""
 
 from typing import Any
 
 import msgspec
 
-from listwatch.objects import Object
 from listwatch.observe.templates.template import (
     TemplateError,
     TemplateSyntaxError,
@@ -21,15 +23,14 @@ class Jinja2Template:
         allow_missing_keys: a field that an object lacks renders as nothing, not an error.
 
     Raises:
-        TemplateSyntaxError: the text is no template, or Jinja2 is not installed.
+        ImportError: Jinja2 is not installed.
+        TemplateSyntaxError: the text is no template.
     """
 
     def __init__(self, text: str, *, allow_missing_keys: bool = True) -> None:
-        try:
-            import jinja2  # noqa: PLC0415 - an extra
-            from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 - as above
-        except ImportError:
-            raise _not_installed("jinja2") from None
+        import jinja2  # noqa: PLC0415 - an extra
+        from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 - as above
+
         self._errors: tuple[type[Exception], ...] = (
             jinja2.TemplateError,
             TypeError,
@@ -46,13 +47,13 @@ class Jinja2Template:
         except self._errors as error:  # constants are worked out when it is read
             raise TemplateSyntaxError(f"error parsing jinja2 template {text}: {error}") from error
 
-    def render(self, obj: Object) -> str:
-        """Return the text for this object.
+    def render(self, raw: bytes) -> str:
+        """Return the text for an object's JSON.
 
         Raises:
             TemplateError: a field is missing and that is not allowed, or has the wrong type.
         """
-        fields = obj.to_dict()
+        fields = msgspec.json.decode(raw)
         try:
             return self._template.render({**fields, "object": fields})
         except self._errors as error:
@@ -67,28 +68,27 @@ class JqTemplate:
         allow_missing_keys: a result of null is written as "null", not an error.
 
     Raises:
-        TemplateSyntaxError: the text is no program, or jq is not installed.
+        ImportError: jq is not installed.
+        TemplateSyntaxError: the text is no program.
     """
 
     def __init__(self, text: str, *, allow_missing_keys: bool = True) -> None:
-        try:
-            import jq  # type: ignore[import-not-found] # noqa: PLC0415 - an extra without types
-        except ImportError:
-            raise _not_installed("jq") from None
+        import jq  # type: ignore[import-not-found] # noqa: PLC0415 - an extra without types
+
         self._allow_missing = allow_missing_keys
         try:
             self._program = jq.compile(text)
         except ValueError as error:
             raise TemplateSyntaxError(f"error parsing jq program {text}: {error}") from error
 
-    def render(self, obj: Object) -> str:
-        """Return the text for this object.
+    def render(self, raw: bytes) -> str:
+        """Return the text for an object's JSON.
 
         Raises:
             TemplateError: the program failed on it, or gave null and that is not allowed.
         """
         try:
-            results = self._program.input_text(obj.json().decode()).all()
+            results = self._program.input_text(raw.decode()).all()
         except ValueError as error:
             raise TemplateError(f"jq: {error}") from error
         if not self._allow_missing and None in results:
@@ -100,10 +100,3 @@ def _result_text(value: Any) -> str:
     if isinstance(value, dict | list):
         return msgspec.json.encode(value).decode()
     return scalar_text(value, null=json_text(None))
-
-
-def _not_installed(name: str) -> TemplateSyntaxError:
-    return TemplateSyntaxError(
-        f"--output={name} needs the package {name};"
-        f" install it with: pip install 'listwatch[{name}]'"
-    )

@@ -1,0 +1,163 @@
+"""Jinja2 and jq in a process of their own, which ends when a template takes too much.
+
+It ends itself, by a timer of its CPU time and a limit of its memory, so that it needs no watching
+and does not go on when this program has been killed.
+"""
+
+import resource
+import signal
+import sys
+import weakref
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from multiprocessing.connection import Connection, Pipe
+from subprocess import DEVNULL, Popen
+from typing import Final
+
+import msgspec
+
+from listwatch.objects import Object
+from listwatch.observe.templates.extras import Jinja2Template, JqTemplate
+from listwatch.observe.templates.template import (
+    TemplateError,
+    TemplateLimitError,
+    TemplateSyntaxError,
+)
+
+#: Seconds of CPU time that one rendering may take, and reading the template.
+SECONDS: Final = 5.0
+#: Bytes of memory that the process may have.
+MEMORY: Final = 2**30
+
+_LANGUAGES: Final[dict[str, type[Jinja2Template | JqTemplate]]] = {
+    "jinja2": Jinja2Template,
+    "jq": JqTemplate,
+}
+# What an answer is, by its first byte.
+_TEXT: Final = b"="
+_SYNTAX_ERROR: Final = b"s"
+_ERROR: Final = b"e"
+
+
+_PROGRAM: Final = f"from {__name__} import main; main()"
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    language: str
+    text: str
+    allow_missing_keys: bool
+    seconds: float
+    memory: int
+
+
+class WorkerTemplate:
+    """A template in a language that sets no bounds, rendered within some: a `Template`.
+
+    The worker is started with it, anew after it has ended, and ended with it. Rendering waits for
+    the worker, so it holds up the event loop for as long as the template takes.
+
+    Args:
+        language: "jinja2" or "jq".
+        text: the template.
+        allow_missing_keys: see the language.
+
+    Raises:
+        TemplateSyntaxError: the text is no template, takes too much to be read, or the language
+            is not installed.
+    """
+
+    def __init__(self, language: str, text: str, *, allow_missing_keys: bool = True) -> None:
+        if find_spec(language) is None:
+            raise TemplateSyntaxError(
+                f"--output={language} needs the package {language};"
+                f" install it with: pip install 'listwatch[{language}]'"
+            )
+        self._settings = _Settings(language, text, allow_missing_keys, SECONDS, MEMORY)
+        try:
+            self._start()
+        except TemplateLimitError as error:
+            words = f"error parsing {language} template {text}: {error}"
+            raise TemplateSyntaxError(words) from None
+
+    def render(self, obj: Object) -> str:
+        """Return the text for this object.
+
+        Raises:
+            TemplateError: the object has not what the template asks for.
+            TemplateLimitError: it takes too long, or too much memory.
+        """
+        if self._process.returncode is not None:
+            self._start()
+        return self._ask(obj.json())
+
+    def _start(self) -> None:
+        self._worker, theirs = Pipe()
+        with theirs:
+            self._process = Popen(  # noqa: S603 - this package's own module
+                [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                stderr=DEVNULL,
+                start_new_session=True,  # Ctrl-C is ours to handle
+            )
+        self._end = weakref.finalize(self, _end, self._process, self._worker)
+        try:
+            self._ask(msgspec.json.encode(self._settings))
+        except BaseException:
+            self._end()
+            raise
+
+    def _ask(self, message: bytes) -> str:
+        try:
+            self._worker.send_bytes(message)
+            answer = self._worker.recv_bytes()
+        except (EOFError, OSError):
+            self._end()
+            code = self._process.returncode
+            if code == -signal.SIGPROF:
+                words = f"it takes longer than {self._settings.seconds:g} s"
+            else:
+                most = self._settings.memory >> 20
+                words = f"its process, which may have {most} MiB of memory, ended with code {code}"
+            raise TemplateLimitError(words) from None
+        text = answer[1:].decode("utf-8", "surrogatepass")
+        if answer[:1] == _TEXT:
+            return text
+        raise TemplateError(text) if answer[:1] == _ERROR else TemplateSyntaxError(text)
+
+
+def _end(process: Popen[bytes], worker: Connection) -> None:
+    worker.close()
+    process.kill()
+    process.wait()
+
+
+def main() -> None:
+    """Be a worker: the first message is the settings, every other an object to render."""
+    with Connection(int(sys.argv[1])) as requests, suppress(EOFError, OSError):
+        settings = msgspec.json.decode(requests.recv_bytes(), type=_Settings)
+        import_module(settings.language)  # which takes none of the template's time
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_AS, (settings.memory, settings.memory))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        template: Jinja2Template | JqTemplate | None = None
+        message = b""
+        while True:
+            signal.setitimer(signal.ITIMER_PROF, settings.seconds)
+            kind, text = _TEXT, ""
+            try:
+                if template is None:
+                    template = _LANGUAGES[settings.language](
+                        settings.text, allow_missing_keys=settings.allow_missing_keys
+                    )
+                else:
+                    text = template.render(message)
+            except TemplateSyntaxError as error:
+                kind, text = _SYNTAX_ERROR, str(error)
+            except TemplateError as error:
+                kind, text = _ERROR, str(error)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            requests.send_bytes(kind + text.encode("utf-8", "surrogatepass"))
+            message = requests.recv_bytes()
