@@ -109,6 +109,18 @@ async def test_an_answer_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPat
             await get(url)
 
 
+async def test_an_answer_of_64_mib_is_read_whole_and_one_byte_more_is_refused() -> None:
+    size = 64 * 2**20
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n"
+    async with raw_server([head.encode(), bytes(size)]) as url:
+        assert len(await get(url)) == size
+    size += 1
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n"
+    async with raw_server([head.encode(), bytes(size)]) as url:
+        with pytest.raises(FrameError, match="more than 67108864 bytes"):
+            await get(url)
+
+
 async def test_a_bomb_of_compressed_zeros_is_refused_before_it_is_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
