@@ -1,4 +1,4 @@
-"""A server whose connections a test writes byte by byte."""
+"""A server whose connections a test writes byte by byte, and how tests ask it."""
 
 import asyncio
 import ssl
@@ -6,6 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from listwatch.client.config import Config
+from listwatch.client.http import HTTP
+from listwatch.clock import FakeClock
 
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -68,3 +74,17 @@ def raw_server(pieces: list[bytes], *, close: bool = False) -> AbstractAsyncCont
             await reader.read()
 
     return serving(answer)
+
+
+async def get(url: str, clock: FakeClock | None = None, **config: Any) -> bytes:
+    async with HTTP(Config(server=url, **config), clock=clock) as http:
+        return (await http.request("GET", "/x")).body
+
+
+async def soon(event: asyncio.Event) -> None:
+    """Wait for a hundred turns of the loop at most: milliseconds, on a machine of any load."""
+    for _ in range(100):
+        if event.is_set():
+            return
+        await asyncio.sleep(0)
+    pytest.fail("it has not happened soon")

@@ -1,0 +1,218 @@
+"""Servers that follow a test's script, what asks them, and answers read without the transport."""
+
+import asyncio
+import contextlib
+import gzip
+import http.client
+import io
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from listwatch.client import transport
+from listwatch.client.transport import Response, stream
+from listwatch.clock import Clock
+from listwatch.errors import DisconnectedError
+
+WIRE = Path(__file__).parents[1] / "data/conformance/wire"
+CAPTURES = {entry["name"]: entry for entry in json.loads((WIRE / "index.json").read_text())}
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
+Run = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Script = Callable[["Server"], Run]
+
+
+class Server:
+    """A server of which each connection runs a script, and is then closed."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self.ended = asyncio.Event()
+        self.url = ""
+        self.port = 0
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            await self.script(self)(reader, writer)
+        except ConnectionError:
+            pass
+        finally:
+            self.ended.set()
+            writer.close()
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                await writer.wait_closed()
+
+    async def request(self, reader: asyncio.StreamReader) -> bytes:
+        request = await reader.readuntil(b"\r\n\r\n")
+        self.requests.append(request)
+        return request
+
+
+@contextlib.asynccontextmanager
+async def serving(script: Script, host: str = "127.0.0.1", **options: Any) -> AsyncIterator[Server]:
+    server = Server(script)
+    listener = await asyncio.start_server(server.handle, host, 0, **options)
+    server.port = listener.sockets[0].getsockname()[1]
+    authority = f"[{host}]" if ":" in host else host
+    scheme = "https" if options.get("ssl") else "http"
+    server.url = f"{scheme}://{authority}:{server.port}"
+    with_listener = open_files()
+    async with listener:
+        yield server
+        for _ in range(10):  # asyncio loses a connection whose listener closes as it comes in
+            await asyncio.sleep(0)
+    await until(lambda: open_files() < with_listener)  # else something is left open
+
+
+def open_files() -> int:
+    """Return how many files the event loop looks at."""
+    return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined] # of every selector loop
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 20  # a test that hangs here would never be ended
+    while not condition():
+        assert time.monotonic() < limit, "it never became true"
+        await asyncio.sleep(0)
+
+
+def answering(*parts: bytes) -> Script:
+    """Answer each request of a connection with these parts, a turn apart, then close."""
+
+    def script(server: Server) -> Run:
+        async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await server.request(reader)
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(0)
+
+        return run
+
+    return script
+
+
+def holding(*parts: bytes) -> Script:
+    """Answer with these parts and keep the connection until the client closes it."""
+
+    def script(server: Server) -> Run:
+        async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await server.request(reader)
+            for part in parts:
+                writer.write(part)
+            await reader.read()
+
+        return run
+
+    return script
+
+
+async def get(server: Server, path: str = "/", **options: Any) -> tuple[int, bytes]:
+    options.setdefault("clock", Clock())
+    async with stream(server.url + path, {}, **options) as response:
+        return response.status, await response.read(2**24)
+
+
+async def failure(request: Awaitable[object]) -> Exception:
+    """Return what a request raises, for tasks whose failure is awaited."""
+    try:
+        await request
+    except (DisconnectedError, TimeoutError) as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+class Wire(asyncio.Transport):
+    """The other end of a connection that is fed by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paused = False
+        self.aborted = False
+
+    def write(self, data: "bytes | bytearray | memoryview[int]") -> None:
+        assert bytes(data) == b"request"
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def pause_reading(self) -> None:
+        assert not self.paused
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        assert self.paused
+        self.paused = False
+
+
+def by_hand() -> tuple[transport._Connection, Wire]:
+    connection = transport._Connection(transport.Target("h", 1, "h:1", None, None, None))
+    wire = Wire()
+    connection.connection_made(wire)
+    connection.send(b"request")
+    return connection, wire
+
+
+class OracleSocket:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def makefile(self, _mode: str) -> io.BytesIO:
+        return io.BytesIO(self.data)
+
+
+def oracle(data: bytes) -> tuple[int, str, list[tuple[str, str]], bytes, bool]:
+    """Return what the standard library reads: status, reason, headers, body, is whole."""
+    answer = http.client.HTTPResponse(OracleSocket(data))  # type: ignore[arg-type] # all it uses
+    answer.begin()
+    try:
+        body, is_whole = answer.read(), True
+    except http.client.IncompleteRead:
+        head, _, _ = data.partition(b"\r\n\r\n")
+        body, is_whole = dechunk(data[len(head) + 4 :]), False
+    if answer.headers.get("Content-Encoding") == "gzip":
+        body = gzip.decompress(body)
+    return answer.status, answer.reason, answer.getheaders(), body, is_whole
+
+
+def dechunk(data: bytes) -> bytes:
+    """Return what a chunked body that is cut anywhere had before the cut."""
+    body = b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        body += data[: int(size or b"0", 16)]
+        data = data[int(size or b"0", 16) + 2 :]
+    return body
+
+
+async def read_all(response: Response) -> tuple[bytes, bool]:
+    body = b""
+    try:
+        async for pieces in response:
+            assert pieces
+            assert all(pieces)
+            body += b"".join(pieces)
+    except DisconnectedError as error:
+        return body, "the connection broke within an answer" not in str(error)
+    return body, True
+
+
+async def feed_by_hand(chunks: Iterable[bytes]) -> tuple[int, bytes, bool]:
+    connection, _ = by_hand()
+    for chunk in chunks:
+        connection.data_received(chunk)
+    connection.connection_lost(None)
+    await connection.read_head()
+    return connection.status, *(await read_all(Response(connection)))
