@@ -121,15 +121,13 @@ class ObjectMeta(
     def owner_references(self) -> tuple[OwnerReference, ...]:
         """Who owns the object."""
         place = self._owner_references
-        return () if place is _NO_RAW else _decode_owners(self._read(place))
+        return _decode_owners(self._read(place)) if place else ()
 
     @property
     def labels(self) -> Mapping[str, str]:
         """The labels, read-only; empty when there are none."""
         place = self._labels
-        if place is _NO_RAW:
-            return _NO_LABELS
-        return MappingProxyType(_decode_labels(self._read(place)))
+        return MappingProxyType(_decode_labels(self._read(place))) if place else _NO_LABELS
 
     def _read(self, place: Any) -> bytes:
         if place.__class__ is not int:

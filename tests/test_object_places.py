@@ -1,0 +1,146 @@
+"""Labels and owners are read where they stand in an object's bytes; nothing else may be found."""
+
+import json
+import pickle
+import zlib
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder, OwnerReference
+
+WORDS = st.text(max_size=6)
+LABELS = st.one_of(st.none(), st.dictionaries(WORDS, st.one_of(st.none(), WORDS), max_size=4))
+OWNER = st.fixed_dictionaries(
+    {"uid": WORDS, "name": WORDS}, optional={"controller": st.sampled_from([None, True])}
+)
+OWNERS = st.one_of(st.none(), st.lists(OWNER, max_size=2))
+
+
+class Zlib:
+    """The least of a codec."""
+
+    def pack(self, raw: bytes) -> bytes:
+        return zlib.compress(raw)
+
+    def unpack(self, packed: bytes) -> bytes:
+        return zlib.decompress(packed)
+
+
+@st.composite
+def objects(draw: st.DrawFn) -> tuple[dict[str, Any], bytes]:
+    """Return an object in which other parts look like its labels and owners, and its bytes."""
+    labels, owners = draw(LABELS), draw(OWNERS)
+    meta: dict[str, Any] = {"name": "a", "namespace": draw(st.sampled_from(["", "n"]))}
+    if draw(st.booleans()):
+        meta["labels"] = labels
+    if draw(st.booleans()):
+        meta["ownerReferences"] = owners
+    if draw(st.booleans()):
+        meta["managedFields"] = [{"labels": labels}, {"ownerReferences": owners}]
+    decoy = {"labels": draw(LABELS), "ownerReferences": draw(OWNERS), "managedFields": [1]}
+    meta["annotations"] = {"a": json.dumps(decoy, separators=(",", ":"))}
+    parts = {"metadata": draw(st.permutations(list(meta.items()))), "spec": decoy}
+    value = {
+        key: dict(part) if isinstance(part, list) else part
+        for key, part in draw(st.permutations(list(parts.items())))
+    }
+    separators = draw(st.sampled_from([(",", ":"), (", ", " : ")]))
+    ascii_only = draw(st.booleans())
+    return value, json.dumps(value, separators=separators, ensure_ascii=ascii_only).encode()
+
+
+def expected(value: dict[str, Any]) -> tuple[dict[str, str], tuple[OwnerReference, ...]]:
+    meta = value["metadata"]
+    labels = {k: v for k, v in (meta.get("labels") or {}).items() if v is not None}
+    owners = [
+        OwnerReference(name=o["name"], uid=o["uid"], controller=o.get("controller"))
+        for o in meta.get("ownerReferences") or ()
+    ]
+    return labels, tuple(owners)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("codec", [None, Zlib()], ids=["plain", "packed"])
+@given(made=objects())
+def test_labels_and_owners_are_those_of_the_metadata_however_it_is_written(
+    made: tuple[dict[str, Any], bytes], codec: Zlib | None, keep: bool
+) -> None:
+    value, raw = made
+    obj = ObjectDecoder(codec=codec, keep_managed_fields=keep)(raw, "Pod", "v1")
+    assert (dict(obj.labels), obj.meta.owner_references) == expected(value)
+    assert obj.meta.name == "a"
+    kept = obj.to_dict()
+    if not keep:
+        value["metadata"].pop("managedFields", None)
+        kept["metadata"].pop("managedFields", None)  # what is written oddly is kept
+    assert kept == {**value, "kind": "Pod", "apiVersion": "v1"}
+
+
+@given(made=objects(), before=st.binary(max_size=9), after=st.binary(max_size=9))
+def test_a_part_of_larger_bytes_is_decoded_as_if_it_were_alone_and_keeps_nothing_of_them(
+    made: tuple[dict[str, Any], bytes], before: bytes, after: bytes
+) -> None:
+    value, raw = made
+    decode = ObjectDecoder()
+    data = bytearray(before + raw + after)
+    obj = decode.decode_part(data, len(before), len(before) + len(raw))
+    data[:] = b"x" * 9  # fails while anything points into it
+    assert obj == decode(raw)
+    assert (dict(obj.labels), obj.meta.owner_references) == expected(value)
+    assert obj.meta == decode(raw).meta
+
+
+class Spec(msgspec.Struct):
+    """A field that is a slice of the bytes it was decoded from."""
+
+    spec: list[msgspec.Raw] | None = None
+
+
+class Nested(msgspec.Struct):
+    """The same, where it is harder to see."""
+
+    spec: dict[str, tuple[int, Spec] | None] | None = None
+
+
+@pytest.mark.parametrize("fields", [Spec, Nested])
+def test_raw_fields_outlive_the_bytes_that_they_were_in(fields: type[msgspec.Struct]) -> None:
+    spec = b'[{"a":1}]' if fields is Spec else b'{"s":[7,{"spec":[{"a":1}]}]}'
+    data = bytearray(b'##{"metadata":{"name":"a"},"spec":%b}##' % spec)
+    obj = ObjectDecoder(fields=fields).decode_part(data, 2, len(data) - 2)
+    data[:] = b""
+    found = obj.fields.spec if fields is Spec else obj.fields.spec["s"][1].spec
+    assert bytes(found[0]) == b'{"a":1}'
+
+
+@pytest.mark.parametrize(
+    "part", [b'"labels":{"a":1}', b'"labels":[]', b'"ownerReferences":[{"uid":1}]']
+)
+def test_labels_and_owners_of_the_wrong_types_are_refused_when_they_arrive(part: bytes) -> None:
+    with pytest.raises(ObjectDecodeError, match="no Kubernetes object") as caught:
+        ObjectDecoder()(b'{"metadata":{"name":"a","namespace":"n",%b}}' % part)
+    assert caught.value.key == "n/a"
+
+
+def test_metadata_compare_by_what_they_say_and_not_by_the_rest_of_the_object() -> None:
+    def meta(rest: str, label: str = "x") -> Any:
+        text = '{"metadata":{"name":"a","uid":"u","labels":{"l":"%s"}},%s}'
+        return ObjectDecoder()((text % (label, rest)).encode()).meta
+
+    one, other = meta('"spec":1'), meta('"spec":2')
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != meta('"spec":1', label="y")
+    assert one != "a"
+    assert pickle.loads(pickle.dumps(one)) == one  # noqa: S301 - our own
+    assert repr(one) == "<metadata of a uid=u rv=>"
+
+
+def test_labels_can_not_be_changed() -> None:
+    obj: Object = ObjectDecoder()(b'{"metadata":{"name":"a","labels":{"l":"x"}}}')
+    with pytest.raises(TypeError):
+        obj.labels["l"] = "y"  # type: ignore[index]  # what is refused
+    assert obj.labels == {"l": "x"}
