@@ -7,10 +7,7 @@ the bytes as they came.
 from importlib import import_module
 from typing import Final
 
-from listwatch.client.auth import Authenticator
 from listwatch.client.client import Client
-from listwatch.client.config import Config
-from listwatch.client.connections import Connections
 from listwatch.clock import Clock
 
 #: By the first part of the type's module, and its name: where the adapter is.
@@ -45,15 +42,8 @@ def client_of(theirs: object, *, clock: Clock | None = None) -> Client:
             if kind.__name__ == name and f"{kind.__module__}.".startswith(f"{module}."):
                 adapt = import_module(f"listwatch.client.adapters.{adapter}").adapt
                 config, connections, authenticator = adapt(theirs, clock or Clock())
-                return _client(config, connections, authenticator, clock)
+                return Client(
+                    config, clock=clock, authenticator=authenticator, connections=connections
+                )
     known = ", ".join(f"{module} {name}" for module, name in _ADAPTERS)
     raise TypeError(f"no adapter for a {type(theirs).__module__}.{type(theirs).__name__}: {known}")
-
-
-def _client(
-    config: Config,
-    connections: Connections,
-    authenticator: Authenticator,
-    clock: Clock | None,
-) -> Client:
-    return Client(config, clock=clock, authenticator=authenticator, connections=connections)

@@ -9,14 +9,15 @@ from typing import Any
 
 from multidict import CIMultiDict
 
+from listwatch.client.adapters.session import Session, SessionAuthentication
 from listwatch.client.auth import Authenticator, Credentials
 from listwatch.client.config import Config
-from listwatch.client.connections import HEADERS_TIMEOUT, Connections, Response
+from listwatch.client.connections import Connections, Response
 from listwatch.clock import Clock
 from listwatch.errors import DisconnectedError, FrameError
 
 
-class _Source:
+class _Source(SessionAuthentication):
     """Where the session is: it may be replaced by its owner at any time."""
 
     def __init__(self, theirs: Any) -> None:
@@ -34,56 +35,39 @@ class _Source:
         name = self._theirs.auth.tls_server_name if self._is_kr8s else None
         return {"sni_hostname": name} if name else {}
 
-    # The authenticator: their session adds the credentials itself.
-
-    async def credentials(self) -> Credentials:
-        return Credentials()
-
     async def renew(self, refused: Credentials) -> bool:
-        del refused
         if not self._is_kr8s:
-            return False  # lightkube has tried again itself
+            return await super().renew(refused)
         await self._theirs.auth.reauthenticate()
         await self._theirs._create_session()  # noqa: SLF001 - as above
         return True
 
 
 class _Response:
-    def __init__(self, response: Any, errors: tuple[type[Exception], ...], where: str) -> None:
+    def __init__(
+        self, response: Any, session: "_Session", errors: tuple[type[Exception], ...]
+    ) -> None:
         self.status: int = response.status_code
         self.reason: str = response.reason_phrase
         self.headers = CIMultiDict(response.headers.multi_items())
         self._pieces = response.aiter_bytes()
+        self._session = session
         self._errors = errors
-        self._where = where
 
     async def read_pieces(self) -> list[bytes]:
-        try:
-            async for piece in self._pieces:
-                if piece:
-                    return [piece]
-        except self._errors as error:
-            raise translated(error, self._where) from None
+        return await self._session.translated(self._next(), self._errors)
+
+    async def _next(self) -> list[bytes]:
+        async for piece in self._pieces:
+            if piece:
+                return [piece]
         return []
 
 
-class _Connections:
+class _Session(Session):
     def __init__(self, source: _Source, clock: Clock, where: str) -> None:
+        super().__init__(clock, where, translated)
         self._source = source
-        self._clock = clock
-        self._where = where
-
-    @asynccontextmanager
-    async def used(self) -> AsyncIterator[None]:
-        yield
-
-    @asynccontextmanager
-    async def stream(
-        self, url: str, headers: list[tuple[str, str]], *, watch: bool
-    ) -> AsyncIterator[Response]:
-        del watch
-        async with self.request("GET", url, headers, None) as response:
-            yield response
 
     @asynccontextmanager
     async def request(
@@ -99,21 +83,12 @@ class _Connections:
             timeout=None,
             extensions=self._source.extensions(),
         )
+        sending = session.send(request, stream=True, follow_redirects=False)
+        response = await self.head(sending, errors)
         try:
-            async with self._clock.timeout(HEADERS_TIMEOUT):
-                try:
-                    response = await session.send(request, stream=True, follow_redirects=False)
-                except errors as error:
-                    raise translated(error, self._where) from None
-        except TimeoutError:
-            raise TimeoutError(f"{self._where} has not answered in time") from None
-        try:
-            yield _Response(response, errors, self._where)
+            yield _Response(response, self, errors)
         finally:
             await response.aclose()
-
-    async def close(self) -> None:
-        """Leave their session open."""
 
 
 def adapt(theirs: Any, clock: Clock) -> tuple[Config, Connections, Authenticator]:
@@ -132,7 +107,7 @@ def adapt(theirs: Any, clock: Clock) -> tuple[Config, Connections, Authenticator
         server, namespace = theirs.config.cluster.server, theirs.namespace
     config = Config(server=server.rstrip("/"), namespace=namespace or "default", source=module)
     source = _Source(theirs)
-    return config, _Connections(source, clock, config.server), source
+    return config, _Session(source, clock, config.server), source
 
 
 def errors_of(session: Any) -> tuple[type[Exception], ...]:

@@ -10,18 +10,21 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from importlib import import_module
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from multidict import CIMultiDict
 
 from listwatch.client.adapters.httpx_client import errors_of, translated
-from listwatch.client.auth import Authenticator, Credentials
+from listwatch.client.adapters.session import (
+    GeneratedAuthentication,
+    Session,
+    SessionAuthentication,
+)
+from listwatch.client.auth import Authenticator
 from listwatch.client.config import Config
 from listwatch.client.connections import CONNECT_TIMEOUT, HEADERS_TIMEOUT, Connections, Response
 from listwatch.clock import Clock
-from listwatch.errors import ConfigError, DisconnectedError, FrameError
-
-T = TypeVar("T")
+from listwatch.errors import DisconnectedError, FrameError
 
 #: Seconds that a thread waits for a byte before the headers have come; then there is no limit.
 _FIRST_BYTE: Final = HEADERS_TIMEOUT + 5
@@ -93,23 +96,21 @@ def _shut_down(found: socket.socket | None) -> None:
 
 
 Open = Callable[[str, str, list[tuple[str, str]], bytes | None], _Answer]
-Translate = Callable[[Exception, str], Exception]
 
 
 class _Response:
-    def __init__(
-        self, answer: _Answer, connections: "_Connections", run: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, answer: _Answer, session: "_Session", run: ThreadPoolExecutor) -> None:
         self.status = answer.status
         self.reason = answer.reason
         self.headers = answer.headers
         self._pieces = answer.pieces
-        self._connections = connections
+        self._session = session
         self._run = run
         self.is_finished = False
 
     async def read_pieces(self) -> list[bytes]:
-        piece = await self._connections.call(self._run, self._next)
+        reading = asyncio.wrap_future(self._run.submit(self._next))
+        piece = await self._session.translated(reading, self._session.errors)
         self.is_finished = not piece
         return [piece] if piece else []
 
@@ -117,38 +118,18 @@ class _Response:
         return next((piece for piece in self._pieces if piece), b"")
 
 
-class _Connections:
+class _Session(Session):
     def __init__(
         self,
         open_: Open,
         errors: tuple[type[Exception], ...],
-        translate: Translate,
+        translate: Callable[[Exception, str], Exception],
         clock: Clock,
         where: str,
     ) -> None:
+        super().__init__(clock, where, translate)
         self._open = open_
-        self._errors = errors
-        self._translate = translate
-        self._clock = clock
-        self._where = where
-
-    async def call(self, run: ThreadPoolExecutor, function: Callable[[], T]) -> T:
-        try:
-            return await asyncio.wrap_future(run.submit(function))
-        except self._errors as error:
-            raise self._translate(error, self._where) from None
-
-    @asynccontextmanager
-    async def used(self) -> AsyncIterator[None]:
-        yield
-
-    @asynccontextmanager
-    async def stream(
-        self, url: str, headers: list[tuple[str, str]], *, watch: bool
-    ) -> AsyncIterator[Response]:
-        del watch
-        async with self.request("GET", url, headers, None) as response:
-            yield response
+        self.errors = errors
 
     @asynccontextmanager
     async def request(
@@ -158,26 +139,15 @@ class _Connections:
         opening = run.submit(self._open, method, url, headers, body)
         response = None
         try:
-            async with self._clock.timeout(HEADERS_TIMEOUT):
-                try:
-                    answer = await asyncio.wrap_future(opening)
-                except self._errors as error:
-                    raise self._translate(error, self._where) from None
+            answer = await self.head(asyncio.wrap_future(opening), self.errors)
             response = _Response(answer, self, run)
             yield response
-        except TimeoutError:
-            if response is not None:
-                raise
-            raise TimeoutError(f"{self._where} has not answered in time") from None
         finally:
             if response is None or not response.is_finished:
                 # Nobody waits for the thread: it ends when its socket does.
                 opening.add_done_callback(_abort)
             run.submit(_close, opening)
             run.shutdown(wait=False)
-
-    async def close(self) -> None:
-        """Leave their session open."""
 
 
 def _abort(opening: "Future[_Answer]") -> None:
@@ -188,28 +158,6 @@ def _abort(opening: "Future[_Answer]") -> None:
 def _close(opening: "Future[_Answer]") -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
-
-
-class _KubernetesAuthenticator:
-    def __init__(self, api_client: Any) -> None:
-        self._configuration = api_client.configuration
-
-    async def credentials(self) -> Credentials:
-        # Its hook may run a plugin, or ask a server.
-        settings = await asyncio.to_thread(self._configuration.auth_settings)
-        return Credentials(authorization_of(settings))
-
-    async def renew(self, refused: Credentials) -> bool:
-        return await self.credentials() != refused
-
-
-class _OwnAuthentication:
-    async def credentials(self) -> Credentials:
-        return Credentials()
-
-    async def renew(self, refused: Credentials) -> bool:
-        del refused
-        return False  # their session has tried again itself
 
 
 def adapt(theirs: Any, clock: Clock) -> tuple[Config, Connections, Authenticator]:
@@ -239,8 +187,13 @@ def adapt(theirs: Any, clock: Clock) -> tuple[Config, Connections, Authenticator
     host = theirs.configuration.host.rstrip("/")
     config = Config(server=host, source="kubernetes")
     errors = (urllib3.exceptions.HTTPError, OSError)
-    connections = _Connections(open_, errors, _translate_urllib3, clock, host)
-    return config, connections, _KubernetesAuthenticator(theirs)
+    session = _Session(open_, errors, _translate_urllib3, clock, host)
+
+    async def settings() -> Any:
+        # Its hook may run a plugin, or ask a server.
+        return await asyncio.to_thread(theirs.configuration.auth_settings)
+
+    return config, session, GeneratedAuthentication(settings)
 
 
 def _translate_urllib3(error: Exception, where: str) -> Exception:
@@ -263,20 +216,5 @@ def _adapt_lightkube(theirs: Any, clock: Clock) -> tuple[Config, Connections, Au
 
     server = theirs.config.cluster.server.rstrip("/")
     config = Config(server=server, namespace=theirs.namespace or "default", source="lightkube")
-    connections = _Connections(open_, errors_of(session), translated, clock, server)
-    return config, connections, _OwnAuthentication()
-
-
-def authorization_of(settings: Any) -> str:
-    """Return the Authorization header of the generated clients' auth settings.
-
-    Raises:
-        ConfigError: another kind of authentication.
-    """
-    for setting in settings.values():
-        if not setting["value"]:
-            continue
-        if setting["in"] != "header" or setting["key"].lower() != "authorization":
-            raise ConfigError(f"an authentication by {setting['in']} {setting['key']!r}")
-        return str(setting["value"])
-    return ""
+    connections = _Session(open_, errors_of(session), translated, clock, server)
+    return config, connections, SessionAuthentication()
