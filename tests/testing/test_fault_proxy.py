@@ -462,6 +462,27 @@ async def test_a_side_that_goes_away_takes_the_other_with_it() -> None:
         await until(lambda: proxy.statistics().open_connections == 0)
 
 
+@pytest.mark.parametrize("size", [None, 1])
+@pytest.mark.parametrize("goes", [Side.CLIENT, Side.SERVER])
+async def test_nothing_is_written_to_a_side_that_has_gone_in_the_middle(
+    goes: Side, size: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However much the other one has sent; both connections end."""
+    async with proxied() as (server, proxy), client_of(proxy, LIST) as client:
+        proxy.throttle(to_client=size, to_server=size)
+        await until(lambda: server.received[0] == LIST)
+        ends = {Side.CLIENT: client.writer, Side.SERVER: server.writers[0]}
+        going = ends.pop(goes)
+        (staying,) = ends.values()
+        going.transport.pause_reading()  # type: ignore[attr-defined] # both ways, in truth
+        staying.write(b"POST / HTTP/1.1\r\nContent-Length: 10000000\r\n\r\n" + bytes(10_000_000))
+        await some_turns()
+        going.transport.abort()
+        await until(lambda: proxy.statistics().open_connections == 0)
+        await until(staying.transport.is_closing)
+    assert [record.getMessage() for record in caplog.records] == []
+
+
 async def test_closing_ends_every_connection_even_to_a_client_that_never_reads() -> None:
     async with proxied() as (server, proxy), client_of(proxy, LIST) as client:
         client.reader._transport.pause_reading()  # type: ignore[attr-defined] # to be slow

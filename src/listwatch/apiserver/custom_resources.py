@@ -21,7 +21,7 @@ from listwatch.apiserver.refusal import (
 from listwatch.apiserver.registry import DeleteOptions, Registry, WriteContext
 from listwatch.apiserver.resources import ALL_VERBS, Resource, ResourceTable, Subresource
 from listwatch.apiserver.schema import OBJECT_META, Schema, facts
-from listwatch.apiserver.storage import Change, Entry, Store
+from listwatch.apiserver.storage import Bucket, Change, Entry, Store
 from listwatch.apiserver.structural import (
     apply_schema_defaults,
     build_root,
@@ -476,16 +476,18 @@ class CustomResources:
         self._reader = reader
         self._served: dict[str, tuple[str, str]] = {}
         self._bucket = store.bucket(DEFINITIONS)
-        self._bucket.listeners[self._later] = ""
+        #: the definitions, and what is on its way out with one of them
+        self._followed = {self._bucket}
+        store.observers.append(self._on_change)
         self._due = False
         #: of each definition, the storage version's schema that the objects' defaults come from
         self._schemas: dict[str, object] = {}
         for entry in self._bucket.current():
             self._serve(entry)
 
-    def _later(self, _: Change) -> None:
+    def _on_change(self, bucket: Bucket, _: Change) -> None:
         # not at once: a change is told to all its listeners before another one is made
-        if not self._due:
+        if bucket in self._followed and not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._sync)
 
@@ -500,7 +502,7 @@ class CustomResources:
             self._schemas.pop(name, None)
             self._table.set_custom(group, plural, [])
             bucket = self._store.bucket(f"{group}/{plural}")
-            bucket.listeners.pop(self._later, None)
+            self._followed.discard(bucket)
             self._reader.stop_watches(bucket)
         for entry in self._bucket.current():
             definition = self._registry.decode(entry)
@@ -595,7 +597,7 @@ class CustomResources:
                 self._registry.delete(resources[0], each.namespace, each.name, DeleteOptions())
             if bucket.entries:
                 # finalizers hold some; the last one that goes lets the definition go
-                bucket.listeners.setdefault(self._later, "")
+                self._followed.add(bucket)
                 return
         finalizers = definition["metadata"].get("finalizers") or []
         if finalizers == [_CLEANUP]:

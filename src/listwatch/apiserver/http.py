@@ -66,21 +66,14 @@ class Api:
             if fault is not None:
                 return await self._faulty(call, fault)
             return await self.dispatch(call)
-        except StatusError as error:
-            return call.refuse(error)
-        except WithoutUserError as error:
-            uri = refusal.go_quoted(str(request.rel_url))
-            return text_answer(f"Internal Server Error: {uri}: {error}\n", 500)
-        except ExpiredTokenError as error:
-            status = error.status.to_status()
-            status["metadata"] = {"continue": error.token}
-            return call.answer_value(status, status=410)
         except ConnectionError:
             # the client is gone; there is nobody to answer
             return text_answer("", 499)
-        except Exception:  # noqa: BLE001 - one bad request must not end the server; it is logged
-            _log.exception("%s %s failed", request.method, raw_path)
-            return call.refuse(refusal.internal_error("the server failed; its log says why"))
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the server; it is logged
+            answer = _refused(call, error)
+            if request.writer.output_size and request.transport is not None:
+                request.transport.abort()  # in the middle of an answer there is no place for it
+            return answer
 
     async def _faulty(self, call: Call, fault: Fault) -> web.StreamResponse:
         instead = await self._faults.before(call, fault)
@@ -250,6 +243,21 @@ class Api:
             ("listwatch_apiserver_watches", "gauge", figures.watchers),
         )
         return "".join(f"# TYPE {name} {kind}\n{name} {value}\n" for name, kind, value in rows)
+
+
+def _refused(call: Call, error: Exception) -> web.Response:
+    if isinstance(error, StatusError):
+        return call.refuse(error)
+    request = call.request
+    if isinstance(error, WithoutUserError):
+        uri = refusal.go_quoted(str(request.rel_url))
+        return text_answer(f"Internal Server Error: {uri}: {error}\n", 500)
+    if isinstance(error, ExpiredTokenError):
+        status = error.status.to_status()
+        status["metadata"] = {"continue": error.token}
+        return call.answer_value(status, status=410)
+    _log.error("%s %s failed", request.method, request.rel_url.raw_path, exc_info=error)
+    return call.refuse(refusal.internal_error("the server failed; its log says why"))
 
 
 _DEPRECATED = {

@@ -5,6 +5,7 @@ import ipaddress
 import os
 import ssl
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 from aiohttp import StreamReader, web
@@ -16,8 +17,12 @@ from aiohttp.web_protocol import RequestHandler
 from listwatch.apiserver import refusal
 from listwatch.apiserver.call import BODY_LIMIT
 from listwatch.apiserver.negotiation import JSON
+from listwatch.clock import Clock, Timer
 from listwatch.errors import ConfigError
 
+#: Seconds for which a client may take nothing of what waits for it. The system tells of progress
+#: only once a third of its buffer is free again, which is a megabyte or more.
+_PATIENCE = 300.0
 #: The largest line of a request's head, in bytes: Go's limit for all of it.
 _HEAD_LIMIT = 1 << 20
 
@@ -25,7 +30,7 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 async def listen(
-    handle: Handle, host: str, port: int, tls: ssl.SSLContext | None = None
+    handle: Handle, host: str, port: int, clock: Clock, tls: ssl.SSLContext | None = None
 ) -> web.ServerRunner:
     """Begin to answer requests on an address; `cleanup` of what is returned ends it.
 
@@ -34,6 +39,7 @@ async def listen(
     """
     server = _Server(
         handle,
+        clock,
         request_factory=_make_request,
         handler_cancellation=True,
         access_log=None,
@@ -76,9 +82,59 @@ def is_loopback(host: str) -> bool:
 
 
 class _Connection(RequestHandler):
-    """A connection that refuses unknown methods as the rest of the server would."""
+    """A connection that refuses unknown methods as the rest of the server would.
 
-    __slots__ = ()
+    It ends with the server, and when its client takes nothing for too long.
+    """
+
+    __slots__ = ("_clock", "_patience")
+
+    def __init__(self, manager: web.Server, clock: Clock, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._clock = clock
+        self._patience: Timer | None = None
+
+    def pause_writing(self) -> None:
+        """Take note that more waits for the client than should."""
+        super().pause_writing()
+        if self.transport is not None:
+            self._be_patient(self.transport)
+
+    def _be_patient(self, transport: asyncio.Transport) -> None:
+        waiting = transport.get_write_buffer_size()
+
+        def look() -> None:
+            if transport.get_write_buffer_size() < waiting:
+                self._be_patient(transport)
+            else:
+                transport.abort()
+
+        self._patience = self._clock.call_later(_PATIENCE, look)
+
+    def resume_writing(self) -> None:
+        """Take note that the client has read."""
+        super().resume_writing()
+        self._end_patience()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End what was being done for the client."""
+        self._end_patience()
+        super().connection_lost(exc)
+
+    def _end_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    async def shutdown(
+        self,
+        timeout: float | None = 15.0,  # noqa: ASYNC109 - aiohttp's name
+    ) -> None:
+        """End the connection; what its client has not taken until then is lost."""
+        transport = self.transport
+        await super().shutdown(timeout)
+        if transport is not None and transport.get_write_buffer_size():
+            transport.abort()  # which would wait for the client for ever
 
     def handle_error(
         self,
@@ -105,8 +161,12 @@ class _Connection(RequestHandler):
 class _Server(web.Server):
     """aiohttp's server, with connections of our own."""
 
+    def __init__(self, handle: Handle, clock: Clock, **options: Any) -> None:
+        super().__init__(handle, **options)
+        self._clock = clock
+
     def __call__(self) -> RequestHandler:
-        return _Connection(self, loop=self._loop, **self._kwargs)
+        return _Connection(self, self._clock, loop=self._loop, **self._kwargs)
 
 
 def _make_request(

@@ -1,5 +1,6 @@
 """Get, list and watch."""
 
+import asyncio
 import base64
 import random
 import string
@@ -192,6 +193,7 @@ class Reader:
         await response.prepare(call.request)
         for piece in body.pieces(_PIECE):
             await response.write(piece)
+            await asyncio.sleep(0)  # others get their turn, and an end is noticed
         await response.write_eof()
         return response
 

@@ -6,6 +6,7 @@ from listwatch.apiserver.http import Api
 from listwatch.apiserver.listening import listen, url_of
 from listwatch.apiserver.reading import Reader
 from listwatch.apiserver.storage import Store
+from listwatch.clock import Clock
 
 if TYPE_CHECKING:
     import ssl
@@ -28,12 +29,14 @@ class Replica:
         reader: Reader,
         api: Api,
         host: str,
+        clock: Clock,
         tls: "ssl.SSLContext | None" = None,
     ) -> None:
         self._store = store
         self._reader = reader
         self._api = api
         self._host = host
+        self._clock = clock
         self._tls = tls
         self._port = 0
         self._runner: web.ServerRunner | None = None
@@ -71,7 +74,9 @@ class Replica:
             ConfigError: the address can't be listened on.
         """
         if self._runner is None:
-            self._runner = await listen(self._api.handle, self._host, self._port, self._tls)
+            self._runner = await listen(
+                self._api.handle, self._host, self._port, self._clock, self._tls
+            )
             _, self._port, *_ = self._runner.addresses[0]
             self._api.address = f"{self._host}:{self._port}"
 

@@ -179,7 +179,7 @@ class APIServer:
         if self._runner is not None:
             return
         context = None if self._tls is None else self._tls.context
-        self._runner = await listen(self.api.handle, self.host, self.port, context)
+        self._runner = await listen(self.api.handle, self.host, self.port, self._clock, context)
         _, self.port, *_ = self._runner.addresses[0]
         self.api.address = f"{self.host}:{self.port}"
         if self._controllers is not None:
@@ -341,7 +341,7 @@ class APIServer:
                 self.faults,
             )
             context = None if self._tls is None else self._tls.context
-            self._replica = Replica(self.store, reader, api, self.host, context)
+            self._replica = Replica(self.store, reader, api, self.host, self._clock, context)
             self.api.lagging = api
         return self._replica
 

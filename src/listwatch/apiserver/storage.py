@@ -158,7 +158,7 @@ class Snapshot(NamedTuple):
 
 
 class StoreStatistics(msgspec.Struct, frozen=True):
-    """Figures of a store at one moment."""
+    """Figures of a store at one moment; `watchers` are the watches of clients."""
 
     revision: int
     compacted: int

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -19,6 +19,9 @@ from listwatch.shard_range import ShardRange
 
 #: Above so many bytes that a client has not read yet, changes wait here instead.
 _HIGH_WATER = 256 * 1024
+#: So many bytes or events are written at once; then others get their turn, and an end is noticed.
+_PIECE_BYTES = 64 * 1024
+_PIECE_EVENTS = 1000
 #: Seconds that a client has to read the rest of a watch whose time is over.
 _END_SECONDS = 5.0
 
@@ -229,6 +232,9 @@ class WatchStream:
 
     def _on_change(self, change: Change) -> None:
         transport = self._transport
+        if transport is not None and transport.is_closing():
+            self.stop()  # before the end of the connection is told, more changes may come
+            return
         if (
             self._direct
             and not self._backlog
@@ -236,7 +242,9 @@ class WatchStream:
             and transport.get_write_buffer_size() < _HIGH_WATER
             and self.lag() is None
         ):
-            self._write(change, transport)
+            frame = self._frame(change)
+            if frame:
+                transport.write(frame)
             return
         self._backlog.append(change)
         if len(self._backlog) > self._backlog_limit:
@@ -246,14 +254,16 @@ class WatchStream:
                 transport.abort()
         self._wake.set()
 
-    def _write(self, change: Change, transport: _Transport) -> None:
+    def _frame(self, change: Change) -> bytes:
+        """Return what is written of a change, b"" where it is not seen."""
         if change.revision <= self._seen:
-            return
+            return b""
         self._seen = change.revision
         event = self._options.filter.apply(change)
-        if event is not None:
-            kind, entry = event
-            transport.write(self._cache.get(self._form, kind.value, entry, self._make))
+        if event is None:
+            return b""
+        kind, entry = event
+        return self._cache.get(self._form, kind.value, entry, self._make)
 
     async def run(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
         """Serve the watch; the response is not prepared yet.
@@ -299,7 +309,7 @@ class WatchStream:
                 await response.write_eof()
                 return
             timers.append(self._clock.call_later(options.timeout, self._end_in_time, timers))
-            await self._send_first(response, way, initial, replay)
+            await self._send(response, way, self._first_frames(initial, replay))
             del initial, replay
             if options.bookmarks:
                 self._plan_bookmarks(timers)
@@ -323,43 +333,58 @@ class WatchStream:
             return transport
 
         def end(error: StatusError) -> None:
-            transport.write(chunk(error_frame(error)))
+            if not transport.is_closing():
+                transport.write(chunk(error_frame(error)))
             self.stop()
 
         return TamperedTransport(transport, self.fault, end)
 
     async def _follow(self, response: web.StreamResponse, transport: _Transport) -> None:
         """Write what waits whenever the client has read enough, until the end."""
-        while not self._stopped:
+        while not self._stopped and not transport.is_closing():
             self._wake.clear()
             if self._backlog and self.lag() is None:
-                await _drained(response)
-                if transport.is_closing():
-                    return
-                while self._backlog and transport.get_write_buffer_size() < _HIGH_WATER:
-                    self._write(self._backlog.popleft(), transport)
-                if self._backlog:
-                    continue
-            await self._wake.wait()
+                await self._send(response, transport, self._waiting_frames())
+            else:
+                await self._wake.wait()
 
-    async def _send_first(
-        self,
-        response: web.StreamResponse,
-        transport: _Transport,
-        initial: list[Entry],
-        replay: list[Change],
+    async def _send(
+        self, response: web.StreamResponse, transport: _Transport, frames: Iterator[bytes]
     ) -> None:
+        """Write frames as fast as the client takes them; nothing more once it is gone."""
+        while True:
+            if transport.get_write_buffer_size() > _HIGH_WATER:
+                await _drained(response)
+            else:
+                await asyncio.sleep(0)
+            if transport.is_closing():
+                return
+            piece, size = [], 0
+            for frame in frames:
+                piece.append(frame)
+                size += len(frame)
+                if size >= _PIECE_BYTES or len(piece) >= _PIECE_EVENTS:
+                    break
+            if not piece:
+                return
+            if self.fault is not None:
+                for frame in filter(None, piece):  # each is counted
+                    transport.write(frame)
+            elif size:
+                transport.write(b"".join(piece))
+
+    def _first_frames(self, initial: list[Entry], replay: list[Change]) -> Iterator[bytes]:
         revision = self._seen
         for entry in initial:
-            transport.write(chunk(self._make(ChangeType.ADDED.value, entry)))
-            if transport.get_write_buffer_size() > _HIGH_WATER:
-                await _drained(response)
+            yield chunk(self._make(ChangeType.ADDED.value, entry))
         if self._options.initial_bookmark:
-            transport.write(chunk(self._bookmark(revision, True)))
+            yield chunk(self._bookmark(revision, True))
         for change in replay:
-            self._write(change, transport)
-            if transport.get_write_buffer_size() > _HIGH_WATER:
-                await _drained(response)
+            yield self._frame(change)
+
+    def _waiting_frames(self) -> Iterator[bytes]:
+        while self._backlog and not self._stopped and self.lag() is None:
+            yield self._frame(self._backlog.popleft())
 
     def _plan_bookmarks(self, timers: list[Timer]) -> None:
         left = self._options.timeout

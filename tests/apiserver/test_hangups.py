@@ -1,0 +1,314 @@
+"""Clients that go away, or stop to read, in the middle of an answer: it ends, and nothing stays."""
+
+import asyncio
+import logging
+import socket
+import ssl
+import struct
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from listwatch.apiserver import APIServer
+from listwatch.apiserver.reading import Reader
+from listwatch.apiserver.resources import Resource
+from listwatch.apiserver.storage import Entry
+from listwatch.apiserver.tls import generated_tls
+from listwatch.clock import FakeClock
+
+_PODS = "/api/v1/namespaces/default/pods"
+_INITIAL = (
+    f"{_PODS}?watch=1&sendInitialEvents=true&allowWatchBookmarks=true"
+    "&resourceVersionMatch=NotOlderThan"
+)
+_COUNT = 8000
+_PAYLOAD = "x" * 1000
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 20  # a test that hangs here would never be ended
+    while not condition():
+        assert time.monotonic() < limit, "it never became true"
+        await asyncio.sleep(0)
+
+
+def open_files() -> int:
+    """Return how many files the event loop looks at: one of its own, the listener, connections."""
+    return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined] # of every selector loop
+
+
+def pods_of(server: APIServer) -> Resource:
+    resource = server.table.get("", "v1", "pods")
+    assert resource is not None
+    return resource
+
+
+def fill(server: APIServer, count: int = _COUNT) -> None:
+    """Put so many pods in place without requests."""
+    resource, store = pods_of(server), server.store
+    bucket = server.registry.bucket(resource)
+    for number in range(count):
+        pod = {
+            "metadata": {
+                "name": f"p{number:05d}",
+                "namespace": "default",
+                "uid": f"u{number}",
+                "annotations": {"note": _PAYLOAD},
+            }
+        }
+        store.put(bucket, server.registry.entry(resource, pod, store.revision + 1))
+
+
+def change(server: APIServer, count: int) -> None:
+    """Make so many changes, without giving way."""
+    store, bucket = server.store, server.registry.bucket(pods_of(server))
+    for entry in bucket.current()[:count]:
+        store.put(bucket, entry.at_revision(store.revision + 1))
+
+
+def reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+class Peer:
+    """A client that speaks over a bare socket."""
+
+    def __init__(self, server: APIServer) -> None:
+        self._address = server.host, server.port
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.setblocking(False)
+
+    async def send(self, path: str) -> None:
+        """Send a request."""
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(self.socket, self._address)
+        await loop.sock_sendall(self.socket, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+    async def ask(self, path: str) -> None:
+        """Send a request, and read the beginning of the answer."""
+        loop = asyncio.get_running_loop()
+        await self.send(path)
+        assert (await loop.sock_recv(self.socket, 1000)).startswith(b"HTTP/1.1 200 OK\r\n")
+
+    async def read(self) -> bytes:
+        """Read what is there."""
+        return await asyncio.get_running_loop().sock_recv(self.socket, 65536)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def reset(self) -> None:
+        reset(self.socket)
+
+
+Going = Callable[[Peer], None]
+GOING = pytest.mark.parametrize("go", [Peer.close, Peer.reset])
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def server(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[APIServer]:
+    """Serve pods; whatever a test does, nothing is logged and no task is left."""
+    server = APIServer(controllers=False, clock=clock)
+    fill(server)
+    async with server:
+        yield server
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    logged = caplog.get_records("call") + caplog.get_records("teardown")
+    assert [each.getMessage() for each in logged if each.levelno >= logging.WARNING] == []
+
+
+class Frames:
+    """Counts the events that are made, and lets something happen in the middle of one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made = 0
+        self.at = 0
+        self.then: Callable[[], None] = lambda: None
+        frames = Reader._frames
+
+        def counted(reader: Reader, *form: Any) -> Any:
+            make, *others = frames(reader, *form)
+
+            def make_and_count(kind: str, entry: Entry) -> bytes:
+                self.made += 1
+                if self.made == self.at:
+                    self.then()
+                return make(kind, entry)
+
+            return make_and_count, *others
+
+        monkeypatch.setattr(Reader, "_frames", counted)
+
+
+@pytest.fixture
+def frames(monkeypatch: pytest.MonkeyPatch) -> Frames:
+    return Frames(monkeypatch)
+
+
+@GOING
+@pytest.mark.parametrize("path", [_INITIAL, f"{_PODS}?watch=1&resourceVersion=1"])
+async def test_a_watch_that_waits_for_its_client_ends_when_that_goes(
+    server: APIServer, path: str, go: Going
+) -> None:
+    with Peer(server) as peer:
+        await peer.ask(path)
+        assert server.statistics().watchers == 1
+        go(peer)
+        await until(lambda: server.statistics().watchers == 0)
+
+
+@pytest.mark.parametrize("path", [_INITIAL, f"{_PODS}?watch=1&resourceVersion=1"])
+async def test_nothing_is_written_to_a_client_that_has_gone_in_the_middle(
+    server: APIServer, frames: Frames, path: str
+) -> None:
+    """Neither the first events nor the replay of the history."""
+    with Peer(server) as peer:
+        frames.at, frames.then = 5, peer.reset
+        await peer.send(path)
+        await until(lambda: frames.made >= 5)
+        await until(lambda: server.statistics().watchers == 0)
+    assert frames.made < 100
+
+
+async def test_nothing_is_written_to_an_encrypted_connection_that_has_gone(
+    frames: Frames, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a transport learns of its end only in the next turn of the event loop."""
+    tls = generated_tls("127.0.0.1")
+    files = tmp_path / "cert.pem", tmp_path / "key.pem"
+    files[0].write_text(tls.client_certificate)
+    files[1].write_text(tls.client_key)
+    context = ssl.create_default_context(cadata=tls.authority)
+    context.load_cert_chain(*files)
+    server = APIServer(controllers=False, tls=tls)
+    fill(server)
+    async with server:
+        address = server.host, server.port
+
+        def connect() -> ssl.SSLSocket:
+            return context.wrap_socket(
+                socket.create_connection(address), server_hostname="localhost"
+            )
+
+        with await asyncio.to_thread(connect) as peer:
+            frames.at, frames.then = 5, lambda: reset(peer)
+            peer.sendall(f"GET {_INITIAL} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            await until(lambda: frames.made >= 5)
+            await until(lambda: server.statistics().watchers == 0)
+    assert frames.made < 200
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+async def test_changes_are_not_written_to_a_client_that_has_gone(
+    server: APIServer, frames: Frames
+) -> None:
+    with Peer(server) as peer:
+        await peer.ask(f"{_PODS}?watch=1&resourceVersion={server.store.revision}")
+        peer.reset()
+        change(server, 100)
+        assert frames.made <= 2
+        await until(lambda: server.statistics().watchers == 0)
+
+
+async def test_what_has_waited_is_not_written_to_a_client_that_has_gone(
+    server: APIServer, frames: Frames
+) -> None:
+    with Peer(server) as peer:
+        await peer.ask(f"{_PODS}?watch=1&resourceVersion={server.store.revision}")
+        server.stale_replica()
+        change(server, 1000)
+        frames.at, frames.then = 5, peer.reset
+        server.stale_replica(False)
+        await until(lambda: server.statistics().watchers == 0)
+    assert frames.made < 100
+
+
+_ANSWERS = pytest.mark.parametrize("path", [_PODS, f"{_PODS}?pretty=1", _INITIAL])
+
+
+@GOING
+@_ANSWERS
+async def test_nothing_is_left_of_a_client_that_goes_in_the_middle(
+    server: APIServer, path: str, go: Going
+) -> None:
+    with Peer(server) as peer:
+        await peer.ask(path)
+        assert (len(asyncio.all_tasks()), open_files()) > (1, 2)
+        go(peer)
+        await until(lambda: (len(asyncio.all_tasks()), open_files()) == (1, 2))
+
+
+@_ANSWERS
+async def test_a_client_that_takes_nothing_for_five_minutes_is_cut_off(
+    server: APIServer, clock: FakeClock, path: str
+) -> None:
+    with Peer(server) as peer:
+        await peer.ask(path)
+        await clock.advance(299.0)
+        assert open_files() == 3
+        await clock.advance(1.0)
+        await until(lambda: (len(asyncio.all_tasks()), open_files()) == (1, 2))
+
+
+@_ANSWERS
+async def test_a_client_that_reads_slowly_gets_all_of_it(
+    server: APIServer, clock: FakeClock, path: str
+) -> None:
+    last = f'"name":"p{_COUNT - 1:05d}"'.encode()
+    with Peer(server) as peer:
+        await peer.ask(path)
+        read, times = b"", 0
+        while last not in read.replace(b" ", b""):
+            piece = await peer.read()
+            assert piece
+            read = read[-1000:] + piece
+            times += 1
+            if times % 100 == 0:
+                await clock.advance(30.0)
+        assert times > 1100  # which took longer than the server waits for nothing
+
+
+@_ANSWERS
+async def test_the_end_of_the_server_waits_for_no_client(server: APIServer, path: str) -> None:
+    with Peer(server) as peer:
+        await peer.ask(path)
+        await server.stop()
+        assert open_files() == 1
+
+
+async def test_what_fails_in_the_middle_of_an_answer_breaks_it_off(
+    server: APIServer, frames: Frames, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second answer in its place would be taken for a part of it."""
+
+    def fail() -> None:
+        raise ValueError("no such luck")
+
+    frames.at, frames.then = 500, fail
+    with Peer(server) as peer:
+        await peer.ask(_INITIAL)
+        read = b""
+        with suppress(ConnectionResetError):
+            while piece := await peer.read():
+                read += piece
+    assert b"HTTP/1.1" not in read
+    assert [record.getMessage() for record in caplog.records] == [f"GET {_PODS} failed"]
+    assert not server.statistics().watchers
+    caplog.clear()
