@@ -72,7 +72,7 @@ class Session(ABC):
         del watch
         return self.request("GET", url, headers, None)
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - all of them do
         """Leave their session open."""
 
 
