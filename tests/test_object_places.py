@@ -10,9 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder, OwnerReference
+from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder, OwnerReference, select
+from listwatch.selector import (
+    LabelRequirement,
+    LabelSelector,
+    Operator,
+    parse_label_selector,
+)
 
-WORDS = st.text(max_size=6)
+# Few, so that selectors meet labels; with what has to be escaped, and what looks like JSON.
+WORDS = st.one_of(
+    st.sampled_from(["a", "b", "1", "2", '"', "\\", '":', '"a":"b"', "ü", "a b", ""]),
+    st.text(max_size=6),
+)
+REQUIREMENTS = st.builds(
+    LabelRequirement, WORDS, st.sampled_from(list(Operator)), st.tuples(WORDS, WORDS)
+) | st.builds(LabelRequirement, WORDS, st.sampled_from([Operator.EXISTS, Operator.DOES_NOT_EXIST]))
 LABELS = st.one_of(st.none(), st.dictionaries(WORDS, st.one_of(st.none(), WORDS), max_size=4))
 OWNER = st.fixed_dictionaries(
     {"uid": WORDS, "name": WORDS}, optional={"controller": st.sampled_from([None, True])}
@@ -144,3 +157,33 @@ def test_labels_can_not_be_changed() -> None:
     with pytest.raises(TypeError):
         obj.labels["l"] = "y"  # type: ignore[index]  # what is refused
     assert obj.labels == {"l": "x"}
+
+
+@given(
+    made=st.lists(objects(), max_size=3),
+    requirements=st.lists(REQUIREMENTS, max_size=3),
+    nothing=st.booleans(),
+)
+def test_selecting_finds_what_a_look_at_the_labels_finds(
+    made: list[tuple[dict[str, Any], bytes]], requirements: list[LabelRequirement], nothing: bool
+) -> None:
+    found = [ObjectDecoder()(raw) for _, raw in made]
+    selector = LabelSelector(tuple(requirements), nothing)
+    assert select(found, selector) == [obj for obj in found if selector.matches(obj.labels)]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("app=a", "0"), ("app!=a", "1234"), ("app in (a,b)", "01"), ("app", "0123"), ("!app", "4")],
+)
+def test_selecting_needs_no_decoding_for_labels_as_servers_write_them(
+    text: str, names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = ['{"app":"a"}', '{"x":"app","app":"b"}', '{"app":"ab"}', '{"app":""}', '{"xapp":"a"}']
+    found = [
+        ObjectDecoder()(b'{"metadata":{"name":"%d","labels":%b}}' % (number, part.encode()))
+        for number, part in enumerate(labels)
+    ]
+    monkeypatch.delattr("listwatch.objects._decode_labels")
+    selected = select(found, parse_label_selector(text))
+    assert [obj.name for obj in selected] == list(names)

@@ -4,7 +4,7 @@ A cached object costs no garbage collection and can't be changed by accident: wh
 is decoded afresh from the bytes, and nothing decoded is kept.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from msgspec.structs import force_setattr
 
 from listwatch.errors import ListWatchError
 from listwatch.managed_fields import cut_managed_fields
+from listwatch.selector import LabelSelector, json_matcher
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -33,7 +34,7 @@ _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 _NO_RAW = msgspec.Raw(b"")
 
 #: Where bytes stand in an object's: begin << _SIZE_BITS | size. Or the very bytes, where they
-#: can't be found or the object's are packed.
+#: can't be found or the object's are packed, and of labels that are not written in the least form.
 _Place: TypeAlias = int | bytes
 _SIZE_BITS = 32
 _SIZE_MASK = (1 << _SIZE_BITS) - 1
@@ -649,8 +650,11 @@ class ObjectDecoder:
         labels, owners = meta._labels, meta._owner_references  # noqa: SLF001 - a part of this module
         try:
             if labels is not _NO_RAW:
-                _decode_labels(labels)
-                force_setattr(meta, "_labels", self._place(raw, _labels_key, labels, packed))
+                found = _decode_labels(labels)
+                # Any other way to write them, with spaces, escapes or nulls, takes more bytes.
+                least = 6 * len(found) + 1 + len("".join(found)) + len("".join(found.values()))
+                place = self._place(raw, _labels_key, labels, packed or len(labels) != least)
+                force_setattr(meta, "_labels", place)
             if owners is not _NO_RAW:
                 _decode_owners(owners)
                 place = self._place(raw, _owners_key, owners, packed)
@@ -661,8 +665,8 @@ class ObjectDecoder:
             ) from error
         force_setattr(meta, "_source", _NO_RAW if packed else raw)
 
-    def _place(self, raw: bytes, key: bytes, value: Any, packed: bool) -> _Place:  # noqa: FBT001 - one caller
-        if not packed:
+    def _place(self, raw: bytes, key: bytes, value: Any, copy: bool) -> _Place:  # noqa: FBT001 - one caller
+        if not copy:
             begin = raw.find(key) + len(key)
             # Whatever stands there, the same bytes mean the same.
             if raw.startswith(value, begin):
@@ -715,6 +719,29 @@ def _with_type(raw: bytes, kind: str, api_version: str) -> bytes:
 
 #: Decodes one object with the defaults of `ObjectDecoder`.
 decode_object = ObjectDecoder()
+
+
+def select(objects: Iterable[Object], selector: LabelSelector) -> list[Object]:
+    """Return the objects whose labels fulfil a selector, in their order.
+
+    Decodes no labels where it can tell without, which is several times faster.
+    """
+    matches = json_matcher(selector)
+    if matches is None:
+        return [obj for obj in objects if selector.matches(obj.meta.labels)]
+    selected: list[Object] = []
+    for obj in objects:
+        meta = obj.meta
+        place: Any = meta._labels  # noqa: SLF001 - a part of this module
+        if place.__class__ is int:
+            begin = place >> _SIZE_BITS
+            source = cast("bytes", meta._source)  # noqa: SLF001 - as above
+            matched = matches(source, begin, begin + (place & _SIZE_MASK))
+        else:
+            matched = selector.matches(meta.labels)
+        if matched:
+            selected.append(obj)
+    return selected
 
 
 # --- Keys ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ The grammar, the order of the terms and the words of the errors are those of Kub
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import msgspec
 
@@ -30,6 +30,12 @@ class Operator(Enum):
     DOES_NOT_EXIST = "!"
     GREATER_THAN = ">"
     LESS_THAN = "<"
+
+
+#: Takes bytes, and where in them the labels begin and end.
+JSONMatcher: TypeAlias = Callable[[bytes, int, int], bool]
+
+_encode = msgspec.json.Encoder().encode
 
 
 class LabelRequirement(msgspec.Struct, frozen=True):
@@ -117,6 +123,41 @@ class LabelSelector(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return ",".join(map(str, self.requirements))
+
+
+def json_matcher(selector: LabelSelector) -> JSONMatcher | None:
+    """Return what tells whether labels match that are a part of larger bytes, as JSON.
+
+    The JSON must be in its least form: without spaces, escapes and nulls. None for a selector with
+    terms that can't be decided so, which are those of numbers and of odd characters.
+    """
+    terms: list[tuple[tuple[bytes, ...], bool]] = []
+    for requirement in selector.requirements:
+        if requirement.operator in {Operator.GREATER_THAN, Operator.LESS_THAN}:
+            return None
+        negated = {Operator.NOT_IN, Operator.NOT_EQUALS, Operator.DOES_NOT_EXIST}
+        key = _encode(requirement.key) + b":"
+        # A quote that is not escaped begins or ends a word, and a colon follows only a key.
+        needles = tuple(key + _encode(value) for value in requirement.values) or (key,)
+        if any(b"\\" in needle for needle in needles):
+            return None
+        terms.append((needles, requirement.operator not in negated))
+    if selector.nothing:
+        return lambda _data, _begin, _end: False
+
+    def matches(data: bytes, begin: int, end: int) -> bool:
+        for needles, wanted in terms:
+            for needle in needles:
+                if data.find(needle, begin, end) >= 0:
+                    if not wanted:
+                        return False
+                    break
+            else:
+                if wanted:
+                    return False
+        return True
+
+    return matches
 
 
 class FieldRequirement(msgspec.Struct, frozen=True):

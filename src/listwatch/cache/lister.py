@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeAlias
 from listwatch.cache.store import Indexer
 from listwatch.cache.typed import Into, T
 from listwatch.errors import NotFoundError
-from listwatch.objects import Object, ObjectKey
+from listwatch.objects import Object, ObjectKey, select
 from listwatch.selector import LabelSelector, parse_label_selector
 
 #: The index by namespace.
@@ -129,6 +129,4 @@ class Lister(Generic[T]):
 def _selected(objects: list[Object], selector: LabelSelector | str) -> list[Object]:
     if isinstance(selector, str):
         selector = parse_label_selector(selector)
-    if selector.is_everything:
-        return objects
-    return [obj for obj in objects if selector.matches(obj.meta.labels)]
+    return objects if selector.is_everything else select(objects, selector)
