@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import sys
 import zlib
 from typing import Any
 
@@ -61,7 +62,7 @@ def objects(draw: st.DrawFn) -> tuple[dict[str, Any], bytes]:
         key: dict(part) if isinstance(part, list) else part
         for key, part in draw(st.permutations(list(parts.items())))
     }
-    separators = draw(st.sampled_from([(",", ":"), (", ", " : ")]))
+    separators = draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,", " :")]))
     ascii_only = draw(st.booleans())
     return value, json.dumps(value, separators=separators, ensure_ascii=ascii_only).encode()
 
@@ -187,3 +188,34 @@ def test_selecting_needs_no_decoding_for_labels_as_servers_write_them(
     monkeypatch.delattr("listwatch.objects._decode_labels")
     selected = select(found, parse_label_selector(text))
     assert [obj.name for obj in selected] == list(names)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        '{"app": "a"}',
+        '{"app" :"a"}',
+        '{ "app":"a"}',
+        '{"app":"a"\n}',
+        '{"\\u0061pp":"a"}',
+        '{"app":"\\u0061"}',
+        '{"app":"b","app":"a"}',
+        '{"none":null,"app":"a"}',
+    ],
+)
+@pytest.mark.parametrize(
+    ("text", "matches"), [("app=a", True), ("app!=b", True), ("!none", True), ("app!=a", False)]
+)
+def test_selecting_knows_labels_however_they_are_written(
+    labels: str, text: str, matches: bool
+) -> None:
+    obj = ObjectDecoder()(b'{"metadata":{"name":"n","labels":%b}}' % labels.encode())
+    assert bool(select([obj], parse_label_selector(text))) is matches
+
+
+def test_a_packed_object_keeps_nothing_of_the_bytes_it_was_packed_from() -> None:
+    raw = b'{"metadata":{"name":"n","labels":{"app":"a"},"ownerReferences":[{"uid":"u"}]}}'
+    before = sys.getrefcount(raw)
+    obj = ObjectDecoder(codec=Zlib())(raw)
+    assert sys.getrefcount(raw) == before
+    assert (dict(obj.labels), obj.meta.owner_references[0].uid) == ({"app": "a"}, "u")

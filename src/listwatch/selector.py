@@ -128,8 +128,8 @@ class LabelSelector(msgspec.Struct, frozen=True):
 def json_matcher(selector: LabelSelector) -> JSONMatcher | None:
     """Return what tells whether labels match that are a part of larger bytes, as JSON.
 
-    The JSON must be in its least form: without spaces, escapes and nulls. None for a selector with
-    terms that can't be decided so, which are those of numbers and of odd characters.
+    The JSON must be in its least form: ASCII without spaces, escapes and nulls. None for a selector
+    with terms that can't be decided so, which are those of numbers.
     """
     terms: list[tuple[tuple[bytes, ...], bool]] = []
     for requirement in selector.requirements:
@@ -139,8 +139,6 @@ def json_matcher(selector: LabelSelector) -> JSONMatcher | None:
         key = _encode(requirement.key) + b":"
         # A quote that is not escaped begins or ends a word, and a colon follows only a key.
         needles = tuple(key + _encode(value) for value in requirement.values) or (key,)
-        if any(b"\\" in needle for needle in needles):
-            return None
         terms.append((needles, requirement.operator not in negated))
     if selector.nothing:
         return lambda _data, _begin, _end: False
