@@ -1,4 +1,5 @@
 import asyncio
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
@@ -110,10 +111,12 @@ def test_every_readable_revision_is_as_a_plain_model_has_it(
     st.lists(st.tuples(st.sampled_from(["a", "b", "a-b"]), st.sampled_from("pqr")), max_size=25),
     st.sampled_from(["", "a", "b", "a-b", "zz"]),
     st.sampled_from(["", "a", "a/", "a/q", "a-b/p", "b/r", "b/z", "zz/"]),
+    st.lists(st.integers(1, 26), max_size=25),
 )
 def test_entries_from_a_key_on_are_those_of_all_that_follow_it(
-    writes: list[tuple[str, str]], namespace: str, start: str
+    writes: list[tuple[str, str]], namespace: str, start: str, reads: list[int]
 ) -> None:
+    """At each revision, whichever were read between the changes; and they are counted."""
     store = Store(FakeClock())
     bucket = store.bucket("pods")
     states = {store.revision: dict(bucket.entries)}
@@ -124,9 +127,69 @@ def test_entries_from_a_key_on_are_those_of_all_that_follow_it(
         else:
             store.put(bucket, entry(name, store.revision + 1, where))
         states[store.revision] = dict(bucket.entries)
+        for revision in reads:
+            bucket.span(revision=revision)
     for revision, entries in states.items():
-        assert bucket.at(revision, namespace, start=start) == [
+        expected = [
             entries[key]
             for key in sorted(entries)
             if key >= start and (not namespace or key.startswith(f"{namespace}/"))
         ]
+        span = bucket.span(namespace, start=start, revision=revision)
+        assert list(span) == bucket.at(revision, namespace, start=start) == expected
+        assert len(span) == len(expected)
+        assert list(islice(span, 2)) == expected[:2]
+
+
+class Counted(dict[str, Entry]):
+    """Entries, and how many were looked at."""
+
+    looked_at = 0
+
+    def __getitem__(self, key: str) -> Entry:
+        self.looked_at += 1
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize("past", [False, True])
+def test_a_page_costs_nothing_of_what_follows_it(store: Store, past: bool) -> None:
+    bucket = store.bucket("pods")
+    for number in range(1000):
+        store.put(bucket, entry(f"p{number:04d}", store.revision + 1))
+    revision = store.revision
+    store.put(bucket, entry("p0501", store.revision + 1))
+    store.delete(bucket, bucket.entries["ns/p0999"])
+    bucket.entries = counted = Counted(bucket.entries)
+    span = bucket.span("ns", start="ns/p0500", revision=revision if past else None)
+    assert [each.name for each in islice(span, 3)] == ["p0500", "p0501", "p0502"]
+    assert len(span) == (500 if past else 499)
+    assert counted.looked_at <= 3
+
+
+def test_many_changes_between_two_pages_are_all_taken_in(store: Store) -> None:
+    """More than are taken in one by one."""
+    bucket = store.bucket("pods")
+    for number in range(1500):
+        store.put(bucket, entry(f"p{number:04d}", store.revision + 1))
+    revision, then = store.revision, bucket.current()
+    for name in ("p0003", "a"):
+        store.put(bucket, entry(name, store.revision + 1))
+    assert list(bucket.span(revision=revision)) == then
+    for each in then[200:]:
+        store.delete(bucket, bucket.entries[each.key])
+    span = bucket.span(revision=revision)
+    assert list(span) == then
+    assert len(span) == 1500
+
+
+def test_what_differed_at_a_revision_is_forgotten_with_it(store: Store) -> None:
+    bucket = store.bucket("pods")
+    for name in "abc":
+        store.put(bucket, entry(name, store.revision + 1))
+    for revision in (2, 3):
+        bucket.span(revision=revision)
+    store.compact(3)
+    assert list(bucket._pasts) == [3]
+    assert [each.name for each in bucket.span(revision=3)] == ["a", "b"]
+    store.compact(4)
+    assert not bucket._pasts

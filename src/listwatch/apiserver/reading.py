@@ -4,7 +4,8 @@ import asyncio
 import base64
 import random
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 from aiohttp import web
@@ -24,7 +25,7 @@ from listwatch.apiserver.negotiation import (
 from listwatch.apiserver.registry import Registry
 from listwatch.apiserver.request_info import ListOptions, parse_list_options, parse_version
 from listwatch.apiserver.resources import Resource
-from listwatch.apiserver.storage import Bucket, CompactedError, Entry, Store
+from listwatch.apiserver.storage import Bucket, CompactedError, Entry, Span, Store
 from listwatch.apiserver.tables import TableMaker
 from listwatch.apiserver.watch import Filter, FrameCache, WatchOptions, WatchStream
 from listwatch.clock import Clock
@@ -93,9 +94,10 @@ class Reader:
         version = self._version(call.first("resourceVersion"), refusal.server_error)
         await self._wait_for(version)
         if self.stale_at is not None and call.first("resourceVersion"):
-            entries = self._registry.bucket(resource).at(self.stale_at, call.namespace)
-            for entry in entries:
-                if entry.name == call.info.name:
+            key = f"{call.namespace}/{call.info.name}" if call.namespace else call.info.name
+            bucket = self._registry.bucket(resource)
+            for entry in islice(bucket.span(start=key, revision=self.stale_at), 1):
+                if entry.key == key:
                     return self.answer_entry(call, resource, entry)
             raise refusal.not_found(resource, call.info.name)
         entry = self._registry.get(resource, call.namespace, call.info.name)
@@ -215,43 +217,44 @@ class Reader:
             revision, start = _read_token(options.continue_token)
             if revision == _INCONSISTENT:
                 revision = store.revision
-            entries = self._at(resource, namespace, revision, token_start=start)
+            found = self._at(resource, namespace, revision, token_start=start)
         else:
             exact = options.match == "Exact" or (version > 0 and limit > 0 and not options.match)
             await self._wait_for(version)
             if exact:
                 revision = version
-                entries = self._at(resource, namespace, revision)
+                found = self._at(resource, namespace, revision)
             else:
                 revision = store.revision
-                entries = bucket.current(namespace)
+                found = bucket.span(namespace)
                 if self.stale_at is not None and options.resource_version:
                     # a replica whose cache lags, as it answers what need not be new
                     revision = min(self.stale_at, revision)
                     if version > revision:
                         await self._clock.sleep(FUTURE_WAIT)
                         raise refusal.too_large_version(version, revision)
-                    entries = bucket.at(revision, namespace)
+                    found = bucket.span(namespace, revision=revision)
                 if options.resource_version == "0":
                     limit = 0
         selection = Filter(options.label_selector, options.field_selector, options.shard)
         plain = selection.is_everything
-        chosen = entries if plain else [entry for entry in entries if selection.matches(entry)]
+        chosen: Iterable[Entry] = found if plain else filter(selection.matches, found)
+        # one more than asked for tells whether there are more; those behind it cost nothing
+        entries = list(islice(chosen, limit + 1) if limit else chosen)
         metadata: dict[str, object] = {"resourceVersion": str(revision)}
         if options.shard is not None:
             metadata["shardInfo"] = {"selector": options.shard.selector}
-        if 0 < limit < len(chosen):
-            left = len(chosen) - limit
-            chosen = chosen[:limit]
+        if 0 < limit < len(entries):
+            del entries[limit:]
             prefix = f"{namespace}/" if namespace else ""
-            metadata["continue"] = _write_token(revision, chosen[-1].key[len(prefix) :])
+            metadata["continue"] = _write_token(revision, entries[-1].key[len(prefix) :])
             if plain:
-                metadata["remainingItemCount"] = left
-        return chosen, metadata
+                metadata["remainingItemCount"] = len(found) - limit
+        return entries, metadata
 
     def _at(
         self, resource: Resource, namespace: str, revision: int, *, token_start: str | None = None
-    ) -> list[Entry]:
+    ) -> Span:
         store = self._store
         try:
             store.check_readable(revision)
@@ -264,7 +267,7 @@ class Reader:
             raise ExpiredTokenError(error, _write_token(_INCONSISTENT, token_start[:-1])) from None
         bucket = self._registry.bucket(resource)
         prefix = f"{namespace}/" if namespace else ""
-        return bucket.at(revision, namespace, start=f"{prefix}{token_start or ''}")
+        return bucket.span(namespace, start=f"{prefix}{token_start or ''}", revision=revision)
 
     # -- watch -------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import bisect
+import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
@@ -91,6 +92,8 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 
 
 Listener = Callable[[Change], None]
+#: Of so many earlier revisions a bucket remembers how they differ from now.
+_PASTS = 4
 
 
 class Bucket:
@@ -102,6 +105,7 @@ class Bucket:
         self.keys: list[str] = []
         self.history: deque[Change] = deque()
         self.listeners: dict[Listener, str] = {}
+        self._pasts: dict[int, Past] = {}
         #: raised by each change, so that what is derived from the bucket can be kept until then
         self.version = 0
         #: the revision at which the resource began to be served: watches reach back no further
@@ -114,31 +118,37 @@ class Bucket:
             namespace: whose; all for an empty one.
             start: the first key to return; whatever stands before it costs nothing.
         """
-        entries = self.entries
-        return [entries[key] for key in self._range(namespace, start)]
+        return list(self.span(namespace, start=start))
 
     def at(self, revision: int, namespace: str = "", *, start: str = "") -> list[Entry]:
         """Return the entries as they were at a revision, otherwise as `current`."""
-        if not self.history or self.history[-1].revision <= revision:
-            return self.current(namespace, start=start)
-        then: dict[str, Entry | None] = {}
-        for change in reversed(self.history):
-            if change.revision <= revision:
-                break
-            then[change.entry.key] = change.previous
-        prefix = f"{namespace}/" if namespace else ""
-        keys = [key for key in self._range(namespace, start) if key not in then]
-        keys += [key for key in then if then[key] and key >= start and key.startswith(prefix)]
-        entries = self.entries
-        return [then.get(key) or entries[key] for key in sorted(keys)]
+        return list(self.span(namespace, start=start, revision=revision))
 
-    def _range(self, namespace: str, start: str) -> list[str]:
-        keys = self.keys
-        if not namespace:
-            return keys[bisect.bisect_left(keys, start) :]
-        # "0" is what follows "/" in the order of characters
-        first = bisect.bisect_left(keys, max(start, namespace + "/"))
-        return keys[first : bisect.bisect_left(keys, namespace + "0")]
+    def span(self, namespace: str = "", *, start: str = "", revision: int | None = None) -> "Span":
+        """Return what `current` does, or `at` where a revision is given, to be read in part."""
+        if revision is None or not self.history or self.history[-1].revision <= revision:
+            return Span(self, namespace, start)
+        past = self._pasts.pop(revision, None)
+        if past is None or not past.follow():
+            past = Past(self, revision)
+        self._pasts[revision] = past  # the last one of the dictionary was used last
+        if len(self._pasts) > _PASTS:
+            del self._pasts[next(iter(self._pasts))]
+        return Span(self, namespace, start, past)
+
+    def clear(self) -> None:
+        """Forget everything, also what was."""
+        self.entries, self.keys = {}, []
+        self.history.clear()
+        self._pasts.clear()
+        self.version += 1
+
+    def forget_oldest(self) -> int:
+        """Forget the oldest change that is kept; returns its revision, which can still be read."""
+        revision = self.history.popleft().revision
+        for past in [past for past in self._pasts if past < revision]:
+            del self._pasts[past]
+        return revision
 
     def since(self, revision: int) -> Iterator[Change]:
         """Yield the changes after a revision, oldest first."""
@@ -148,6 +158,86 @@ class Bucket:
                 break
             newer.append(change)
         return reversed(newer)
+
+
+class Past:
+    """What a bucket had at an earlier revision where that is not what it has now.
+
+    Kept from one page of a list to the next, so that a page costs only the changes since the last
+    one, however many there were since the revision.
+    """
+
+    def __init__(self, bucket: Bucket, revision: int) -> None:
+        self._bucket = bucket
+        self._seen = bucket.history[-1].revision
+        #: of each key that has changed since, what it was
+        self.entries: dict[str, Entry | None] = {}
+        for change in bucket.since(revision):
+            self.entries.setdefault(change.entry.key, change.previous)
+        #: of these keys, those that were there then, and those that are there now
+        self.then = sorted(key for key, entry in self.entries.items() if entry is not None)
+        self.now = sorted(key for key in self.entries if key in bucket.entries)
+
+    def follow(self) -> bool:
+        """Take in what has changed meanwhile; False where a new beginning costs less."""
+        news = list(self._bucket.since(self._seen))
+        if len(news) > 1000 + len(self.entries) // 10:
+            return False
+        for change in news:
+            self._seen = change.revision
+            key = change.entry.key
+            if key not in self.entries:
+                self.entries[key] = change.previous
+                if change.previous is not None:
+                    bisect.insort(self.then, key)
+                    bisect.insort(self.now, key)
+            if change.type is ChangeType.ADDED:
+                bisect.insort(self.now, key)
+            elif change.type is ChangeType.DELETED:
+                del self.now[bisect.bisect_left(self.now, key)]
+        return True
+
+
+class Span:
+    """The entries of a bucket between two keys, now or at an earlier revision, in order.
+
+    Its length and its beginning cost little, however long it is. Valid until the next change.
+    """
+
+    def __init__(
+        self, bucket: Bucket, namespace: str, start: str, past: Past | None = None
+    ) -> None:
+        self._bucket = bucket
+        self._past = past
+        self._first = start
+        self._end: str | None = None
+        if namespace:
+            self._first = max(start, f"{namespace}/")
+            self._end = f"{namespace}0"  # "0" is what follows "/" in the order of characters
+
+    def __len__(self) -> int:
+        """Return how many entries there are."""
+        count = len(self._places(self._bucket.keys))
+        if self._past is not None:
+            count += len(self._places(self._past.then)) - len(self._places(self._past.now))
+        return count
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield the entries in the order of their keys."""
+        keys, entries = self._keys(self._bucket.keys), self._bucket.entries
+        past = self._past
+        if past is None:
+            return map(entries.__getitem__, keys)
+        unchanged = (key for key in keys if key not in past.entries)
+        merged = heapq.merge(unchanged, self._keys(past.then))
+        return (past.entries.get(key) or entries[key] for key in merged)
+
+    def _keys(self, keys: list[str]) -> Iterator[str]:
+        return map(keys.__getitem__, self._places(keys))
+
+    def _places(self, keys: list[str]) -> range:
+        end = len(keys) if self._end is None else bisect.bisect_left(keys, self._end)
+        return range(bisect.bisect_left(keys, self._first), end)
 
 
 class Snapshot(NamedTuple):
@@ -254,7 +344,7 @@ class Store:
         log.append((now, bucket))
         while len(log) > self._history_limit or log[0][0] < now - self._history_seconds:
             _, oldest = log.popleft()
-            self.compacted = oldest.history.popleft().revision
+            self.compacted = oldest.forget_oldest()
         for observer in self.observers:
             observer(bucket, change)
         namespace = change.entry.namespace
@@ -293,10 +383,10 @@ class Store:
             self.journal.record_compaction(revision)
         self.compacted = revision
         while self._log:
-            history = self._log[0][1].history
-            if history[0].revision > revision:
+            bucket = self._log[0][1]
+            if bucket.history[0].revision > revision:
                 break
-            history.popleft()
+            bucket.forget_oldest()
             self._log.popleft()
 
     def check_readable(self, revision: int) -> None:
@@ -319,9 +409,7 @@ class Store:
         self.compacted = compacted
         self._log.clear()
         for bucket in self._buckets.values():
-            bucket.entries, bucket.keys = {}, []
-            bucket.history.clear()
-            bucket.version += 1
+            bucket.clear()
         for name, found in entries.items():
             bucket = self.bucket(name)
             bucket.entries = {entry.key: entry for entry in found}
