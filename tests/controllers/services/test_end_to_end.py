@@ -21,7 +21,7 @@ from listwatch.client.kubeconfig import load_config
 from listwatch.controllers.services.api import ClientServices
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.providers.address_pool import AddressPool
-from listwatch.controllers.services.providers.haproxy import find_program
+from listwatch.controllers.services.providers.haproxy_process import find_program
 from listwatch.controllers.services.providers.local import LocalProvider
 from listwatch.controllers.services.service import FINALIZER, LoadBalancerStatus, Service
 from listwatch.controllers.services.service_controller import ServiceController

@@ -12,11 +12,8 @@ from controllers.published import Slices
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import ProviderError
 from listwatch.controllers.services.providers.address_pool import AddressPool
-from listwatch.controllers.services.providers.haproxy import (
-    HAProxyError,
-    HAProxyProvider,
-    find_program,
-)
+from listwatch.controllers.services.providers.haproxy import HAProxyProvider
+from listwatch.controllers.services.providers.haproxy_process import HAProxyError, find_program
 from listwatch.controllers.services.service import Service
 from listwatch.objects import Object
 from listwatch.testing.load_balancer_conformance import (
@@ -118,7 +115,7 @@ async def test_a_process_that_dies_is_started_again_with_all_there_was() -> None
     slices = Slices()
     async with running(slices) as provider, named_server("one") as one:
         _, address = await one_service(provider, slices, one)
-        process = provider._process
+        process = provider._haproxy.process
         assert process is not None
         process.kill()
 
@@ -162,7 +159,7 @@ async def test_nothing_is_left_of_it_at_the_end() -> None:
     slices = Slices()
     async with running(slices) as provider, named_server("one") as one:
         _, address = await one_service(provider, slices, one)
-        directory, process = provider._directory, provider._process
+        directory, process = provider._haproxy.directory, provider._haproxy.process
         assert process is not None
         assert directory.exists()
     assert not directory.exists()

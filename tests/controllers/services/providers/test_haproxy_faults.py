@@ -13,10 +13,7 @@ import pytest
 
 from controllers.published import Slices
 from controllers.services.providers.test_haproxy import one_service, running
-from listwatch.controllers.services.providers.haproxy import (
-    HAProxyError,
-    find_program,
-)
+from listwatch.controllers.services.providers.haproxy_process import HAProxyError, find_program
 from listwatch.testing.load_balancer_conformance import (
     ask,
     eventually,
@@ -88,7 +85,7 @@ async def test_backends_that_could_not_be_told_come_with_the_next_try(
         named_server("two") as two,
     ):
         service, address = await one_service(provider, slices, one)
-        tell, failures = provider._tell, 0
+        tell, failures = provider._haproxy.tell, 0
 
         async def fail_once(commands: Sequence[str]) -> None:
             nonlocal failures
@@ -97,7 +94,7 @@ async def test_backends_that_could_not_be_told_come_with_the_next_try(
                 raise ConnectionRefusedError("not now")
             await tell(commands)
 
-        monkeypatch.setattr(provider, "_tell", fail_once)
+        monkeypatch.setattr(provider._haproxy, "tell", fail_once)
         await slices.publish(service, {"": [two]})
 
         async def moved() -> bool:
@@ -133,7 +130,7 @@ import asyncio, os, signal
 from listwatch.controllers.services.providers.haproxy import HAProxyProvider
 async def main():
     async with HAProxyProvider(backends="node-ports") as provider:
-        print(provider._directory, provider._process.pid, flush=True)
+        print(provider._haproxy.directory, provider._haproxy.process.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """
@@ -163,7 +160,9 @@ def test_files_of_a_killed_program_are_removed_by_the_next_and_nobody_elses(
 
     async def main() -> set[Path]:
         async with running(Slices()) as first, running(Slices()) as second:
-            assert {first._directory, second._directory} < set(_inside(short_directory))
+            assert {first._haproxy.directory, second._haproxy.directory} < set(
+                _inside(short_directory)
+            )
             return set(_inside(short_directory))
 
     assert left not in asyncio.run(main())
@@ -197,15 +196,15 @@ async def test_a_process_that_ends_as_it_starts_is_not_waited_for(
     slices = Slices()
     async with running(slices) as provider, named_server("one") as one:
         _, address = await one_service(provider, slices, one)
-        working, provider._binary = provider._binary, str(broken)
-        assert provider._process is not None
-        provider._process.kill()
+        working, provider._haproxy.binary = provider._haproxy.binary, str(broken)
+        assert provider._haproxy.process is not None
+        provider._haproxy.process.kill()
 
         async def has_failed() -> bool:
             return "haproxy does not start: haproxy has ended" in caplog.text
 
         await eventually(has_failed, "the failure")
-        provider._binary = working
+        provider._haproxy.binary = working
 
         async def is_back() -> bool:
             return await ask(address) == "one hello"
@@ -218,7 +217,7 @@ async def test_a_reload_that_the_master_misses_is_asked_for_again(
 ) -> None:
     slices = Slices()
     async with running(slices) as provider, named_server("one") as one:
-        ask_haproxy, missed = provider._ask, 0
+        ask_haproxy, missed = provider._haproxy.ask, 0
 
         async def miss_one(name: str, commands: Sequence[str]) -> str:
             nonlocal missed
@@ -227,7 +226,7 @@ async def test_a_reload_that_the_master_misses_is_asked_for_again(
                 raise ConnectionRefusedError("at its last reload")
             return await ask_haproxy(name, commands)
 
-        monkeypatch.setattr(provider, "_ask", miss_one)
+        monkeypatch.setattr(provider._haproxy, "ask", miss_one)
         _, address = await one_service(provider, slices, one)
         assert missed == 1
         assert await ask(address) == "one hello"

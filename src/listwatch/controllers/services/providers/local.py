@@ -1,45 +1,38 @@
 """The embedded provider: a proxy in this process for each service, on an address of a pool."""
 
-import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
-from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Final, Literal, Self
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from listwatch.cache.list_watch import ListerWatcher
-from listwatch.cache.reflector import Reflector
 from listwatch.clock import Clock
-from listwatch.controllers.failures import single_error
 from listwatch.controllers.services.nodes import Node
-from listwatch.controllers.services.provider import ProviderError, default_load_balancer_name
 from listwatch.controllers.services.providers.address_pool import AddressPool
-from listwatch.controllers.services.providers.balancing import Backend, Balancer
-from listwatch.controllers.services.providers.endpoints import Endpoints
+from listwatch.controllers.services.providers.balancing import Balancer
 from listwatch.controllers.services.providers.frontend import (
     PortKey,
-    node_port_backends,
     ports_of,
     rules_of,
     status_of,
 )
 from listwatch.controllers.services.providers.health import failing
-from listwatch.controllers.services.providers.listening import (
-    AddressInUseError,
-    Listener,
-    ListenerStatistics,
-    Rules,
+from listwatch.controllers.services.providers.listening import Listener, ListenerStatistics, Rules
+from listwatch.controllers.services.providers.pool_provider import (
+    BackendKind,
+    LoadBalancer,
+    PoolProvider,
 )
 from listwatch.controllers.services.providers.tcp import TCPListener
 from listwatch.controllers.services.providers.udp import UDPListener
 from listwatch.controllers.services.service import LoadBalancerStatus, Service, ServicePort
 
-_logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import asyncio
 
-# How many addresses are tried for a new load balancer whose ports others use.
-_ADDRESS_TRIES: Final = 16
+_logger = logging.getLogger(__name__)
 
 
 class LocalProviderStatistics(msgspec.Struct, frozen=True):
@@ -64,19 +57,14 @@ class LocalProviderStatistics(msgspec.Struct, frozen=True):
     traffic: ListenerStatistics
 
 
-class _LoadBalancer:
-    """What one service has."""
-
+class _LoadBalancer(LoadBalancer):
     def __init__(self, service: Service, address: str) -> None:
-        self.service = service
-        self.address = address
-        self.nodes: Sequence[Node] = ()
+        super().__init__(service, address)
         self.listeners: dict[PortKey, Listener] = {}
-        self.ports: dict[PortKey, ServicePort] = {}
         self.checks: asyncio.Task[None] | None = None
 
 
-class LocalProvider:
+class LocalProvider(PoolProvider[_LoadBalancer]):
     """Makes load balancers of TCP and UDP proxies in this process: a `LoadBalancerProvider`.
 
     Use it as `async with LocalProvider(...) as provider:`; at the end everything is closed.
@@ -101,71 +89,24 @@ class LocalProvider:
         self,
         pool: AddressPool | None = None,
         *,
-        backends: Literal["endpoint-slices", "node-ports"] = "endpoint-slices",
+        backends: BackendKind = "endpoint-slices",
         endpoint_slices: ListerWatcher | None = None,
         health_check_seconds: float = 10.0,
         drain_seconds: float = 30.0,
         clock: Clock | None = None,
     ) -> None:
-        if (backends == "endpoint-slices") != (endpoint_slices is not None):
-            raise ValueError(
-                "endpoint_slices= is needed for backends='endpoint-slices', and for nothing else"
-            )
-        self._clock = clock or Clock()
-        self._pool = AddressPool() if pool is None else pool
-        self._slices = endpoint_slices
-        self._endpoints = Endpoints(self._refresh_key)
+        super().__init__(pool, backends=backends, endpoint_slices=endpoint_slices, clock=clock)
         self._health_check_seconds = health_check_seconds
         self._drain_seconds = drain_seconds
-        self._stack = AsyncExitStack()
-        self._group: asyncio.TaskGroup | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._balancers: dict[str, _LoadBalancer] = {}
-        self._by_key: dict[str, _LoadBalancer] = {}
         self._draining: list[Listener] = []
 
-    # --- Life ---
-
-    async def __aenter__(self) -> Self:
-        self._group = await self._stack.enter_async_context(asyncio.TaskGroup())
-        if self._slices is not None:
-            reflector = Reflector(
-                self._slices, self._endpoints, name="endpoint slices", clock=self._clock
-            )
-            self._reflecting = self._spawn(reflector.run())
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for balancer in list(self._balancers.values()):
+    def _end(self) -> None:
+        for balancer in self._balancers.values():
             self._close(balancer, drain=False)
-            self._pool.release(balancer.address)
-        self._balancers.clear()
         for listener in self._draining:
             listener.close(drain=False)
         self._draining.clear()
-        for task in self._tasks:
-            task.cancel()
-        self._group = None
-        # What the body raised goes on as it is; a task group would wrap it.
-        with single_error():
-            if isinstance(error, asyncio.CancelledError):
-                await self._stack.__aexit__(kind, error, traceback)
-            else:
-                await self._stack.aclose()
-
-    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        if self._group is None:
-            work.close()
-            raise ProviderError("the provider runs within `async with` only")
-        task = self._group.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        super()._end()
 
     def statistics(self) -> LocalProviderStatistics:
         """Return the figures of this moment."""
@@ -190,18 +131,9 @@ class LocalProvider:
 
     # --- The provider's interface ---
 
-    def name(self, cluster: str, service: Service) -> str:  # noqa: ARG002 - the protocol's
-        """Return the load balancer's name."""
-        return default_load_balancer_name(service)
-
-    async def get(self, cluster: str, service: Service) -> LoadBalancerStatus | None:  # noqa: ARG002 - as above
-        """Return where a service's load balancer is reached, or None if there is none."""
-        balancer = self._balancers.get(service.uid)
-        return None if balancer is None else status_of(balancer.address, balancer.listeners)
-
     async def ensure(
         self,
-        cluster: str,  # noqa: ARG002 - as above
+        cluster: str,  # noqa: ARG002 - the protocol's
         service: Service,
         nodes: Sequence[Node],
     ) -> LoadBalancerStatus:
@@ -210,8 +142,7 @@ class LocalProvider:
         Raises:
             ProviderError: no address or port can be had, or the service asks for what can't be.
         """
-        if self._group is None:
-            raise ProviderError("the provider runs within `async with` only")
+        self._running()
         rules = rules_of(service)
         ports = ports_of(service)
         balancer = self._balancers.get(service.uid)
@@ -219,7 +150,7 @@ class LocalProvider:
         if balancer is not None and wanted in {"", balancer.address}:
             await self._change(balancer, service, ports, rules)
         else:
-            made = await self._make(service, ports, rules)
+            made = await self._place(service, partial(self._make, service, ports, rules))
             if balancer is not None:
                 self._remove(balancer)
             balancer = self._balancers[service.uid] = made
@@ -230,15 +161,6 @@ class LocalProvider:
             balancer.checks = self._spawn(self._check_forever(balancer))
         return status_of(balancer.address, balancer.listeners)
 
-    async def update(self, cluster: str, service: Service, nodes: Sequence[Node]) -> None:
-        """Send to these nodes from now on, where nodes are sent to at all."""
-        balancer = self._balancers.get(service.uid)
-        if balancer is None:
-            await self.ensure(cluster, service, nodes)
-            return
-        balancer.nodes = nodes
-        self._refresh(balancer)
-
     async def ensure_deleted(self, cluster: str, service: Service) -> None:  # noqa: ARG002 - as above
         """Close a service's ports and give its address back; connections may end in time."""
         balancer = self._balancers.pop(service.uid, None)
@@ -248,29 +170,16 @@ class LocalProvider:
     # --- Making ---
 
     async def _make(
-        self, service: Service, ports: dict[PortKey, ServicePort], rules: Rules
+        self, service: Service, ports: dict[PortKey, ServicePort], rules: Rules, address: str
     ) -> _LoadBalancer:
-        before = next((i.ip for i in service.status.ingress if i.ip), "")
-        candidates = self._pool.candidates(service.uid, service.spec.load_balancer_ip, before)
-        tries = 0
-        for address in candidates:
-            self._pool.take(service.uid, address)
-            balancer = _LoadBalancer(service, address)
-            try:
-                await self._change(balancer, service, ports, rules)
-            except AddressInUseError as error:
-                self._pool.release(address)
-                tries += 1
-                # An address that clients know is waited for; a new one may be any.
-                if address in {service.spec.load_balancer_ip, before} or tries >= _ADDRESS_TRIES:
-                    raise
-                _logger.info("service %s: %s, another address is tried", service.key, error)
-            except BaseException:
-                self._pool.release(address)
-                raise
-            else:
-                return balancer
-        raise ProviderError("no address is left")  # the pool has said so before
+        self._pool.take(service.uid, address)
+        balancer = _LoadBalancer(service, address)
+        try:
+            await self._change(balancer, service, ports, rules)
+        except BaseException:
+            self._pool.release(address)
+            raise
+        return balancer
 
     async def _change(
         self,
@@ -347,18 +256,16 @@ class LocalProvider:
 
     # --- Backends ---
 
-    def _refresh_key(self, key: str) -> None:
+    def _endpoints_changed(self, key: str) -> None:
         if (balancer := self._by_key.get(key)) is not None:
             self._refresh(balancer)
+
+    async def _change_backends(self, balancer: _LoadBalancer) -> None:
+        self._refresh(balancer)
 
     def _refresh(self, balancer: _LoadBalancer) -> None:
         for key, listener in balancer.listeners.items():
             listener.set_backends(self._backends(balancer, balancer.ports[key]))
-
-    def _backends(self, balancer: _LoadBalancer, port: ServicePort) -> list[Backend]:
-        if self._slices is not None:
-            return self._endpoints.backends(balancer.service.key, port)
-        return node_port_backends(port, balancer.nodes, balancer.service)
 
     async def _check_forever(self, balancer: _LoadBalancer) -> None:
         while True:

@@ -1,0 +1,207 @@
+"""The HAProxy process: its configuration file, its reloads, and its runtime API."""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from listwatch.clock import Clock
+from listwatch.controllers.services.provider import ProviderError
+
+#: Seconds that a new configuration has to come into force.
+RELOAD_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.02
+_RELOAD_AGAIN_SECONDS: Final = 1.5
+_COMMAND_BYTES: Final = 8000
+
+
+class HAProxyError(ProviderError):
+    """HAProxy is missing, or does not do what it is told."""
+
+
+def find_program(name: str) -> str | None:
+    """Return where a program is, also when it is where only root's PATH leads to."""
+    return shutil.which(name) or shutil.which(name, path="/usr/local/sbin:/usr/sbin:/sbin")
+
+
+class HAProxyProcess:
+    """A master process and its workers, with their files in a directory.
+
+    One call at a time but for `tell`'s and `ended`. A configuration says its generation in the
+    description that `show info` tells.
+
+    Args:
+        binary: the program.
+        directory: where its configuration and sockets are.
+        clock: for every time-out.
+    """
+
+    def __init__(self, binary: str, directory: Path, clock: Clock) -> None:
+        self.binary = binary
+        self.directory = directory
+        self._clock = clock
+        self.process: asyncio.subprocess.Process | None = None
+
+    @property
+    def runtime_socket(self) -> str:
+        """Where the runtime API must be, by the configuration."""
+        return str(self.directory / "runtime.sock")
+
+    @property
+    def _configuration(self) -> Path:
+        return self.directory / "haproxy.cfg"
+
+    def write(self, configuration: str) -> None:
+        """Write the configuration for the next start or reload, in one step."""
+        new = self._configuration.with_suffix(".new")
+        new.write_text(configuration)
+        new.replace(self._configuration)
+
+    async def start(self, generation: int) -> None:
+        """Start it with what was written, and wait until it is in force.
+
+        Raises:
+            HAProxyError: it refuses the configuration, or does not take it in time.
+        """
+        await self._check()
+        # However this program ends, HAProxy must not go on holding the addresses.
+        setpriv = shutil.which("setpriv")
+        self.process = await asyncio.create_subprocess_exec(
+            *([setpriv, "--pdeathsig", "TERM"] if setpriv else []),
+            self.binary,
+            "-W",
+            "-db",
+            "-S",
+            str(self.directory / "master.sock"),
+            "-f",
+            str(self._configuration),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        await self._wait_for(generation)
+
+    async def ended(self) -> int:
+        """Wait until it has ended, and return its exit code."""
+        if self.process is None:
+            raise RuntimeError("it has not been started")
+        return await self.process.wait()
+
+    async def end(self) -> None:
+        """End it, gently at first."""
+        process, self.process = self.process, None
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()  # the master ends its workers, former ones included
+        try:
+            async with self._clock.timeout(RELOAD_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def reload(self, generation: int) -> None:
+        """Bring what was written into force; the former process serves its connections on.
+
+        Raises:
+            HAProxyError: it refuses the configuration, or does not take it in time.
+        """
+        await self._check()
+        await self._wait_for(generation, reload=True)
+
+    async def tell(self, commands: Sequence[str]) -> None:
+        """Give commands to the runtime API.
+
+        Raises:
+            HAProxyError: it complains of one.
+            OSError: it can't be reached.
+        """
+        answers = [await self.ask("runtime.sock", some) for some in _in_pieces(commands)]
+        complaints = [
+            line
+            for answer in answers
+            for line in answer.splitlines()
+            if line and not line.startswith(("no need to change", "IP changed", "port changed"))
+        ]
+        if complaints:
+            raise HAProxyError(f"haproxy answers: {' '.join(complaints)[:300]}")
+
+    async def ask(self, name: str, commands: Sequence[str]) -> str:
+        """Return the answer to commands at one of the sockets."""
+        async with self._clock.timeout(RELOAD_SECONDS):
+            reader, writer = await asyncio.open_unix_connection(str(self.directory / name))
+            try:
+                writer.write("; ".join(commands).encode() + b"\n")
+                return (await reader.read()).decode(errors="replace")
+            finally:
+                writer.transport.abort()
+
+    async def _check(self) -> None:
+        path = self._configuration
+        process = await asyncio.create_subprocess_exec(
+            self.binary,
+            "-c",
+            "-f",
+            str(path),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            _, complaints = await process.communicate()
+        except BaseException:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            raise
+        if process.returncode:
+            words = "; ".join(
+                line.partition(" : ")[2] or line
+                for line in complaints.decode(errors="replace")
+                .replace(str(path), path.name)
+                .splitlines()
+                if "[ALERT]" in line
+            )
+            raise HAProxyError(f"haproxy refuses its configuration: {words[:500]}")
+
+    async def _wait_for(self, generation: int, *, reload: bool = False) -> None:
+        ask_at = self._clock.now()
+        try:
+            async with self._clock.timeout(RELOAD_SECONDS):
+                while await self._generation() != generation:
+                    if self.process is None or self.process.returncode is not None:
+                        raise HAProxyError("haproxy has ended before it took its configuration")
+                    # A master that still is at its last reload may miss the next.
+                    if reload and self._clock.now() >= ask_at:
+                        ask_at = self._clock.now() + _RELOAD_AGAIN_SECONDS
+                        with contextlib.suppress(OSError):  # it closes the connection at once
+                            await self.ask("master.sock", ["reload"])
+                    await self._clock.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            raise HAProxyError(
+                f"haproxy has not taken its configuration within {RELOAD_SECONDS:g} s"
+            ) from None
+
+    async def _generation(self) -> int:
+        with contextlib.suppress(OSError):
+            for line in (await self.ask("runtime.sock", ["show info"])).splitlines():
+                name, _, value = line.partition(": ")
+                if name == "description" and value.isdigit():
+                    return int(value)
+        return -1
+
+
+def _in_pieces(commands: Iterable[str]) -> Iterator[list[str]]:
+    """Yield commands in as many as HAProxy takes at once: what fits its buffer of 16 KiB."""
+    piece: list[str] = []
+    room = _COMMAND_BYTES
+    for command in commands:
+        room -= len(command) + 2
+        if room < 0 and piece:
+            yield piece
+            piece, room = [], _COMMAND_BYTES - len(command) - 2
+        piece.append(command)
+    if piece:
+        yield piece

@@ -1,0 +1,202 @@
+"""What providers are whose load balancers each have an address of a pool."""
+
+import asyncio
+import contextlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Final, Generic, Literal, Self, TypeAlias, TypeVar
+
+from listwatch.cache.list_watch import ListerWatcher
+from listwatch.cache.reflector import Reflector
+from listwatch.clock import Clock
+from listwatch.controllers.failures import single_error
+from listwatch.controllers.services.nodes import Node
+from listwatch.controllers.services.provider import ProviderError, default_load_balancer_name
+from listwatch.controllers.services.providers.address_pool import AddressPool
+from listwatch.controllers.services.providers.balancing import Backend
+from listwatch.controllers.services.providers.endpoints import Endpoints
+from listwatch.controllers.services.providers.frontend import (
+    PortKey,
+    node_port_backends,
+    status_of,
+)
+from listwatch.controllers.services.providers.listening import AddressInUseError
+from listwatch.controllers.services.service import LoadBalancerStatus, Service, ServicePort
+
+_logger = logging.getLogger(__name__)
+
+# How many addresses are tried for a new load balancer whose ports others use.
+_ADDRESS_TRIES: Final = 16
+
+BackendKind: TypeAlias = Literal["endpoint-slices", "node-ports"]
+
+
+class LoadBalancer:
+    """What one service has."""
+
+    def __init__(self, service: Service, address: str) -> None:
+        self.service = service
+        self.address = address
+        self.nodes: Sequence[Node] = ()
+        self.ports: dict[PortKey, ServicePort] = {}
+
+
+B = TypeVar("B", bound=LoadBalancer)
+T = TypeVar("T")
+
+
+class PoolProvider(ABC, Generic[B]):
+    """The half of a `LoadBalancerProvider` that knows addresses, backends and tasks.
+
+    Used as `async with`; at the end its tasks are gone and its addresses free. For one event loop.
+
+    Args:
+        pool: the addresses.
+        backends: "endpoint-slices" sends straight to the endpoints; "node-ports" to the nodes'
+            internal addresses, for clusters whose pods can't be reached from here.
+        endpoint_slices: all of them; needed for "endpoint-slices".
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        pool: AddressPool | None,
+        *,
+        backends: BackendKind,
+        endpoint_slices: ListerWatcher | None,
+        clock: Clock | None,
+    ) -> None:
+        if (backends == "endpoint-slices") != (endpoint_slices is not None):
+            raise ValueError(
+                "endpoint_slices= is needed for backends='endpoint-slices', and for nothing else"
+            )
+        self._clock = clock or Clock()
+        self._pool = AddressPool() if pool is None else pool
+        self._slices = endpoint_slices
+        self._endpoints = Endpoints(self._endpoints_changed)
+        self._stack = contextlib.AsyncExitStack()
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._balancers: dict[str, B] = {}
+        self._by_key: dict[str, B] = {}
+
+    @abstractmethod
+    def _endpoints_changed(self, key: str) -> None:
+        """Take note that the endpoints of a service may have changed."""
+
+    @abstractmethod
+    async def _change_backends(self, balancer: B) -> None:
+        """Bring the present backends of a load balancer into force."""
+
+    # --- Life ---
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as stack:
+            await self._begin(stack)
+            self._group = await stack.enter_async_context(asyncio.TaskGroup())
+            stack.callback(self._end)
+            if self._slices is not None:
+                reflector = Reflector(
+                    self._slices, self._endpoints, name="endpoint slices", clock=self._clock
+                )
+                _ = self._spawn(reflector.run())
+            self._stack = stack.pop_all()
+        return self
+
+    async def _begin(self, stack: contextlib.AsyncExitStack) -> None:
+        """Enter what must be there before any task, and left after them all."""
+
+    def _end(self) -> None:
+        """End all tasks and forget all load balancers."""
+        self._group = None
+        for task in self._tasks:
+            task.cancel()
+        for balancer in self._balancers.values():
+            self._pool.release(balancer.address)
+        self._balancers.clear()
+        self._by_key.clear()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # What the body raised goes on as it is; a task group would wrap it.
+        with single_error():
+            if isinstance(error, asyncio.CancelledError):
+                await self._stack.__aexit__(kind, error, traceback)
+            else:
+                await self._stack.aclose()
+
+    def _running(self) -> asyncio.TaskGroup:
+        if self._group is None:
+            raise ProviderError("the provider runs within `async with` only")
+        return self._group
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        try:
+            group = self._running()
+        except ProviderError:
+            work.close()
+            raise
+        task = group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- The interface ---
+
+    def name(self, cluster: str, service: Service) -> str:  # noqa: ARG002 - the protocol's
+        """Return the load balancer's name."""
+        return default_load_balancer_name(service)
+
+    async def get(self, cluster: str, service: Service) -> LoadBalancerStatus | None:  # noqa: ARG002 - as above
+        """Return where a service's load balancer is reached, or None if there is none."""
+        balancer = self._balancers.get(service.uid)
+        return None if balancer is None else status_of(balancer.address, balancer.ports)
+
+    @abstractmethod
+    async def ensure(
+        self, cluster: str, service: Service, nodes: Sequence[Node]
+    ) -> LoadBalancerStatus:
+        """Make or change a service's load balancer, all of it or nothing.
+
+        Raises:
+            ProviderError: no address or port can be had, or the service asks for what can't be.
+        """
+
+    async def update(self, cluster: str, service: Service, nodes: Sequence[Node]) -> None:
+        """Send to these nodes from now on, where nodes are sent to at all."""
+        balancer = self._balancers.get(service.uid)
+        if balancer is None:
+            await self.ensure(cluster, service, nodes)
+            return
+        balancer.nodes = nodes
+        await self._change_backends(balancer)
+
+    # --- What it is made of ---
+
+    async def _place(self, service: Service, attempt: Callable[[str], Awaitable[T]]) -> T:
+        """Return what an attempt gives with the first address whose ports nobody else uses.
+
+        An address that clients know is waited for; a new one may be any.
+        """
+        wanted = service.spec.load_balancer_ip
+        before = next((i.ip for i in service.status.ingress if i.ip), "")
+        candidates = self._pool.candidates(service.uid, wanted, before)
+        for tries, address in enumerate(candidates, 1):
+            try:
+                return await attempt(address)
+            except AddressInUseError as error:
+                if address in {wanted, before} or tries >= _ADDRESS_TRIES:
+                    raise
+                _logger.info("service %s: %s, another address is tried", service.key, error)
+        raise ProviderError("no address is left")  # the pool has said so before
+
+    def _backends(self, balancer: B, port: ServicePort) -> list[Backend]:
+        if self._slices is not None:
+            return self._endpoints.backends(balancer.service.key, port)
+        return node_port_backends(port, balancer.nodes, balancer.service)
