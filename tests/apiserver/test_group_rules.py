@@ -578,3 +578,29 @@ async def test_objects_show_the_defaults_that_their_schema_got_later(client: Cli
     await client.call("PATCH", f"{crds}/ws.example.com", change, headers=MERGE, expect=200)
     found = await client.call("GET", f"{path}/x", expect=200)
     assert found == {**made, "spec": {"a": "b", "size": 3}}
+
+
+def base64_of(size: int) -> str:
+    return base64.b64encode(bytes(size)).decode()
+
+
+@pytest.mark.parametrize("over", [0, 1])
+@pytest.mark.parametrize(
+    ("plural", "field"), [("configmaps", "data"), ("configmaps", "binaryData"), ("secrets", "data")]
+)
+async def test_a_mebibyte_of_data_is_the_limit(
+    client: Client, plural: str, field: str, over: int
+) -> None:
+    """To the byte, and without what base64 adds."""
+    plain = (plural, field) == ("configmaps", "data")
+    value = "x" * 2**19 if plain else base64_of(2**19)
+    rest = "x" * (2**19 + over) if plain else base64_of(2**19 + over)
+    body = {"metadata": {"name": "big"}, field: {"a": value, "b": rest}}
+    answer = await client.call("POST", f"{CORE}/{plural}", body, expect=422 if over else 201)
+    if over:
+        kind, path = ("ConfigMap", "[]") if plural == "configmaps" else ("Secret", "data")
+        why = "Too long: may not be more than 1048576 bytes"
+        assert answer["message"] == f'{kind} "big" is invalid: {path}: {why}'
+        assert answer["details"]["causes"] == [
+            {"reason": "FieldValueTooLong", "message": why, "field": path}
+        ]

@@ -78,6 +78,10 @@ def port_number(path: str, value: Any) -> list[Cause]:
     return []
 
 
+#: The bytes in all values of a config map or a secret (core.MaxSecretSize).
+_DATA_LIMIT = 1 << 20
+
+
 def _config_map(obj: Object) -> list[Cause]:
     causes = []
     data, binary = obj.get("data") or {}, obj.get("binaryData") or {}
@@ -90,12 +94,20 @@ def _config_map(obj: Object) -> list[Cause]:
         if key in binary
     ]
     size = sum(len(value.encode()) for value in data.values())
-    size += sum(len(value) * 3 // 4 for value in binary.values())
-    if size > 1 << 20:
-        causes.append(
-            Cause("", "FieldValueTooLong", "Too long: may not be more than 1048576 bytes")
-        )
-    return causes
+    size += _decoded_size(binary)
+    # "[]" is how Go's field.Path shows a path of one empty name, which ValidateConfigMap gives
+    # (kubernetes/pkg/apis/core/validation/validation.go)
+    return causes + _too_long("[]", size)
+
+
+def _decoded_size(data: Mapping[str, str]) -> int:
+    return sum(len(value) * 3 // 4 - value[-2:].count("=") for value in data.values())
+
+
+def _too_long(path: str, size: int) -> list[Cause]:
+    if size <= _DATA_LIMIT:
+        return []
+    return [Cause(path, "FieldValueTooLong", f"Too long: may not be more than {_DATA_LIMIT} bytes")]
 
 
 def _config_key(path: str, key: str) -> list[Cause]:
@@ -119,6 +131,7 @@ _SECRET_KEYS = {
 def _secret(obj: Object) -> list[Cause]:
     data = obj.get("data") or {}
     causes = [cause for key in data for cause in _config_key(f"data[{key}]", key)]
+    causes += _too_long("data", _decoded_size(data))
     causes += [
         required(f"data[{key}]")
         for key in _SECRET_KEYS.get(obj.get("type", ""), ())
