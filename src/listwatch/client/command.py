@@ -2,24 +2,21 @@
 
 import asyncio
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 import msgspec
 import yaml
 
 from listwatch.client.client import Client
+from listwatch.client.command_line import Failure, connection_options, exit_code
 from listwatch.client.config import Config
 from listwatch.client.http import JSON
 from listwatch.client.kubeconfig import load_config
 from listwatch.errors import (
-    ConfigError,
-    DisconnectedError,
-    ForbiddenError,
     FrameError,
     ListWatchError,
     NotFoundError,
-    UnauthorizedError,
 )
 
 _REVIEW = b'{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}'
@@ -62,37 +59,8 @@ def show(config: Config) -> str:
     return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=1000)
 
 
-class _Failure(click.ClickException):
-    """One line on standard error, and the exit code that `listwatch observe` has for it."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(" ".join(str(error).split()))
-        kinds: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
-            (3, (ConfigError,)),
-            (4, (DisconnectedError, TimeoutError)),
-            (5, (UnauthorizedError,)),
-            (6, (ForbiddenError,)),
-        )
-        self._code = next((code for code, types in kinds if isinstance(error, types)), 1)
-
-    @property
-    def exit_code(self) -> int:  # type: ignore[override]  # click has a class variable
-        """What the process returns."""
-        return self._code
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """Print it."""
-        click.echo(f"error: {self.message}", file=file, err=True)
-
-
 @click.command("config")
-@click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Use FILE in place of KUBECONFIG and ~/.kube/config.",
-)
-@click.option("--context", metavar="NAME", help="Use this context.")
+@connection_options
 @click.option("--cluster", metavar="NAME", help="Use this cluster.")
 @click.option("--user", metavar="NAME", help="Use this user.")
 @click.option("-n", "--namespace", metavar="NAME", help="Use this namespace.")
@@ -119,4 +87,4 @@ def config_command(
         for name, value in asyncio.run(check(config)).items() if checks else ():
             click.echo(f"{name}: {value}")
     except (ListWatchError, TimeoutError) as error:
-        raise _Failure(error) from None
+        raise Failure(error, exit_code(error)) from None

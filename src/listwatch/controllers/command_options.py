@@ -1,23 +1,16 @@
 """Options that all commands have which run controllers."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
-Command = TypeVar("Command", bound=Callable[..., None])
+from listwatch.client.kubeconfig import load_config
+from listwatch.runtime.manager import Manager
 
-_CONNECTION: Final = (
-    click.option(
-        "--kubeconfig",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Use FILE in place of KUBECONFIG and ~/.kube/config.",
-    ),
-    click.option("--context", metavar="NAME", help="Use this context."),
-)
-_MANAGER: Final = (
+_OPTIONS: Final = (
     click.option(
         "--leader-elect/--no-leader-elect", default=True, show_default=True, help="Elect a leader."
     ),
@@ -39,17 +32,39 @@ _MANAGER: Final = (
 )
 
 
-def connection_options(command: Command) -> Command:
-    """Add `kubeconfig` and `context`: which server is meant."""
-    return _with(_CONNECTION, command)
+def manager_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the election, and where health and metrics are served.
 
+    The command gets the `Manager` that these and the `connection_options` ask for, as `app`.
 
-def manager_options(command: Command) -> Command:
-    """Add the election, and where health and metrics are served."""
-    return _with(_MANAGER, command)
+    Args:
+        name: of the manager and of its lease.
+    """
 
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(
+            *,
+            kubeconfig: Path | None,
+            context: str | None,
+            leader_elect: bool,
+            lease_namespace: str,
+            health_host: str,
+            health_port: int,
+            **own: Any,
+        ) -> None:
+            app = Manager(
+                name,
+                config=load_config(kubeconfig, context=context),
+                leader_election=name if leader_elect else None,
+                namespace=lease_namespace,
+                health_host=health_host,
+                health_port=health_port,
+            )
+            command(app=app, **own)
 
-def _with(options: tuple[Callable[[Any], Any], ...], command: Command) -> Command:
-    for option in reversed(options):
-        command = option(command)
-    return command
+        for option in reversed(_OPTIONS):
+            run = option(run)
+        return run
+
+    return decorate

@@ -3,13 +3,13 @@
 import asyncio
 import gc
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from listwatch.client.command_line import Failure
 from listwatch.errors import ListWatchError
 from listwatch.observe.options import (
     DeleteLimit,
@@ -38,22 +38,10 @@ Exit codes:
   141  nobody reads standard output any more"""
 
 
-class _Failure(click.ClickException):
-    """Ends the program with one line on standard error."""
+def _failure(error: BaseException) -> Failure:
+    from listwatch.observe.session import exit_code  # noqa: PLC0415 - heavy
 
-    def __init__(self, error: BaseException) -> None:
-        from listwatch.observe.session import exit_code  # noqa: PLC0415 - heavy
-
-        super().__init__(" ".join(str(error).split()) or type(error).__name__)
-        self.code = exit_code(error)
-
-    @property
-    def exit_code(self) -> int:  # type: ignore[override]  # click has a class variable
-        """What the process returns."""
-        return self.code
-
-    def show(self, file: Any = None) -> None:
-        click.echo(f"error: {self.message}", file=file or sys.stderr)
+    return Failure(error, exit_code(error))
 
 
 class _CommandAfterDashes(click.Command):
@@ -277,7 +265,7 @@ def observe_command(ctx: click.Context, /, **values: Any) -> None:
         options.check()
         printer_format, coloured = _printing(options, values)
     except (ListWatchError, OSError) as error:
-        raise _Failure(error) from error
+        raise _failure(error) from error
     _hold_standard_streams()
     # Loaded here, so that --help and mistakes in the options cost nothing.
     from listwatch.observe.session import observe  # noqa: PLC0415
@@ -298,7 +286,7 @@ def observe_command(ctx: click.Context, /, **values: Any) -> None:
             )
         )
     except (ListWatchError, TimeoutError) as error:
-        raise _Failure(error) from error
+        raise _failure(error) from error
     except BrokenPipeError:
         # Python would complain again while it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

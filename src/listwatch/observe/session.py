@@ -8,17 +8,15 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from listwatch.client import command_line
 from listwatch.client.client import Client
 from listwatch.client.discovery import UnknownResourceError
 from listwatch.client.kubeconfig import load_config
 from listwatch.clock import Clock
 from listwatch.errors import (
     BadRequestError,
-    ConfigError,
-    DisconnectedError,
     ForbiddenError,
     NotFoundError,
-    UnauthorizedError,
 )
 from listwatch.objects import decode_object
 from listwatch.observe.execute import Executor
@@ -45,16 +43,13 @@ def exit_code(error: BaseException) -> int:
     """Return the exit code that stands for an error."""
     kinds: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
         (2, (UsageError, TemplateSyntaxError, BadRequestError)),
-        (3, (ConfigError,)),
-        (4, (DisconnectedError, TimeoutError)),
-        (5, (UnauthorizedError,)),
-        (6, (ForbiddenError,)),
         (7, (UnknownResourceError, NotFoundError)),
         (8, (StateError,)),
         (126, (CommandNotExecutableError,)),
         (127, (CommandNotFoundError,)),
     )
-    return next((code for code, types in kinds if isinstance(error, types)), 1)
+    own = next((code for code, types in kinds if isinstance(error, types)), None)
+    return command_line.exit_code(error) if own is None else own
 
 
 async def observe(

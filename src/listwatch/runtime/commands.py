@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from listwatch.client.command_line import connection_options
 from listwatch.client.kubeconfig import load_config
 from listwatch.errors import ConfigError
 from listwatch.runtime.loading import load_app
@@ -47,8 +48,7 @@ def set_up_logging(level: str, form: str) -> None:
 
 @click.command("run")
 @click.argument("file", type=_FILE)
-@click.option("--kubeconfig", type=_FILE, metavar="FILE", help="Use FILE, not KUBECONFIG.")
-@click.option("--context", metavar="NAME", help="Use this context of the kubeconfig.")
+@connection_options
 @click.option("-n", "--namespace", metavar="NAME", help="The namespace of the lease.")
 @click.option("--leader-election", metavar="LEASE", help="Elect a leader by this lease.")
 @click.option("--no-leader-election", is_flag=True, help="Run without an election.")

@@ -1,10 +1,8 @@
 """The command `listwatch build-controllers`."""
 
-from pathlib import Path
-
 import click
 
-from listwatch.client.kubeconfig import load_config
+from listwatch.client.command_line import connection_options
 from listwatch.controllers.builds.api import ClientBuilds
 from listwatch.controllers.builds.factory import (
     RELIST_SECONDS,
@@ -13,12 +11,14 @@ from listwatch.controllers.builds.factory import (
     DeleteController,
 )
 from listwatch.controllers.builds.naming import BUILD_NAME
-from listwatch.controllers.command_options import connection_options, manager_options
+from listwatch.controllers.command_options import manager_options
 from listwatch.runtime.crash import handle_crash
 from listwatch.runtime.manager import Manager
 
+_NAME = "build-controllers"
 
-@click.command("build-controllers")
+
+@click.command(_NAME)
 @connection_options
 @click.option(
     "--resource",
@@ -36,32 +36,15 @@ from listwatch.runtime.manager import Manager
     metavar="SECONDS",
     help="Look this often for deletions that no watch has told.",
 )
-@manager_options
+@manager_options(_NAME)
 def build_controllers_command(
-    *,
-    kubeconfig: Path | None,
-    context: str | None,
-    resource: str,
-    namespace: str | None,
-    relist_period: float,
-    leader_elect: bool,
-    lease_namespace: str,
-    health_host: str,
-    health_port: int,
+    *, app: Manager, resource: str, namespace: str | None, relist_period: float
 ) -> None:
     """Run the two build controllers of OpenShift that handle deletions, until SIGTERM.
 
     A build whose pod is deleted ends with the phase Error; a pod whose build is deleted is
     deleted.
     """
-    app = Manager(
-        "build-controllers",
-        config=load_config(kubeconfig, context=context),
-        leader_election="build-controllers" if leader_elect else None,
-        namespace=lease_namespace,
-        health_host=health_host,
-        health_port=health_port,
-    )
 
     def pods_delete() -> DeleteController:
         client = app.client

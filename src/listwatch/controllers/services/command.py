@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from listwatch.client.client import Client
-from listwatch.client.kubeconfig import load_config
-from listwatch.controllers.command_options import connection_options, manager_options
+from listwatch.client.command_line import connection_options
+from listwatch.controllers.command_options import manager_options
 from listwatch.controllers.services.api import ClientServices
 from listwatch.controllers.services.metrics import collect
 from listwatch.controllers.services.provider import LoadBalancerProvider
@@ -28,6 +27,15 @@ if TYPE_CHECKING:
 _NAME = "service-controller"
 
 
+def _pool_of(
+    _ctx: click.Context, _param: click.Parameter, networks: tuple[str, ...]
+) -> AddressPool:
+    try:
+        return AddressPool(networks)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--address-pool") from None
+
+
 @click.command(_NAME)
 @connection_options
 @click.option(
@@ -43,6 +51,7 @@ _NAME = "service-controller"
     default=("127.0.0.0/8",),
     show_default=True,
     metavar="NETWORK",
+    callback=_pool_of,
     help="Where load balancers get their addresses from; may be repeated.",
 )
 @click.option(
@@ -94,13 +103,12 @@ _NAME = "service-controller"
     metavar="SECONDS",
     help="Compare the nodes of all load balancers this often, whether or not one has changed.",
 )
-@manager_options
+@manager_options(_NAME)
 def service_controller_command(
     *,
-    kubeconfig: Path | None,
-    context: str | None,
+    app: Manager,
     provider: Literal["local", "haproxy"],
-    address_pool: tuple[str, ...],
+    address_pool: AddressPool,
     backends: Literal["endpoint-slices", "node-ports"],
     drain: float,
     health_check_period: float,
@@ -109,24 +117,8 @@ def service_controller_command(
     workers: int,
     service_sync_period: float,
     node_sync_period: float,
-    leader_elect: bool,
-    lease_namespace: str,
-    health_host: str,
-    health_port: int,
 ) -> None:
     """Give services of type LoadBalancer their load balancers, until SIGTERM."""
-    try:
-        pool = AddressPool(address_pool)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--address-pool") from None
-    app = Manager(
-        _NAME,
-        config=load_config(kubeconfig, context=context),
-        leader_election=_NAME if leader_elect else None,
-        namespace=lease_namespace,
-        health_host=health_host,
-        health_port=health_port,
-    )
     controllers: list[ServiceController] = []
 
     def open_provider(client: Client) -> AbstractAsyncContextManager[LoadBalancerProvider]:
@@ -137,7 +129,7 @@ def service_controller_command(
             )
         make = LocalProvider if provider == "local" else HAProxyProvider
         return make(
-            pool,
+            address_pool,
             backends=backends,
             endpoint_slices=slices,
             health_check_seconds=health_check_period,

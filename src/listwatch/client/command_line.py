@@ -1,0 +1,61 @@
+"""What the commands that speak to a server have in common: options, and how they fail."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, Final, TypeVar
+
+import click
+
+from listwatch.errors import (
+    ConfigError,
+    DisconnectedError,
+    ForbiddenError,
+    UnauthorizedError,
+)
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+_EXIT_CODES: Final[tuple[tuple[int, tuple[type[BaseException], ...]], ...]] = (
+    (3, (ConfigError,)),
+    (4, (DisconnectedError, TimeoutError)),
+    (5, (UnauthorizedError,)),
+    (6, (ForbiddenError,)),
+)
+
+
+def connection_options(command: Command) -> Command:
+    """Add `kubeconfig` and `context`: which server is meant."""
+    command = click.option("--context", metavar="NAME", help="Use this context.")(command)
+    return click.option(
+        "--kubeconfig",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Use FILE in place of KUBECONFIG and ~/.kube/config.",
+    )(command)
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code that stands for an error with a server or the way to it; else 1."""
+    return next((code for code, types in _EXIT_CODES if isinstance(error, types)), 1)
+
+
+class Failure(click.ClickException):
+    """Ends the program with one line on standard error.
+
+    Args:
+        error: what the line says.
+        code: what the process returns.
+    """
+
+    def __init__(self, error: BaseException, code: int) -> None:
+        super().__init__(" ".join(str(error).split()) or type(error).__name__)
+        self._code = code
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]  # click has a class variable
+        """What the process returns."""
+        return self._code
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print it."""
+        click.echo(f"error: {self.message}", file=file, err=True)
