@@ -2,7 +2,8 @@
 
 A key is that of the source. Namespaces wake all sources; a copy wakes its source, so that copies
 that somebody changes or deletes are made anew. Owner references do not reach over namespaces, so
-a label of the copy names its source, and a finalizer of the source removes the copies.
+a label of the copy names its source, and a finalizer of the source removes the copies; they also
+go when the source loses its label. A ConfigMap of the same name that is no copy is left alone.
 """
 
 from collections.abc import Iterable
@@ -28,7 +29,7 @@ def make_app(**options: Any) -> Manager:
         del namespace  # every one needs all
         return [obj.key for obj in sync.lister("configmaps").list() if EVERYWHERE in obj.labels]
 
-    sync.for_("configmaps", predicates=[has(lambda obj: EVERYWHERE in obj.labels)])
+    sync.for_("configmaps", predicates=[has(concerns_us)])
     sync.watches("namespaces", sources)
     sync.watches("configmaps", source_of, predicates=[has(lambda obj: SOURCE in obj.labels)])
 
@@ -42,19 +43,31 @@ def make_app(**options: Any) -> Manager:
     @sync
     async def reconcile(key: str) -> None:
         source = sync.get(key)
-        if source is None or (
-            EVERYWHERE not in source.labels and FINALIZER not in source.meta.finalizers
-        ):
+        if source is None or not concerns_us(source):
+            return
+        if EVERYWHERE not in source.labels and source.meta.deletion_timestamp is None:
+            await delete_copies(key)
             return
         kept = await finalize(app.client, source, FINALIZER, lambda: delete_copies(key))
         if kept is None:
             return
         for namespace in sync.lister("namespaces").list():
             leaving = namespace.meta.deletion_timestamp is not None
-            if namespace.name != source.namespace and not leaving:
-                await apply(app.client, copy_of(source, namespace.name), field_manager=NAME)
+            if namespace.name == source.namespace or leaving:
+                continue
+            there = sync.get(f"{namespace.name}/{source.name}")
+            if there is not None and key not in source_of(there):
+                words = f"{namespace.name} has a ConfigMap of this name that is no copy"
+                app.recorder.event(source, "Warning", "NotCopied", words)
+                continue
+            await apply(app.client, copy_of(source, namespace.name), field_manager=NAME)
 
     return app
+
+
+def concerns_us(obj: Object) -> bool:
+    """Tell whether this is a source, or was one and still has our finalizer."""
+    return EVERYWHERE in obj.labels or FINALIZER in obj.meta.finalizers
 
 
 def source_of(obj: Object) -> list[str]:
@@ -76,7 +89,7 @@ def copy_of(source: Object, namespace: str) -> dict[str, Any]:
             # A slash can't be in a label's value, and no name has an underscore.
             "labels": {SOURCE: f"{place.namespace}_{place.name}"},
         },
-        "data": whole.get("data") or {},
+        **{name: whole[name] for name in ("data", "binaryData") if name in whole},
     }
 
 

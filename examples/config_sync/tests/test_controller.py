@@ -88,3 +88,73 @@ async def test_copies_go_with_their_source_also_after_a_restart(
             return not await values(client)
 
         await until(all_gone)
+
+
+async def test_copies_go_with_the_sources_label_and_the_source_can_be_deleted_then(
+    apiserver: APIServer, client: Client
+) -> None:
+    present = len((await client.list("namespaces")).items)
+    _ = await client.create(source("1"))
+    async with app_for(apiserver):
+        await until(lambda: has_everywhere(client, "1", present))
+        unlabelled = {"metadata": {"labels": dict.fromkeys(LABEL)}}
+        _ = await client.patch("configmaps", "ca", unlabelled, "default")
+
+        async def only_the_source() -> bool:
+            return await values(client) == {"default": "1"}
+
+        await until(only_the_source)
+        _ = await client.delete("configmaps", "ca", "default")
+
+        async def all_gone() -> bool:
+            return not await values(client)
+
+        await until(all_gone)
+
+
+async def test_a_config_map_that_is_no_copy_is_left_alone_and_the_source_is_told(
+    apiserver: APIServer, client: Client
+) -> None:
+    present = len((await client.list("namespaces")).items)
+    theirs = source("theirs")
+    theirs["metadata"] = {"name": "ca", "namespace": "kube-public"}
+    _ = await client.create(theirs)
+    _ = await client.create(source("1"))
+    async with app_for(apiserver):
+
+        async def told() -> bool:
+            events = (await client.list("events", "default")).items
+            return any(event.to_dict().get("reason") == "NotCopied" for event in events)
+
+        await until(told)
+
+        async def all_others_have_it() -> bool:
+            return list((await values(client)).values()).count("1") == present - 1
+
+        await until(all_others_have_it)
+        assert (await values(client))["kube-public"] == "theirs"
+        _ = await client.delete("configmaps", "ca", "default")
+
+        async def only_theirs() -> bool:
+            return await values(client) == {"kube-public": "theirs"}
+
+        await until(only_theirs)
+
+
+async def test_a_copy_has_the_data_and_nothing_else_of_its_source(
+    apiserver: APIServer, client: Client
+) -> None:
+    whole = source("1") | {"binaryData": {"key": "AAE="}}
+    whole["metadata"] = whole["metadata"] | {"annotations": {"mine": "x"}}
+    _ = await client.create(whole)
+    async with app_for(apiserver):
+
+        async def is_there() -> bool:
+            return bool(await client.get("configmaps", "ca", "kube-public"))
+
+        await until(is_there)
+        copy = (await client.get("configmaps", "ca", "kube-public")).to_dict()
+    assert (copy["data"], copy["binaryData"]) == ({"ca": "1"}, {"key": "AAE="})
+    assert copy["metadata"]["labels"] == {"sync.example.com/source": "default_ca"}
+    assert "annotations" not in copy["metadata"]
+    assert "finalizers" not in copy["metadata"]

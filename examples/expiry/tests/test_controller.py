@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,60 @@ async def test_replicas_delete_what_has_expired_each_its_own_share(
         await until(only_two_left)
         done = [app.reconcilers[0].statistics().successes for app in (first, second)]
         assert all(done), done
+
+
+async def test_nothing_is_deleted_before_its_time_and_everything_soon_after(
+    apiserver: APIServer, client: Client
+) -> None:
+    made = (await client.create(config_map("brief", "2"))).to_dict()
+    begin = datetime.fromisoformat(made["metadata"]["creationTimestamp"])
+    async with app_for(apiserver):
+
+        async def is_gone() -> bool:
+            return not await names(client)
+
+        await until(is_gone)
+        lived = (datetime.now(UTC) - begin).total_seconds()
+        assert lived >= 2
+
+        async def is_told() -> bool:
+            events = (await client.list("events", "default")).items
+            told = [event.to_dict() for event in events if event["reason"] == "Expired"]
+            about = [(event["involvedObject"]["name"], event["message"]) for event in told]
+            return about == [("brief", "deleted after 2 s")]
+
+        await until(is_told)
+
+
+async def test_the_annotation_of_the_moment_counts(apiserver: APIServer, client: Client) -> None:
+    for name, seconds in (("sooner", "3600"), ("corrected", "soon"), ("never", "2")):
+        _ = await client.create(config_map(name, seconds))
+    async with app_for(apiserver) as app:
+        for name, now in (("sooner", "0"), ("corrected", "0"), ("never", None)):
+            changed = {"metadata": {"annotations": {"example.com/expire-after": now}}}
+            _ = await client.patch("configmaps", name, changed, "default")
+        _ = await client.create(config_map("last", "3"))
+
+        async def the_last_is_gone() -> bool:
+            return not await names(client)
+
+        await until(the_last_is_gone)
+        kept = await client.get("configmaps", "never", "default")
+        assert kept.meta.deletion_timestamp is None
+        assert app.reconcilers[0].statistics().errors == 0
+
+
+async def test_a_successor_of_the_same_name_has_its_own_time(
+    apiserver: APIServer, client: Client
+) -> None:
+    first = await client.create(config_map("again", "2"))
+    async with app_for(apiserver):
+        _ = await client.delete("configmaps", "again", "default")
+        second = await client.create(config_map("again", "3600"))
+        _ = await client.create(config_map("last", "3"))
+
+        async def the_last_is_gone() -> bool:
+            return await names(client) == {"again"}
+
+        await until(the_last_is_gone)
+        assert (await client.get("configmaps", "again", "default")).uid == second.uid != first.uid
