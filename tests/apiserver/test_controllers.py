@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -168,3 +169,31 @@ async def test_what_was_orphaned_by_a_restart_is_collected_after_it() -> None:
         await eventually(all_gone)
         await server.stop()
     assert server.statistics().objects > 0, CORE
+
+
+async def test_a_namespace_of_many_objects_is_emptied_between_other_requests(
+    client: Client,
+) -> None:
+    """In slices; each change asks for one look at what is left, however many there are."""
+    server = client.server
+    await client.call("POST", "/api/v1/namespaces", {"metadata": {"name": "full"}}, expect=201)
+    resource = server.table.get("", "v1", "configmaps")
+    assert resource is not None
+    bucket = server.registry.bucket(resource)
+    for number in range(1000):
+        metadata = {"name": f"m{number}", "namespace": "full", "uid": f"u{number}"}
+        entry = server.registry.entry(resource, {"metadata": metadata}, server.store.revision + 1)
+        server.store.put(bucket, entry)
+    await client.call("DELETE", "/api/v1/namespaces/full", expect=200)
+    seen = set()
+
+    async def is_empty() -> bool:
+        answer = await client.call("GET", "/api/v1/namespaces/full")
+        return is_gone(answer)
+
+    async with asyncio.timeout(10):
+        while left := len(bucket.current("full")):
+            seen.add(left)
+            await asyncio.sleep(0)
+    assert len(seen) >= 8
+    await eventually(is_empty)

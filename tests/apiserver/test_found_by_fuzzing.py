@@ -1,12 +1,14 @@
-"""What fuzzing has found, each as a test of its own."""
+"""What fuzzing and hostile requests have found, each as a test of its own."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from api_client import MAPS, Client
+from api_client import CORE, MAPS, PODS, Client
 from listwatch.apiserver import APIServer
+from listwatch.apiserver.call import User
 
 
 @pytest.fixture
@@ -65,3 +67,94 @@ async def test_versions_and_columns_without_names_are_refused(client: Client) ->
         ("spec.additionalPrinterColumns[0].type", "FieldValueNotSupported"),
         ("spec.additionalPrinterColumns[0].JSONPath", "FieldValueRequired"),
     ]
+
+
+_DIGITS = "9" * 5000
+
+
+@pytest.mark.parametrize("query", ["limit", "timeoutSeconds", "resourceVersion"])
+async def test_a_number_of_many_digits_in_a_query_is_refused(client: Client, query: str) -> None:
+    """Python itself reads no more than 4300 of them."""
+    refused = await client.call("GET", f"{MAPS}?{query}={_DIGITS}", expect=400)
+    assert refused["message"].endswith(f'parsing "{_DIGITS}": value out of range')
+
+
+async def test_a_number_of_many_digits_in_a_body_is_refused(client: Client) -> None:
+    await client.create(MAPS, "a", metadata={"finalizers": ["example.com/a"]})
+    body = {"metadata": {"name": "a", "resourceVersion": _DIGITS}}
+    refused = await client.call("PUT", f"{MAPS}/a", body, expect=500)
+    assert refused["message"] == f'strconv.ParseUint: parsing "{_DIGITS}": value out of range'
+    patch = [{"op": "add", "path": f"/metadata/finalizers/{_DIGITS}", "value": "example.com/b"}]
+    form = {"Content-Type": "application/json-patch+json"}
+    await client.call("PATCH", f"{MAPS}/a", patch, headers=form, expect=422)
+
+
+@pytest.mark.parametrize("amount", ["9" * 1_000_000 + "Ki", "1e" + _DIGITS])
+async def test_a_quantity_of_many_digits_is_refused_at_once(client: Client, amount: str) -> None:
+    body = {"metadata": {"name": "a"}, "spec": {"hard": {"pods": amount}}}
+    await client.call("POST", f"{CORE}/resourcequotas", body, expect=400)
+
+
+@pytest.mark.parametrize("text", ["\u00b2%", _DIGITS + "%"])
+async def test_a_percentage_that_is_none_is_refused(client: Client, text: str) -> None:
+    body = {"metadata": {"name": "a"}, "spec": {"minAvailable": text, "selector": {}}}
+    path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    refused = await client.call("POST", path, body, expect=422)
+    assert [cause["field"] for cause in refused["details"]["causes"]] == ["spec.minAvailable"]
+
+
+@pytest.mark.parametrize("seconds", [9 * 10**18, -9 * 10**18])
+@pytest.mark.parametrize("asked", [None, 0, 1, 9 * 10**18, -9 * 10**18])
+async def test_any_grace_period_can_be_asked_for(
+    client: Client, seconds: int, asked: int | None
+) -> None:
+    spec = {"nodeName": "n", "containers": [{"name": "a", "image": "b"}]}
+    body = {"metadata": {"name": "p"}, "spec": spec | {"terminationGracePeriodSeconds": 10**18}}
+    await client.call("POST", PODS, body, expect=201)
+    await client.call("DELETE", f"{PODS}/p", {"gracePeriodSeconds": seconds}, expect=200)
+    options = {} if asked is None else {"gracePeriodSeconds": asked}
+    await client.call("DELETE", f"{PODS}/p", options, expect=200)
+
+
+@pytest.mark.parametrize(
+    "made", ["[*a{n}, *a{n}]", "{{x: *a{n}, y: *a{n}}}", "{{<<: [*a{n}, *a{n}]}}"]
+)
+async def test_yaml_whose_aliases_stand_for_gigabytes_is_refused_at_once(
+    client: Client, made: str
+) -> None:
+    lines = ["a0: &a0 {k: v}", *(f"a{n + 1}: &a{n + 1} {made.format(n=n)}" for n in range(40))]
+    form = {"Content-Type": "application/yaml"}
+    refused = await client.call("POST", MAPS, "\n".join(lines).encode(), headers=form, expect=400)
+    assert "yaml: document contains excessive aliasing" in refused["message"]
+
+
+async def test_yaml_with_aliases_is_read(client: Client) -> None:
+    lines = "metadata: {name: a}\ndata: {a: &a b, c: *a}"
+    form = {"Content-Type": "application/yaml"}
+    made = await client.call("POST", MAPS, lines.encode(), headers=form, expect=201)
+    assert made["data"] == {"a": "b", "c": "b"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([b"Authorization: Bearer \xff\xfe"], 401),
+        ([b"Authorization: Bearer t", b"Impersonate-User: \xff\xfe"], 403),
+        ([b"Authorization: Bearer t", b"Impersonate-User: x", b"Impersonate-Group: \xff"], 403),
+        ([b"Authorization: Bearer t", b"User-Agent: \xff\xfe"], 201),
+    ],
+)
+async def test_headers_of_any_bytes_are_answered(
+    headers: list[bytes], status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with APIServer(tokens={"t": User("u", ("system:masters",))}) as server:
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        head = [f"POST {MAPS} HTTP/1.1".encode(), b"Host: x", b"Connection: close", *headers]
+        body = b'{"metadata":{"name":"a"},"data":{"k":"v"}}'
+        head += [b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
+        writer.write(b"\r\n".join([*head, b"", body]))
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert int(answer[9:12]) == status, answer
+    assert not [record.message for record in caplog.records if record.levelname == "ERROR"]

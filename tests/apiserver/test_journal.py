@@ -121,6 +121,43 @@ async def test_a_file_that_can_not_be_used_is_refused_and_left_alone(
     assert data.read_bytes() == before
 
 
+async def test_a_process_that_was_killed_while_it_made_the_file_leaves_one_that_can_be_used(
+    tmp_path: Path,
+) -> None:
+    """It has its head already, and no tables."""
+    half = tmp_path / "half.db"
+    connection = sqlite3.connect(half, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("BEGIN EXCLUSIVE")
+    connection.execute("CREATE TABLE objects (x)")
+    data = tmp_path / "data.db"
+    data.write_bytes(half.read_bytes())
+    connection.close()
+    assert data.stat().st_size > 0
+    for _ in range(2):
+        async with APIServer(data=data) as server:
+            assert server.store.revision > 1
+
+
+async def test_the_file_keeps_no_more_history_than_the_server(tmp_path: Path) -> None:
+    """Give or take a thousand changes, after which the oldest are forgotten at once."""
+    data = tmp_path / "data.db"
+    async with APIServer(data=data, history_limit=50) as server, Client(server) as client:
+        await client.create(MAPS, "a")
+        (bucket,) = (each for each in server.store.buckets() if each.name == "configmaps")
+        for _ in range(2500):
+            (entry,) = bucket.current()
+            server.store.put(bucket, entry.at_revision(server.store.revision + 1))
+        revision = server.store.revision
+    with sqlite3.connect(data) as file:
+        (kept,) = file.execute("SELECT count(*) FROM changes").fetchone()
+    file.close()
+    assert 50 <= kept < 1200
+    async with APIServer(data=data) as server:
+        assert server.store.revision == revision
+        assert server.store.statistics().history == kept
+
+
 async def test_a_file_in_use_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data.db"
     async with APIServer(data=data):

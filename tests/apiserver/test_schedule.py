@@ -2,6 +2,10 @@ import pytest
 
 from listwatch.apiserver.schedule import schedule_problem
 
+_MANY = "9" * 30
+_ATOI = "strconv.Atoi: parsing"
+_UNITS = "1" + "ms" * 40 + "x"
+
 
 @pytest.mark.parametrize(
     "schedule",
@@ -30,6 +34,14 @@ def test_a_schedule_is_read(schedule: str) -> None:
         ("1-2-3 * * * *", "too many hyphens: 1-2-3"),
         ("*/1/2 * * * *", "too many slashes: */1/2"),
         ("x * * * *", 'failed to parse int from x: strconv.Atoi: parsing "x": invalid syntax'),
+        (
+            f"{_MANY} * * * *",
+            f'failed to parse int from {_MANY}: {_ATOI} "{_MANY}": value out of range',
+        ),
+        (
+            f"@every {_UNITS}",
+            f'failed to parse duration @every {_UNITS}: time: invalid duration "{_UNITS}"',
+        ),
         ("@often", "unrecognized descriptor: @often"),
         ("@every day", 'failed to parse duration @every day: time: invalid duration "day"'),
     ],

@@ -112,3 +112,9 @@ async def test_beyond_loopback_nobody_is_anonymous() -> None:
                 assert answer.status == 401
             async with session.get(url, headers={"Authorization": "Bearer secret"}) as answer:
                 assert answer.status == 200
+
+
+def test_the_test_api_is_for_this_machine_alone() -> None:
+    tokens = {"secret": User("root", ("system:masters",))}
+    with pytest.raises(ConfigError, match="could control the server"):
+        APIServer("0.0.0.0", tokens=tokens, test_api=True)  # noqa: S104 - refused

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import refusal
-from listwatch.apiserver.call import User
+from listwatch.apiserver.call import User, printable
 from listwatch.apiserver.request_info import RequestInfo
 from listwatch.apiserver.storage import Bucket, Store
 from listwatch.errors import ConfigError
@@ -205,9 +205,10 @@ class Access:
     def by_token(self, token: str) -> User | None:
         """Return who a token stands for; None for nobody."""
         found = None
+        given = token.encode(errors="surrogateescape")
         # every token is looked at, so that the time tells nothing about them
         for known, user in (self._tokens or {}).items():
-            if hmac.compare_digest(known.encode(), token.encode()):
+            if hmac.compare_digest(known.encode(), given):
                 found = user
         return found
 
@@ -234,15 +235,15 @@ class Access:
             WithoutUserError: groups or a uid without a user.
         """
         headers = request.headers
-        name = headers.get("Impersonate-User", "")
-        groups = headers.getall("Impersonate-Group", [])
-        uid = headers.get("Impersonate-Uid", "")
+        name = printable(headers.get("Impersonate-User", ""))
+        groups = [printable(each) for each in headers.getall("Impersonate-Group", [])]
+        uid = printable(headers.get("Impersonate-Uid", ""))
         if not (name or groups or uid):
             return user
         extra: dict[str, list[str]] = {}
         for key, value in headers.items():
             if key.lower().startswith("impersonate-extra-"):
-                extra.setdefault(unquote(key[18:]).lower(), []).append(value)
+                extra.setdefault(unquote(key[18:]).lower(), []).append(printable(value))
         if not name:
             raise WithoutUserError(groups, uid)
         account = name.split(":") if name.startswith("system:serviceaccount:") else []

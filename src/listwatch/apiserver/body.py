@@ -20,6 +20,8 @@ Object = dict[str, Any]
 
 _ACCEPTED = f"{JSON}, {YAML}, {PROTOBUF}"
 _CUSTOM_ACCEPTED = f"{JSON}, {YAML}"
+#: So many nodes may be made of any YAML by its aliases; of a long one, more.
+_ALIASES_LIMIT = 100_000
 _STRUCT_WORDS = (
     'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string '
     '"json:\\"kind,omitempty\\"" }'
@@ -143,7 +145,7 @@ def parse_yaml(data: bytes) -> Any:
         ValueError: in the words of the server.
     """
     try:
-        value = yaml.load(data, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
+        value = _load_yaml(data)
     except yaml.YAMLError as error:
         line = _yaml_line(error)
         problem = getattr(error, "problem", None) or "cannot be read"
@@ -154,6 +156,39 @@ def parse_yaml(data: bytes) -> Any:
         return msgspec.json.decode(msgspec.json.encode(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"error converting YAML to JSON: {error}") from None
+
+
+def _load_yaml(data: bytes) -> Any:
+    loader = _Loader(data)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _expanded_size(node, {}) > max(_ALIASES_LIMIT, 10 * len(data)):
+            raise yaml.MarkedYAMLError(problem="document contains excessive aliasing")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _expanded_size(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return how many nodes there are where each alias is what it stands for.
+
+    A few hundred bytes can stand for gigabytes, each level for several times the one below. Go's
+    parsers refuse that, too (`yaml.v3/decode.go`, allowedAliasRatio).
+    """
+    size = known.get(id(node))
+    if size is None:
+        known[id(node)] = 0  # an anchor within itself is refused later
+        size = 1
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                size += _expanded_size(key, known) + _expanded_size(value, known)
+        elif isinstance(node, yaml.SequenceNode):
+            for each in node.value:
+                size += _expanded_size(each, known)
+        known[id(node)] = size
+    return size
 
 
 def _yaml_line(error: yaml.YAMLError) -> str:

@@ -79,7 +79,7 @@ class Call:
 
     def header(self, name: str) -> str:
         """Return a header of the request; "" without one."""
-        return self.request.headers.get(name, "")
+        return printable(self.request.headers.get(name, ""))
 
     @property
     def manager(self) -> str:
@@ -179,6 +179,13 @@ class Call:
         if self.representation is PLAIN:
             self.representation = error_form(self.header("Accept"))
         return self.answer_value(error.to_status(), status=error.code or 500, headers=headers)
+
+
+def printable(header: str) -> str:
+    """Return a header's value with a replacement for each byte that is no UTF-8."""
+    if header.isascii():
+        return header
+    return header.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def error_form(accept: str) -> Representation:

@@ -48,6 +48,7 @@ class Controllers:
         self._work: deque[Callable[[], None]] = deque()
         self._due = False
         self._terminating: set[str] = set()
+        self._emptying: set[str] = set()
         self._timers: dict[str, Timer] = {}
         store.observers.append(self._observe)
         self._running = False
@@ -80,6 +81,7 @@ class Controllers:
         """Stop working; changes are still noted."""
         self._running = False
         self._work.clear()
+        self._emptying.clear()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -119,7 +121,7 @@ class Controllers:
         if entry.deleting:
             if bucket.name == "namespaces":
                 self._terminating.add(entry.name)
-                self._plan(lambda: self._empty_namespace(entry.name))
+                self._plan_emptying(entry.name)
             elif bucket.name == "pods":
                 self._end_of_grace(bucket, entry)
             if b'"foregroundDeletion"' in entry.data or b'"orphan"' in entry.data:
@@ -134,7 +136,7 @@ class Controllers:
             if home is not None:
                 self._plan(partial(self._finalize, *home))
         if entry.namespace in self._terminating:
-            self._plan(lambda: self._empty_namespace(entry.namespace))
+            self._plan_emptying(entry.namespace)
         if bucket.name == "namespaces":
             self._terminating.discard(entry.name)
         timer = self._timers.pop(entry.uid, None)
@@ -146,6 +148,12 @@ class Controllers:
     def _plan(self, step: Callable[[], None]) -> None:
         self._work.append(step)
         self._schedule()
+
+    def _plan_emptying(self, namespace: str) -> None:
+        # once for many changes: each look is at all that is left
+        if namespace not in self._emptying:
+            self._emptying.add(namespace)
+            self._plan(lambda: self._empty_namespace(namespace))
 
     def _schedule(self) -> None:
         if self._running and self._work and not self._due:
@@ -288,10 +296,11 @@ class Controllers:
 
     def _empty_namespace(self, name: str) -> None:
         """Delete what is in a namespace; let it go when nothing is left."""
+        self._emptying.discard(name)
         entry = self._store.bucket("namespaces").entries.get(name)
         if entry is None or not entry.deleting:
             return
-        left = False
+        left, deletions = False, 0
         for resource in self._table:
             if not resource.namespaced or resource.convert is not None:
                 continue
@@ -299,6 +308,10 @@ class Controllers:
                 if each.deleting:
                     left = True
                     continue
+                if deletions == _SLICE:
+                    self._plan_emptying(name)
+                    return
+                deletions += 1
                 deleted = self._registry.delete(
                     resource, name, each.name, DeleteOptions(propagation="Background")
                 )

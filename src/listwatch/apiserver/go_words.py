@@ -1,4 +1,4 @@
-"""Values in Go's words, where a real server shows what it has in its memory."""
+"""Values in Go's words, where a real server shows what is in its memory; numbers read as by Go."""
 
 from typing import Any
 
@@ -17,6 +17,24 @@ def go_words(value: Any) -> str:
         case list():
             return f"[{' '.join(map(go_words, value))}]"
     return str(value)
+
+
+def whole_number(text: str, function: str = "ParseInt") -> int:
+    """Read a number of 64 bits as a function of Go's `strconv` does; ParseUint takes no sign.
+
+    Raises:
+        ValueError: in Go's words.
+    """
+    signed = function != "ParseUint"
+    digits = text[1:] if signed and text[:1] in {"+", "-"} else text
+    why = "invalid syntax"
+    if digits.isascii() and digits.isdigit():
+        why = "value out of range"
+        if len(digits.lstrip("0")) <= 20:  # Python reads longer ones too, but not all
+            value = int(text)
+            if -(1 << 63) <= value < 1 << 63 if signed else value < 1 << 64:
+                return value
+    raise ValueError(f'strconv.{function}: parsing "{text}": {why}')
 
 
 def _kind(value: Any) -> str:

@@ -278,9 +278,9 @@ def _count_or_percent(where: str, value: object) -> list[Cause]:
     if not isinstance(value, str):
         return []
     digits = value.removesuffix("%")
-    if digits == value or not digits.isdigit():
+    if digits == value or not (digits.isascii() and digits.isdigit()):
         return [invalid_value(where, value, _PERCENT_WORDS)]
-    if int(digits) > 100:
+    if int(digits.lstrip("0")[:4] or 0) > 100:
         return [invalid_value(where, value, "must not be greater than 100%")]
     return []
 

@@ -4,8 +4,6 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from listwatch.apiserver.storage import Change, ChangeType, Entry, Store
 from listwatch.errors import ConfigError
 
@@ -57,16 +55,18 @@ class SQLiteJournal:
         )
 
     def _open(self) -> sqlite3.Connection:
-        fresh = not self._path.exists() or self._path.stat().st_size == 0
-        if not fresh:
+        if self._path.exists():
             with self._path.open("rb") as file:
-                if file.read(16) != b"SQLite format 3\0":
+                if file.read(16) not in {b"", b"SQLite format 3\0"}:
                     raise self._refusal("it is no database")
         connection = sqlite3.connect(self._path, timeout=0.5, isolation_level=None)
         self._connection = connection
         execute = connection.execute
         execute("PRAGMA locking_mode=EXCLUSIVE")
-        if fresh:
+        owner = execute("PRAGMA application_id").fetchone()[0]
+        tables = execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if not owner and not tables:
+            # new, or left so by a process that was killed before it was done with this
             execute("PRAGMA journal_mode=WAL")
             execute("BEGIN EXCLUSIVE")
             for table in _TABLES:
@@ -75,7 +75,6 @@ class SQLiteJournal:
             execute(f"PRAGMA user_version={_FORMAT}")
             execute("COMMIT")
         else:
-            owner = execute("PRAGMA application_id").fetchone()[0]
             form = execute("PRAGMA user_version").fetchone()[0]
             if owner != _APPLICATION or form != _FORMAT:
                 raise self._refusal("it is a database of something else")
@@ -165,7 +164,7 @@ class SQLiteJournal:
                     "SELECT bucket, type, data, previous FROM changes ORDER BY revision"
                 )
             ]
-        except (sqlite3.Error, msgspec.DecodeError, ValueError) as error:
+        except (sqlite3.Error, ValueError, LookupError, TypeError) as error:
             raise self._refusal(error) from None
         last = history[-1][1].revision if history else 0
         revision = max(state.get("revision", 0), last)

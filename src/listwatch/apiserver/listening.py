@@ -23,6 +23,8 @@ from listwatch.errors import ConfigError
 #: Seconds for which a client may take nothing of what waits for it. The system tells of progress
 #: only once a third of its buffer is free again, which is a megabyte or more.
 _PATIENCE = 300.0
+# In how many turns of the loop a connection is there that was accepted.
+_TURNS = 5
 #: The largest line of a request's head, in bytes: Go's limit for all of it.
 _HEAD_LIMIT = 1 << 20
 
@@ -51,7 +53,7 @@ async def listen(
     runner = web.ServerRunner(server, shutdown_timeout=0.05)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, backlog=1024, reuse_address=True, ssl_context=tls)
+        site = _Site(runner, host, port, backlog=1024, reuse_address=True, ssl_context=tls)
         await site.start()
     except OSError as error:
         await runner.cleanup()
@@ -79,6 +81,23 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+class _Site(web.TCPSite):
+    """Loses no connection that comes in as it stops.
+
+    asyncio would leave one open, without an answer, whose listener closes within some turns of
+    the loop after it was accepted.
+    """
+
+    async def stop(self) -> None:
+        """Accept no more connections, and close the listener when those that came are there."""
+        if isinstance(self._server, asyncio.Server):
+            for listener in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(listener.fileno())
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+        await super().stop()
 
 
 class _Connection(RequestHandler):

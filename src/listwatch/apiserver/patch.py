@@ -14,6 +14,10 @@ from listwatch.apiserver.schema import ANY, Form, Schema
 OPERATIONS_LIMIT = 10_000
 
 
+#: No list is so long that an index into it has more; what is beyond is out of bounds either way.
+_INDEX_DIGITS = 20
+
+
 class PatchError(Exception):
     """A patch that does not fit the object, or breaks its own grammar."""
 
@@ -34,7 +38,7 @@ def _index(container: list[Any], part: str, *, insert: bool) -> int:
     digits = part[1:] if negative else part
     if not (digits.isascii() and digits.isdigit()):
         raise PatchError(f"invalid index {part!r}")
-    index = int(part)
+    index = int(part[:_INDEX_DIGITS])
     if index < 0:
         index += len(container) + (1 if insert else 0)
     if not 0 <= index < len(container) + (1 if insert else 0):

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from listwatch.apiserver import refusal, services
+from listwatch.apiserver.go_words import whole_number
 from listwatch.apiserver.kinds import (
     ADMIT_CREATE,
     KEEPS_STATUS_ON_CREATE,
@@ -45,6 +46,8 @@ _META_ORDER = (
 )
 _IMMORTAL = frozenset(("default", "kube-system", "kube-public"))
 _DEFINITIONS = "apiextensions.k8s.io/customresourcedefinitions"
+#: Grace periods beyond it end where no time stamp does: thirty years.
+_LONGEST_PERIOD = 10**9
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _encoder = msgspec.json.Encoder()
 _buffer = bytearray()
@@ -296,10 +299,11 @@ class Registry:
         self, resource: Resource, entry: Entry, metadata: Object, *, is_put: bool
     ) -> None:
         name = entry.name
-        version = metadata.get("resourceVersion") or "0"
-        if not (version.isascii() and version.isdigit()):
-            raise refusal.server_error(f'strconv.ParseUint: parsing "{version}": invalid syntax')
-        if int(version) == 0:
+        try:
+            version = whole_number(metadata.get("resourceVersion") or "0", "ParseUint")
+        except ValueError as error:
+            raise refusal.server_error(str(error)) from None
+        if version == 0:
             if is_put and not traits_of(resource).unconditional_update:
                 raise refusal.invalid(
                     resource.name,
@@ -311,7 +315,7 @@ class Registry:
                         )
                     ],
                 )
-        elif int(version) != entry.revision:
+        elif version != entry.revision:
             raise refusal.conflict(resource, name)
         if is_put and metadata.get("uid") and metadata["uid"] != entry.uid:
             raise refusal.conflict(
@@ -447,7 +451,7 @@ class Registry:
         """Set or shorten a pod's grace period; True where one is running that stays as it is."""
         metadata = obj["metadata"]
         running = metadata.get("deletionGracePeriodSeconds")
-        asked = options.grace_period
+        asked = None if options.grace_period is None else _period(options.grace_period)
         if metadata.get("deletionTimestamp"):
             if not traits_of(resource).graceful:
                 return False
@@ -462,13 +466,13 @@ class Registry:
             return False
         if traits_of(resource).graceful:
             spec = obj.get("spec") or {}
-            period = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
+            wanted = spec.get("terminationGracePeriodSeconds", 30)
+            period = _period(wanted) if asked is None else asked
             if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in {
                 "Succeeded",
                 "Failed",
             }:
                 period = 0
-            period = 1 if period < 0 else period
             metadata["deletionTimestamp"] = self.now(period)
             metadata["deletionGracePeriodSeconds"] = period
             if metadata.get("generation"):
@@ -575,6 +579,11 @@ class Registry:
             owners=tuple(each["uid"] for each in metadata.get("ownerReferences") or ()),
             deleting=bool(metadata.get("deletionTimestamp")),
         )
+
+
+def _period(seconds: int) -> int:
+    # a negative one is one second, as in `BeforeDelete` (apiserver/pkg/registry/rest/delete.go)
+    return 1 if seconds < 0 else min(seconds, _LONGEST_PERIOD)
 
 
 def _encoded(value: Mapping[str, Any]) -> bytes:

@@ -6,6 +6,7 @@ from urllib.parse import unquote
 import msgspec
 
 from listwatch.apiserver import refusal
+from listwatch.apiserver.go_words import whole_number
 from listwatch.selector import (
     EVERY_FIELD,
     EVERYTHING,
@@ -125,13 +126,10 @@ def _integer(query: Query, name: str) -> int | None:
     text = _first(query, name)
     if not text:
         return None
-    body = text[1:] if text[:1] in {"+", "-"} else text
-    if not (body.isascii() and body.isdigit()):
-        raise refusal.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
-    value = int(text)
-    if not -(1 << 63) <= value < 1 << 63:
-        raise refusal.bad_request(f'strconv.ParseInt: parsing "{text}": value out of range')
-    return value
+    try:
+        return whole_number(text)
+    except ValueError as error:
+        raise refusal.bad_request(str(error)) from None
 
 
 def _boolean(query: Query, name: str) -> bool | None:
@@ -149,15 +147,10 @@ def parse_version(text: str) -> int:
     """
     if not text:
         return 0
-    if text.isascii() and text.isdigit():
-        if int(text) < 1 << 64:
-            return int(text)
-        why = "value out of range"
-    else:
-        why = "invalid syntax"
-    raise ValueError(
-        f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": {why}'
-    )
+    try:
+        return whole_number(text, "ParseUint")
+    except ValueError as error:
+        raise ValueError(f'resourceVersion: Invalid value: "{text}": {error}') from None
 
 
 def parse_list_options(query: Query, *, watch: bool) -> ListOptions:

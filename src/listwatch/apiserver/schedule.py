@@ -7,6 +7,8 @@ fields and descriptors). It is not a scheduler: when a schedule fires is nobody'
 import re
 from typing import NamedTuple
 
+from listwatch.apiserver.go_words import whole_number
+
 
 class _Field(NamedTuple):
     low: int
@@ -26,7 +28,7 @@ _FIELDS = (
 _DESCRIPTORS = frozenset(
     ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 )
-_DURATION = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)+")
+_DURATION = re.compile(r"[-+]?((\d+(\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h))+", re.ASCII)
 _EVERY = "@every "
 
 
@@ -50,7 +52,7 @@ def _descriptor_problem(schedule: str) -> str | None:
         return None
     if schedule.startswith(_EVERY):
         duration = schedule.removeprefix(_EVERY)
-        if re.fullmatch(f"({_DURATION.pattern})+", duration):
+        if _DURATION.fullmatch(duration):
             return None
         return f'failed to parse duration {schedule}: time: invalid duration "{duration}"'
     return f"unrecognized descriptor: {schedule}"
@@ -94,7 +96,8 @@ def _number(text: str, field: _Field) -> int | str:
     named = field.names.get(text.lower())
     if named is not None:
         return named
-    if not re.fullmatch(r"[-+]?[0-9]+", text):
-        return f'failed to parse int from {text}: strconv.Atoi: parsing "{text}": invalid syntax'
-    value = int(text)
+    try:
+        value = whole_number(text, "Atoi")
+    except ValueError as error:
+        return f"failed to parse int from {text}: {error}"
     return value if value >= 0 else f"negative number ({value}) not allowed: {text}"

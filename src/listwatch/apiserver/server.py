@@ -87,6 +87,11 @@ class APIServer:
                 f"on {host} everybody who reaches this machine could do everything: name a token "
                 "file or certificates, or listen on 127.0.0.1"
             )
+        if test_api and not local:
+            raise ConfigError(
+                f"on {host} everybody who reaches this machine could control the server by its "
+                "test API, which asks nobody who they are: listen on 127.0.0.1"
+            )
         self._tls = tls
         self.host = host
         self.port = port

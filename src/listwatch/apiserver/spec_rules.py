@@ -494,9 +494,12 @@ def _deployment(obj: Object) -> list[Cause]:
     return causes
 
 
+_LONGEST_PERCENT = 20
+
+
 def _percent(value: Any) -> int:
     text = str(value or 0).removesuffix("%")
-    return int(text) if text.isdigit() else 1
+    return int(text[:_LONGEST_PERCENT]) if text.isascii() and text.isdigit() else 1
 
 
 def _selector_update(new: Object, old: Object) -> list[Cause]:

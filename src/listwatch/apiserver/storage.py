@@ -92,6 +92,8 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 
 
 Listener = Callable[[Change], None]
+#: So many changes are forgotten before the journal is told.
+_JOURNAL_SLACK = 1000
 #: Of so many earlier revisions a bucket remembers how they differ from now.
 _PASTS = 4
 
@@ -283,6 +285,7 @@ class Store:
         self.revision = 1
         #: the oldest revision that can be read
         self.compacted = 0
+        self._recorded = 0
         self.journal = journal
         #: told of every change, after it was made and before the listeners of its bucket
         self.observers: list[Callable[[Bucket, Change], None]] = []
@@ -333,7 +336,14 @@ class Store:
         if change.revision != self.revision + 1:
             raise ValueError(f"revision {change.revision} does not follow {self.revision}")
         if self.journal is not None:
+            if self.compacted - self._recorded >= _JOURNAL_SLACK:
+                self._record_compaction(self.compacted)
             self.journal.record(bucket.name, change, key)
+
+    def _record_compaction(self, revision: int) -> None:
+        if self.journal is not None:
+            self.journal.record_compaction(revision)
+        self._recorded = revision
 
     def _commit(self, bucket: Bucket, change: Change) -> None:
         self.revision = change.revision
@@ -379,8 +389,7 @@ class Store:
         revision = min(revision, self.revision)
         if revision <= self.compacted:
             return
-        if self.journal is not None:
-            self.journal.record_compaction(revision)
+        self._record_compaction(revision)
         self.compacted = revision
         while self._log:
             bucket = self._log[0][1]
@@ -406,7 +415,7 @@ class Store:
         Nobody is told: who follows the store has to be cut off by the caller.
         """
         self.revision = revision
-        self.compacted = compacted
+        self.compacted = self._recorded = compacted
         self._log.clear()
         for bucket in self._buckets.values():
             bucket.clear()

@@ -296,6 +296,8 @@ def canonical_time(text: str, *, micro: bool) -> str | None:
     return moment.strftime("%Y-%m-%dT%H:%M:%S") + (fraction if micro else "") + "Z"
 
 
+#: In characters: far beyond what can be meant, before what takes long to work with.
+_LONGEST_QUANTITY = 40
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL = {-9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 _DECIMAL_POWERS = {suffix: power for power, suffix in _DECIMAL.items()}
@@ -312,7 +314,7 @@ def canonical_quantity(value: str | float) -> str:
     """
     text = value if isinstance(value, str) else str(value)
     found = _QUANTITY.fullmatch(text)
-    if found is None:
+    if found is None or len(text) > _LONGEST_QUANTITY:
         if not text:
             raise WrongTypeError("unable to parse quantity's suffix")
         raise WrongTypeError(
@@ -337,7 +339,7 @@ def canonical_quantity(value: str | float) -> str:
         number = whole
     exponent = suffix[:1] in ("e", "E") and len(suffix) > 1
     shift = int(suffix[1:]) if exponent else _DECIMAL_POWERS[suffix]
-    if abs(shift) > 30 or len(digits) > 40:
+    if abs(shift) > 30:
         raise WrongTypeError("unable to parse quantity's suffix")
     number = number.scaleb(shift)
     if not number:

@@ -1,5 +1,6 @@
 """Create, update, patch and delete, from request to answer."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from listwatch.apiserver.body import (
 )
 from listwatch.apiserver.call import Call, warnings_of
 from listwatch.apiserver.escalation import Escalation
-from listwatch.apiserver.go_words import go_words, unrestorable
+from listwatch.apiserver.go_words import go_words, unrestorable, whole_number
 from listwatch.apiserver.kinds import traits_of
 from listwatch.apiserver.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.patch import (
@@ -43,6 +44,8 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 APPLY_PATCH_CBOR = "application/apply-patch+cbor"
+#: After so many deletions others get their turn.
+_TURN = 100
 _PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
 
 
@@ -413,9 +416,12 @@ class Writer:
         self._job_warning(call, resource, options)
         namespace = call.namespace
         entries, metadata = await self._reader.select(resource, namespace, chosen)
-        for entry in entries:
-            if self.registry.find(resource, entry.namespace, entry.name) is not None:
+        for number, entry in enumerate(entries, 1):
+            present = self.registry.find(resource, entry.namespace, entry.name)
+            if present is not None and present.uid == entry.uid:
                 self.registry.delete(resource, entry.namespace, entry.name, options)
+            if number % _TURN == 0:
+                await asyncio.sleep(0)
         found = [converted(resource, entry) for entry in entries]
         return await self._reader.answer_list(call, resource, found, metadata)
 
@@ -435,10 +441,10 @@ class _DeleteBody(msgspec.Struct):
 
 
 def _int(text: str) -> int:
-    body = text[1:] if text[:1] in {"+", "-"} else text
-    if not (body.isascii() and body.isdigit()) or len(body) > 18:
-        raise refusal.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
-    return int(text)
+    try:
+        return whole_number(text)
+    except ValueError as error:
+        raise refusal.bad_request(str(error)) from None
 
 
 def _sign(obj: Object, call: Call) -> None:
