@@ -76,6 +76,28 @@ class Timeout:
             raise TimeoutError(f"not finished within {self._seconds:g} s") from error
 
 
+def is_cancelled() -> bool:
+    """Tell whether somebody is cancelling the current task."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def stray(cancellation: asyncio.CancelledError) -> RuntimeError:
+    """Return what to report of a cancellation that did not come from outside of this task.
+
+    Whoever awaits a task of his own that was cancelled raises it, and a TaskGroup takes a task that
+    ends so for one that was told to end, and says nothing.
+
+    Raises:
+        CancelledError: the one given, since the current task is being cancelled.
+    """
+    if is_cancelled():
+        raise cancellation
+    error = RuntimeError("something that it waited for was cancelled")
+    error.__cause__ = cancellation
+    return error
+
+
 class Clock:
     """The real clock.
 

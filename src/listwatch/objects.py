@@ -4,6 +4,7 @@ A cached object costs no garbage collection and can't be changed by accident: wh
 is decoded afresh from the bytes, and nothing decoded is kept.
 """
 
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
@@ -279,7 +280,7 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
             make, value = into, self.to_dict()
         try:
             return make(value)
-        except Exception as error:
+        except (Exception, CancelledError) as error:
             why = str(error) or type(error).__name__
             if validate is not None and (errors := getattr(error, "errors", None)) is not None:
                 # pydantic's own text shows the values, which may be secret.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from listwatch.cache.callers import Caller
+from listwatch.cache.callers import Caller, ThreadedCaller
 from listwatch.cache.failures import Failure
 from listwatch.cache.handlers import Added, HandlerFuncs
 from listwatch.clock import FakeClock
@@ -131,3 +131,40 @@ async def test_a_failure_names_the_handler_and_the_key() -> None:
 
     await caller(on_add, FakeClock(), failures).tell(added("a"))
     assert str(failures[0]) == "one: handler of added a: 'x'"
+
+
+async def test_a_handler_that_waits_for_what_was_cancelled_has_failed_and_is_told_the_rest() -> (
+    None
+):
+    failures, told = list[Failure](), list[str]()
+    cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+
+    async def on_add(obj: Object, _: bool) -> None:
+        told.append(obj.name)
+        if obj.name == "a":
+            await cancelled
+
+    await caller(on_add, FakeClock(), failures).tell(added("a", "b"))
+    assert told == ["a", "b"]
+    assert [str(failure) for failure in failures] == [
+        "one: handler of added a: something that it waited for was cancelled"
+    ]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+async def test_whatever_a_handler_raises_on_its_thread_is_reported_and_it_is_told_the_rest(
+    error: BaseException,
+) -> None:
+    failures, told = list[Failure](), list[str]()
+
+    def on_add(obj: Object, _: bool) -> None:
+        told.append(obj.name)
+        if obj.name == "a":
+            raise error
+
+    threaded = ThreadedCaller(HandlerFuncs(on_add), on_error=failures.append, clock=FakeClock())
+    await asyncio.wait_for(threaded.tell(added("a", "b")), 10)
+    threaded.close()
+    assert told == ["a", "b"]
+    assert [(failure.key, failure.error) for failure in failures] == [("a", error)]

@@ -1,5 +1,6 @@
 """Compares a cache with the server now and then, for those who trust nothing."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -9,7 +10,7 @@ from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.pages import pages
 from listwatch.cache.reflector_machine import is_older
 from listwatch.cache.store import Store
-from listwatch.clock import Clock
+from listwatch.clock import Clock, stray
 from listwatch.errors import ListWatchError
 
 #: How long after a list a cache may take to be as new.
@@ -98,6 +99,8 @@ class Auditor:
             except AuditError as error:
                 self._report(error)
                 self._relist()
+            except asyncio.CancelledError as cancellation:
+                self._report(stray(cancellation))
             except Exception as error:  # noqa: BLE001 - reported; the next audit tries again
                 self._report(error)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from listwatch.cache.failures import Failure, OnError
 from listwatch.cache.handlers import Change, ResourceEventHandler, tell
-from listwatch.clock import Clock
+from listwatch.clock import Clock, stray
 from listwatch.errors import ListWatchError
 
 #: How long a loop over many objects may hold the event loop, in seconds.
@@ -95,6 +95,8 @@ class Caller:
                         await _Watched(waiting, now, partial(self._slow, change))
                     elif inspect.isawaitable(waiting):
                         await waiting
+                except asyncio.CancelledError as cancellation:
+                    self._fail(change, stray(cancellation))
                 except Exception as error:  # noqa: BLE001 - reported; the others must hear the rest
                     self._fail(change, error)
                 self._delivered += 1
@@ -110,7 +112,7 @@ class Caller:
         finally:
             self._began = None
 
-    def _fail(self, change: Change, error: Exception) -> None:
+    def _fail(self, change: Change, error: BaseException) -> None:
         self._failed += 1
         doing = f"handler of {type(change).__name__.lower()}"
         self._on_error(Failure(error=error, doing=doing, name=self._name, key=change.key))
@@ -189,7 +191,7 @@ class ThreadedCaller(Caller):
             self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[list[tuple[Change, Exception]]] = loop.create_future()
+        done: asyncio.Future[list[tuple[Change, BaseException]]] = loop.create_future()
         cancelled = threading.Event()
 
         def work() -> None:
@@ -217,8 +219,8 @@ class ThreadedCaller(Caller):
 
     def _tell_here(
         self, changes: Iterable[Change], wanted: Callable[[], bool]
-    ) -> list[tuple[Change, Exception]]:
-        failed: list[tuple[Change, Exception]] = []
+    ) -> list[tuple[Change, BaseException]]:
+        failed: list[tuple[Change, BaseException]] = []
         now = self._clock.now
         for change in changes:
             if not wanted():
@@ -228,7 +230,7 @@ class ThreadedCaller(Caller):
                 if inspect.iscoroutine(waiting := tell(self._handler, change)):
                     waiting.close()
                     raise TypeError("a threaded handler's methods can't be coroutine functions")  # noqa: TRY301 - handled as what a handler raises
-            except Exception as error:  # noqa: BLE001 - reported in the loop
+            except BaseException as error:  # noqa: BLE001 - reported in the loop; here it would only end the thread
                 failed.append((change, error))
             self._delivered += 1
             self._longest = max(self._longest, now() - began)
@@ -237,7 +239,8 @@ class ThreadedCaller(Caller):
 
 
 def _finish(
-    done: asyncio.Future[list[tuple[Change, Exception]]], failed: list[tuple[Change, Exception]]
+    done: asyncio.Future[list[tuple[Change, BaseException]]],
+    failed: list[tuple[Change, BaseException]],
 ) -> None:
     if not done.done():
         done.set_result(failed)

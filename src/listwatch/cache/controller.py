@@ -20,7 +20,7 @@ from listwatch.cache.failures import Failure, LogFailures, OnError
 from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.processor import StoppedError
 from listwatch.cache.reflector import Reflector, ReflectorStatistics
-from listwatch.clock import Clock
+from listwatch.clock import Clock, stray
 from listwatch.errors import QueueClosedError
 from listwatch.objects import Object, decode_object
 
@@ -184,6 +184,8 @@ class Controller:
                 return
             except _ProcessError as error:
                 self._failed(error.cause, error.key)
+            except asyncio.CancelledError as cancellation:
+                self._failed(stray(cancellation), None)
             except Exception as error:  # noqa: BLE001 - whatever a process function raises is survived
                 self._failed(error, None)
             if not self._synced.is_set() and queue.has_synced:
@@ -202,7 +204,8 @@ class Controller:
                 await waiting
         except RequeueError:
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001 - as above; it is raised again
+            error = stray(raised) if isinstance(raised, asyncio.CancelledError) else raised
             if self._config.retry_on_error:
                 self._failed(error, deltas.key)
                 raise RequeueError(str(error)) from error

@@ -120,7 +120,7 @@ class RequeueError(ListWatchError):
 class TransformError(ListWatchError):
     """A transformer raised; the object was queued as it came."""
 
-    def __init__(self, key: str, error: Exception) -> None:
+    def __init__(self, key: str, error: BaseException) -> None:
         self.key = key
         super().__init__(f"transformer failed for {key}: {type(error).__name__}: {error}")
         self.__cause__ = error

@@ -21,7 +21,7 @@ from listwatch.cache.deltas import (
     TransformError,
     log_error,
 )
-from listwatch.clock import Clock
+from listwatch.clock import Clock, is_cancelled
 from listwatch.errors import QueueClosedError
 from listwatch.objects import (
     DeletedFinalStateUnknown,
@@ -178,7 +178,9 @@ class FIFO(ABC):
                 self._requeues += len(again)
                 self._hold(again, self._delay(again, error.after))
             return False
-        if isinstance(error, Exception):
+        # A process function that waited for something that was cancelled has failed, too.
+        is_stray = isinstance(error, asyncio.CancelledError) and not is_cancelled()
+        if isinstance(error, Exception) or is_stray:
             self._failures += len(batch)
             self._finish(batch)
         else:
@@ -259,7 +261,7 @@ class FIFO(ABC):
             return self._key_func(item)
         except KeyFunctionError:
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             raise KeyFunctionError(
                 f"key function failed for {item!r}: {type(error).__name__}: {error}"
             ) from error
@@ -278,7 +280,7 @@ class FIFO(ABC):
             result = self._transformer(obj)
             if not isinstance(result, Object):
                 raise TypeError(f"it returned a {type(result).__name__}, not an Object")  # noqa: TRY301 - handled as what it raises
-        except Exception as error:  # noqa: BLE001 - a user's function: reported, and the object kept
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a user's function: reported, and the object kept
             self._report(TransformError(key, error))
             return obj
         return result

@@ -52,7 +52,7 @@ from listwatch.cache.watch_events import (
     set_back,
 )
 from listwatch.cache.watchdog import Watchdog
-from listwatch.clock import Clock
+from listwatch.clock import Clock, stray
 from listwatch.objects import (
     DeletedFinalStateUnknown,
     Object,
@@ -272,6 +272,8 @@ class Reflector:
         try:
             items, version = await self._list_all()
             self._replace(items, version)
+        except asyncio.CancelledError as cancellation:
+            return self._ended(stray(cancellation), "list")
         except Exception as error:  # noqa: BLE001 - whatever a source or store raises is survived
             return self._ended(error, "list")
         return Listed(version)
@@ -316,6 +318,8 @@ class Reflector:
         self._probes += 1
         try:
             page = await self._list_page(ListOptions(limit=1, decode=self._decode))
+        except asyncio.CancelledError as cancellation:
+            return self._ended(stray(cancellation), "list of one item")
         except Exception as error:  # noqa: BLE001 - whatever a source raises is survived
             return self._ended(error, "list of one item")
         return Probed(page.resource_version)
@@ -339,6 +343,8 @@ class Reflector:
                 watch.opened = self._clock.now()
                 watch.watchdog.heard(watch.opened)
                 await self._read(watch, stream, initial=initial)
+        except asyncio.CancelledError as cancellation:
+            error = stray(cancellation)
         except Exception as raised:  # noqa: BLE001 - whatever a source raises is survived
             error = raised
         finally:

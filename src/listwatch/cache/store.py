@@ -5,6 +5,7 @@ call; whatever replaces many objects builds new dicts and swaps them in by one a
 reader never waits, sees a replace wholly or not at all, and owns the list that it gets.
 """
 
+from asyncio import CancelledError
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TypeAlias, TypeVar, cast
@@ -103,7 +104,7 @@ class _Index:
                 value = found[0]  # the usual case, at a third of the costs
                 return self.alone.get(value) or (value,)
             values = () if isinstance(found, str) else tuple(found)
-        except Exception as error:
+        except (Exception, CancelledError) as error:
             raise IndexFunctionError(self.name, key, f"{type(error).__name__}: {error}") from error
         if isinstance(found, str):
             raise IndexFunctionError(self.name, key, "it returned a string, not a list of strings")

@@ -1,5 +1,6 @@
 """Changes objects while they are decoded, before anything is stored."""
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -48,7 +49,7 @@ class TransformingDecoder:
             if changed.resource_version != obj.resource_version or changed.uid != obj.uid:
                 raise ValueError("it changed the uid or the resource version")  # noqa: TRY301 - as above
             changed = self._decode(changed.json(), kind, api_version)
-        except Exception as error:
+        except (Exception, CancelledError) as error:
             raise TransformError(
                 f"transform failed for {obj.key}: {type(error).__name__}: {error}", key=obj.key
             ) from error

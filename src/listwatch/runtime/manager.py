@@ -17,7 +17,7 @@ from listwatch.cache.failures import OnError
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.client.discovery import UnknownResourceError
-from listwatch.clock import Clock, Timeout
+from listwatch.clock import Clock, Timeout, stray
 from listwatch.errors import DisconnectedError, ListWatchError, StatusError
 from listwatch.runtime.api_time import api_time
 from listwatch.runtime.caches import Cache, Caches
@@ -565,11 +565,8 @@ class Manager:
             await run()
         except (KeyboardInterrupt, SystemExit):
             raise
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling() > 0:
-                raise
-            self._fail(name, RuntimeError("something that it waited for was cancelled"))
+        except asyncio.CancelledError as cancellation:
+            self._fail(name, stray(cancellation))
         except BaseException as error:  # noqa: BLE001 - kept, stops everything, and is raised at the end
             self._fail(name, error)
 

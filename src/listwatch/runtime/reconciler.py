@@ -11,7 +11,7 @@ import msgspec
 
 from listwatch.cache.factory import Selection
 from listwatch.cache.lister import Lister
-from listwatch.clock import Clock
+from listwatch.clock import Clock, is_cancelled
 from listwatch.errors import ListWatchError, QueueClosedError
 from listwatch.objects import Object
 from listwatch.runtime.caches import Cache, Caches
@@ -560,7 +560,7 @@ class Reconciler:
                 queue.put_back(key)  # which also is done with it
                 raise
             queue.done(key)
-            if _is_cancelled():  # and the function has kept that to itself
+            if is_cancelled():  # and the function has kept that to itself
                 raise asyncio.CancelledError
 
     def _remember_refused(self, key: str) -> None:
@@ -584,7 +584,7 @@ class Reconciler:
             self._failed(key, error)
             queue.forget(key)
         except asyncio.CancelledError as error:
-            if _is_cancelled():
+            if is_cancelled():
                 raise
             # Something that the function waited for was cancelled, and not the function.
             self._failed(key, error)
@@ -650,8 +650,3 @@ class Reconciler:
             _logger.warning("reconciler %s: %s", self.name, words)
         else:
             _logger.error("reconciler %s: %s", self.name, words, exc_info=error)
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
