@@ -161,6 +161,22 @@ async def test_silence_within_an_answer_is_given_up() -> None:
         assert await fails_after(FakeClock(), url) == pytest.approx(SILENCE_TIMEOUT, abs=2)
 
 
+async def test_an_answer_that_takes_long_and_is_never_silent_for_long_is_read() -> None:
+    clock = FakeClock()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n")
+        for byte in (b"s", b"l", b"o", b"w"):
+            writer.write(byte)
+            for _ in range(100):  # until the client has read it
+                await asyncio.sleep(0)
+            await clock.advance(SILENCE_TIMEOUT - 1)
+
+    async with serving(serve) as url:
+        assert await get(url, clock) == b"slow"
+
+
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_a_connection_that_does_not_stand_is_given_up_earlier(
     monkeypatch: pytest.MonkeyPatch, method: str
