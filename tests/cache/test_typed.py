@@ -210,6 +210,36 @@ async def test_the_story_stays_consistent_where_states_do_not_fit() -> None:
     assert [one.key for one in scene.failures] == ["late", "never", "gap", "gap", "end"]
 
 
+async def test_the_story_stays_consistent_where_a_state_fits_only_now_and_then() -> None:
+    """As with a function that asks a service: a state that was told may not fit the next time."""
+    scene, failing = Scene(pod("a", x=1)), set[int]()
+    told: list[tuple[int, ...]] = []
+
+    def x_of(value: dict[str, Any]) -> int:
+        x: int = value["spec"]["x"]
+        if x in failing:
+            raise OSError("no answer")
+        return x
+
+    view = scene.informer.view(x_of)
+    view.add_handler(
+        HandlerFuncs(
+            on_add=lambda new, _: told.append((new,)),
+            on_update=lambda old, new: told.append((old, new)),
+        )
+    )
+    async with view:
+        await scene.clock.settle()
+        failing.add(1)
+        scene.source.modify(pod("a", x=2))
+        await scene.clock.settle()
+        failing.clear()
+        scene.source.modify(pod("a", x=3))
+        await scene.clock.settle()
+    assert told == [(1,), (1, 3)]
+    assert [one.key for one in scene.failures] == ["a"]
+
+
 async def test_a_deletion_that_was_missed_is_told_as_a_tombstone() -> None:
     scene = Scene(pod("a", x=1))
     recorder = Recorder()

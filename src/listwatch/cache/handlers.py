@@ -210,16 +210,17 @@ class Retelling(Generic[T]):
             return self._deleted(change.obj)
         key = change.key
         state, told = (change.obj, None) if isinstance(change, Added) else (change.new, change.old)
+        told = self._misfits.get(key, told)
         try:
             new = state.decode(self._into)
-        except ObjectDecodeError:
-            self._misfits.setdefault(key, told)
+            old = new if told is None or told is state else told.decode(self._into)
+        except BaseException:
+            self._misfits[key] = told
             raise
-        told = self._misfits.pop(key, told)
+        self._misfits.pop(key, None)
         if told is None:
             initial = isinstance(change, Added) and change.is_in_initial_list
             return Added(new, initial, state)
-        old = new if told is state else told.decode(self._into)
         return Updated(old, new, isinstance(change, Updated) and change.is_resync, state)
 
     def retell_all(
