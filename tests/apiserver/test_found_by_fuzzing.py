@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api_client import CORE, MAPS, PODS, Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import APIServer, custom_resources
 from listwatch.apiserver.call import User
 
 
@@ -158,3 +158,129 @@ async def test_headers_of_any_bytes_are_answered(
         await writer.wait_closed()
     assert int(answer[9:12]) == status, answer
     assert not [record.message for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_copies_that_double_what_there_is_are_refused(client: Client) -> None:
+    """Twenty of them stand for a gigabyte."""
+    await client.create(MAPS, "a", data={"k": "x" * 1000})
+    patch = [{"op": "copy", "from": "", "path": f"/x{number}"} for number in range(20)]
+    form = {"Content-Type": "application/json-patch+json"}
+    await client.call("PATCH", f"{MAPS}/a", patch, headers=form, expect=422)
+
+
+async def test_long_lists_are_merged_in_a_time_that_grows_as_they_do(client: Client) -> None:
+    """Where each item of one was compared with each of the other, this took a minute."""
+    old, new = ([f"{letter}.com/{number}" for number in range(20_000)] for letter in "ab")
+    await client.create(MAPS, "a", metadata={"finalizers": old})
+    patch = {"metadata": {"finalizers": new}}
+    form = {"Content-Type": "application/strategic-merge-patch+json"}
+    async with asyncio.timeout(10):
+        made = await client.call("PATCH", f"{MAPS}/a", patch, headers=form, expect=200)
+    assert made["metadata"]["finalizers"] == new + old
+
+
+@pytest.mark.parametrize("value", [1, None, [], "x"])
+async def test_a_patch_that_leaves_no_object_of_a_scale_is_refused(
+    client: Client, value: object
+) -> None:
+    pod = {"containers": [{"name": "a", "image": "b"}]}
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": pod}
+    body = {"metadata": {"name": "r"}, "spec": {"selector": {"a": "b"}, "template": template}}
+    await client.call("POST", f"{CORE}/replicationcontrollers", body, expect=201)
+    patch = [{"op": "replace", "path": "", "value": value}]
+    form = {"Content-Type": "application/json-patch+json"}
+    path = f"{CORE}/replicationcontrollers/r/scale"
+    await client.call("PATCH", path, patch, headers=form, expect=422)
+
+
+@pytest.mark.parametrize("key", ["metrics", "current-metrics", "behavior", "conditions"])
+@pytest.mark.parametrize(
+    "text", ["1", '["x"]', '[{"type":[]}]', '[{"type":"Resource","resource":"x"}]', "[" * 5000]
+)
+async def test_an_autoscalers_annotation_that_says_nothing_is_dropped(
+    client: Client, key: str, text: str
+) -> None:
+    path = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers"
+    notes = {f"autoscaling.alpha.kubernetes.io/{key}": text}
+    spec = {"scaleTargetRef": {"kind": "Deployment", "name": "x"}, "maxReplicas": 5}
+    body = {"metadata": {"name": "a", "annotations": notes}, "spec": spec}
+    await client.call("POST", path, body, expect=201)
+    await client.call("GET", path, expect=200)
+
+
+def definition(plural: str, schema: dict[str, Any], **version: Any) -> dict[str, Any]:
+    whole = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "metadata": {"name": f"{plural}.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"plural": plural, "kind": plural.title()},
+            "versions": [whole | version],
+        },
+    }
+
+
+_ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_EXAMPLES = "/apis/example.com/v1/namespaces/default"
+
+
+async def test_a_selectable_field_without_a_path_is_refused(client: Client) -> None:
+    body = definition("widgets", _ANYTHING, selectableFields=[{}])
+    refused = await client.call("POST", _DEFINITIONS, body, expect=422)
+    assert [cause["field"] for cause in refused["details"]["causes"]] == [
+        "spec.selectableFields[0].jsonPath"
+    ]
+
+
+async def test_a_definition_that_can_not_be_served_does_not_end_the_others(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = custom_resources.resources_of
+
+    def fail_for_bad(body: Any) -> Any:
+        if body["spec"]["names"]["plural"] == "bads":
+            raise KeyError("a rule that validation has not")
+        return made(body)
+
+    monkeypatch.setattr(custom_resources, "resources_of", fail_for_bad)
+    for plural in ("bads", "goods"):
+        await client.call("POST", _DEFINITIONS, definition(plural, _ANYTHING), expect=201)
+    await client.call("GET", f"{_EXAMPLES}/goods", expect=200)
+    assert {record.message for record in caplog.records} == {
+        "the definition bads.example.com can't be served"
+    }
+    caplog.clear()
+
+
+async def test_a_column_of_an_index_beyond_all_lists_is_empty(client: Client) -> None:
+    column = {"name": "x", "type": "string", "jsonPath": f".spec.a[{_DIGITS}]"}
+    body = definition("widgets", _ANYTHING, additionalPrinterColumns=[column])
+    await client.call("POST", _DEFINITIONS, body, expect=201)
+    kind = {"apiVersion": "example.com/v1", "kind": "Widgets", "metadata": {"name": "w"}}
+    await client.call("POST", f"{_EXAMPLES}/widgets", kind | {"spec": {"a": [1]}}, expect=201)
+    form = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+    table = await client.call("GET", f"{_EXAMPLES}/widgets", headers=form, expect=200)
+    assert table["rows"][0]["cells"] == ["w", None]
+
+
+async def test_version_2_describes_a_resource_that_may_be_anything(client: Client) -> None:
+    await client.call("POST", _DEFINITIONS, definition("widgets", _ANYTHING), expect=201)
+    await client.call("GET", f"{_EXAMPLES}/widgets", expect=200)
+    document = await client.call("GET", "/openapi/v2", expect=200)
+    kind = {"group": "example.com", "version": "v1", "kind": "Widgets"}
+    assert document["definitions"]["com.example.v1.Widgets"] == _ANYTHING | {
+        "x-kubernetes-group-version-kind": [kind]
+    }
+
+
+async def test_a_long_set_is_looked_through_once(client: Client) -> None:
+    items = {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "integer"}}
+    schema = {"type": "object", "properties": {"l": items}}
+    await client.call("POST", _DEFINITIONS, definition("sets", schema), expect=201)
+    await client.call("GET", f"{_EXAMPLES}/sets", expect=200)
+    body = {"apiVersion": "example.com/v1", "kind": "Sets", "metadata": {"name": "a"}}
+    async with asyncio.timeout(10):
+        numbers = [*range(60_000), 7]
+        refused = await client.call("POST", f"{_EXAMPLES}/sets", body | {"l": numbers}, expect=422)
+    assert [cause["field"] for cause in refused["details"]["causes"]] == ["l[60000]"]

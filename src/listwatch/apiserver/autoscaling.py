@@ -41,7 +41,7 @@ class AutoscalerConverter:
             if annotations:
                 metadata["annotations"] = annotations
         spec = dict(obj.get("spec") or {})
-        metrics = [_newer(each) for each in taken.get(_METRICS) or ()]
+        metrics = _newer_metrics(taken.get(_METRICS), "target")
         utilization = spec.pop("targetCPUUtilizationPercentage", None)
         if utilization is None and not metrics:
             utilization = _DEFAULT_UTILIZATION
@@ -53,7 +53,7 @@ class AutoscalerConverter:
         result = {**obj, "metadata": metadata, "spec": spec}
         status = dict(obj.get("status") or {})
         current = status.pop("currentCPUUtilizationPercentage", None)
-        reached = [_newer(each, of="current") for each in taken.get(_CURRENT) or ()]
+        reached = _newer_metrics(taken.get(_CURRENT), "current")
         if current is not None:
             reached.append(
                 {
@@ -102,7 +102,7 @@ class AutoscalerConverter:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         # as on a real server, an annotation that says nothing is dropped
         return None
 
@@ -153,7 +153,14 @@ def _older(metric: Object, of: str = "target") -> Object:
     return {"type": kind, part: old}
 
 
-def _newer(metric: Object, of: str = "target") -> Object:
+def _newer_metrics(found: Any, of: str) -> list[Object]:
+    try:
+        return [_newer(each, of) for each in found or ()]
+    except (AttributeError, TypeError):
+        return []  # no list of metrics, which says nothing, either
+
+
+def _newer(metric: Object, of: str) -> Object:
     """Return a metric of `v1` in the form of `v2`."""
     kind = metric.get("type", "")
     part = _PART.get(kind, "")

@@ -1,6 +1,7 @@
 """Custom resources: what a CustomResourceDefinition makes the server serve."""
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,6 +30,8 @@ from listwatch.apiserver.structural import (
     validate,
 )
 from listwatch.apiserver.typed import Conversion, Pairs, WrongTypeError
+
+_log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 
@@ -107,6 +110,11 @@ def validate_definition(obj: Mapping[str, Any]) -> list[Cause]:
         root = "spec" if alone else f"spec.versions[{index}]"
         for number, column in enumerate(version.get("additionalPrinterColumns") or ()):
             causes += _column_causes(column, f"{root}.additionalPrinterColumns[{number}]")
+        causes += [
+            required(f"{root}.selectableFields[{number}].jsonPath")
+            for number, each in enumerate(version.get("selectableFields") or ())
+            if not each.get("jsonPath")
+        ]
         scale = (version.get("subresources") or {}).get("scale")
         if scale is not None:
             causes += scale_causes(scale, f"{root}.subresources.scale")
@@ -189,8 +197,10 @@ def _column_causes(column: Mapping[str, Any], path: str) -> list[Cause]:
 
 # -- columns ---------------------------------------------------------------------------------
 
+#: No list is so long that an index into it has more.
+_INDEX_DIGITS = 18
 _STEP = re.compile(
-    r"\.([^.\[\]]+)|\[(\d+|\*)\]|\['([^']+)'\]|\[\?\(@\.([^=]+)==[\"']([^\"']*)[\"']\)\]"
+    r"\.([^.\[\]]+)|\[([0-9]+|\*)\]|\['([^']+)'\]|\[\?\(@\.([^=]+)==[\"']([^\"']*)[\"']\)\]"
 )
 
 
@@ -210,7 +220,7 @@ def json_path(text: str) -> Callable[[Mapping[str, Any]], Any]:
             elif index is not None:
                 if not isinstance(value, list) or not value:
                     return None
-                position = 0 if index == "*" else int(index)
+                position = 0 if index == "*" else int(index[:_INDEX_DIGITS])
                 value = value[position] if position < len(value) else None
             else:
                 items = value if isinstance(value, list) else ()
@@ -483,7 +493,7 @@ class CustomResources:
         #: of each definition, the storage version's schema that the objects' defaults come from
         self._schemas: dict[str, object] = {}
         for entry in self._bucket.current():
-            self._serve(entry)
+            self._look_at(entry, self._serve)
 
     def _on_change(self, bucket: Bucket, _: Change) -> None:
         # not at once: a change is told to all its listeners before another one is made
@@ -505,14 +515,24 @@ class CustomResources:
             self._followed.discard(bucket)
             self._reader.stop_watches(bucket)
         for entry in self._bucket.current():
-            definition = self._registry.decode(entry)
-            if definition["metadata"].get("deletionTimestamp"):
-                self._serve(entry)
-                self._clean_up(entry, definition)
-                continue
-            if not _established(definition):
-                self._establish(entry.name)
-            self._serve(self._bucket.entries[entry.name])
+            self._look_at(entry, self._sync_one)
+
+    @staticmethod
+    def _look_at(entry: Entry, step: Callable[[Entry], None]) -> None:
+        try:
+            step(entry)
+        except Exception:  # noqa: BLE001 - one definition must not end the others; it is logged
+            _log.exception("the definition %s can't be served", entry.name)
+
+    def _sync_one(self, entry: Entry) -> None:
+        definition = self._registry.decode(entry)
+        if definition["metadata"].get("deletionTimestamp"):
+            self._serve(entry)
+            self._clean_up(entry, definition)
+            return
+        if not _established(definition):
+            self._establish(entry.name)
+        self._serve(self._bucket.entries[entry.name])
 
     def _serve(self, entry: Entry) -> None:
         definition = self._registry.decode(entry)

@@ -235,7 +235,8 @@ def _version_2(table: ResourceTable) -> Object:
                     paths[path] = path_item_v2(item)
                 if resource.custom is not None:
                     schema = custom_schema_v2(_custom_schema(resource))
-                    schema["properties"]["metadata"] = {"$ref": f"#/definitions/{OBJECT_META}"}
+                    if "properties" in schema:  # else anything is allowed
+                        schema["properties"]["metadata"] = {"$ref": f"#/definitions/{OBJECT_META}"}
                     definitions[_custom_name(resource)] = schema
     return {
         "swagger": "2.0",

@@ -5,13 +5,20 @@ it accepts `replace` and `remove` of a missing member of an object, which the li
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from listwatch.apiserver.schema import ANY, Form, Schema
 
 #: A JSON patch with more operations is refused (`apiserver/pkg/endpoints/handlers`).
 OPERATIONS_LIMIT = 10_000
+#: So many bytes may the `copy` operations of a JSON patch copy: each may double what there is
+#: (`JSONPatchMaxCopyBytes` in `apiserver/pkg/server/config.go`).
+_COPY_LIMIT = 3 * 1024 * 1024
 
 
 #: No list is so long that an index into it has more; what is beyond is out of bounds either way.
@@ -99,6 +106,12 @@ def _replace(document: Any, path: str, value: Any) -> Any:
     return document
 
 
+def _move(document: Any, source: Any, path: str) -> Any:
+    moved = _walk(document, _pointer(source))
+    _remove(document, source)
+    return _add(document, path, moved)
+
+
 def _equal(first: Any, second: Any) -> bool:
     # True == 1 in Python, not in JSON
     if isinstance(first, bool) or isinstance(second, bool):
@@ -118,6 +131,7 @@ def json_patch(document: Any, operations: Sequence[Any]) -> Any:
     Raises:
         PatchError: an operation that fails; the document is then of no use any more.
     """
+    copied = 0
     for operation in operations:
         if not isinstance(operation, dict):
             raise PatchError("an operation must be an object")
@@ -142,12 +156,14 @@ def json_patch(document: Any, operations: Sequence[Any]) -> Any:
                 found = None
             if not _equal(found, value):
                 raise PatchError(f"testing value {path} failed")
-        elif name in {"move", "copy"}:
-            source = operation.get("from")
-            moved = copy.deepcopy(_walk(document, _pointer(source)))
-            if name == "move" and isinstance(source, str):
-                _remove(document, source)
-            document = _add(document, path, moved)
+        elif name == "move":
+            document = _move(document, operation.get("from"), path)
+        elif name == "copy":
+            found = _walk(document, _pointer(operation.get("from")))
+            copied += len(msgspec.json.encode(found))
+            if copied > _COPY_LIMIT:
+                raise PatchError(f"more than {_COPY_LIMIT} bytes would be copied")
+            document = _add(document, path, copy.deepcopy(found))
         else:
             raise PatchError(f"unexpected kind: {name}")
     return document
@@ -214,7 +230,8 @@ def _merge_map(document: dict[str, Any], patch: dict[str, Any], schema: Schema) 
         if key.startswith(_DELETE_PRIMITIVES):
             name = key[len(_DELETE_PRIMITIVES) :]
             if isinstance(result.get(name), list) and isinstance(value, list):
-                result[name] = [item for item in result[name] if item not in value]
+                gone = {_mark(item) for item in value}
+                result[name] = [item for item in result[name] if _mark(item) not in gone]
         elif key in {_DIRECTIVE, _RETAIN} or key.startswith(_ORDER):
             continue
         elif value is None or (isinstance(value, dict) and value.get(_DIRECTIVE) == "delete"):
@@ -279,10 +296,11 @@ def _merge_list(old: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
     merge_key = schema.merge_key
     item = schema.item or ANY
     if not merge_key:
-        added = [each for each in patch if each not in old]
+        present = {_mark(each) for each in old}
+        added = [each for each in patch if _mark(each) not in present]
         return _ordered([*old, *added], patch, old, lambda each: each)
     plain: list[dict[str, Any]] = []
-    deleted: list[Any] = []
+    deleted: set[Hashable] = set()
     replace = False
     for each in patch:
         if not isinstance(each, dict):
@@ -295,7 +313,7 @@ def _merge_list(old: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
         elif directive == "delete":
             if merge_key not in each:
                 raise _without_merge_key(each, merge_key)
-            deleted.append(each[merge_key])
+            deleted.add(_mark(each[merge_key]))
         elif directive is None or directive == "merge":
             if merge_key not in each:
                 raise _without_merge_key(each, merge_key)
@@ -304,20 +322,38 @@ def _merge_list(old: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
             raise PatchError(f"unknown patch type found: {directive}")
     if replace:
         return [without_directives(each) for each in plain]
-    merged = [each for each in old if not _keyed(each, merge_key, deleted)]
+    merged = [
+        each
+        for each in old
+        if not isinstance(each, dict) or _mark(each.get(merge_key)) not in deleted
+    ]
+    places = _places(each.get(merge_key) if isinstance(each, dict) else _NOWHERE for each in merged)
     for each in plain:
-        key = each[merge_key]
-        for position, present in enumerate(merged):
-            if isinstance(present, dict) and present.get(merge_key) == key:
-                merged[position] = _merge_map(present, each, item)
-                break
-        else:
+        place = places.setdefault(_mark(each[merge_key]), len(merged))
+        if place == len(merged):
             merged.append(without_directives(each))
+        else:
+            merged[place] = _merge_map(merged[place], each, item)
     return _ordered(merged, plain, old, lambda each: _key_of(each, merge_key))
 
 
-def _keyed(item: Any, merge_key: str, keys: list[Any]) -> bool:
-    return isinstance(item, dict) and item.get(merge_key) in keys
+#: Stands for what has no key.
+_NOWHERE = ("no key",)
+
+
+def _mark(value: Any) -> Hashable:
+    """Return what stands for a JSON value in a set."""
+    if isinstance(value, dict | list):
+        return (json.dumps(value, sort_keys=True),)
+    return value  # type: ignore[no-any-return]  # what else JSON has can be hashed
+
+
+def _places(values: Iterable[Any]) -> dict[Hashable, int]:
+    """Return where each value is first, by its mark."""
+    places: dict[Hashable, int] = {}
+    for place, value in enumerate(values):
+        places.setdefault(_mark(value), place)
+    return places
 
 
 def _key_of(item: Any, merge_key: str) -> Any:
@@ -328,22 +364,30 @@ def _ordered(
     merged: list[Any], wanted: list[Any], live: list[Any], key_of: Callable[[Any], Any]
 ) -> list[Any]:
     """Order as the patch has its items, and the others where they were relative to those."""
-    order = [key_of(each) for each in wanted]
-    before = [key_of(each) for each in live]
-    left = [each for each in merged if key_of(each) not in order]
-    right = sorted(
-        (each for each in merged if key_of(each) in order),
-        key=lambda each: order.index(key_of(each)),
+    order = _places(map(key_of, wanted))
+    before = _places(map(key_of, live))
+
+    def mark(item: Any) -> Hashable:
+        return _mark(key_of(item))
+
+    left = deque(
+        sorted(
+            (each for each in merged if mark(each) not in order),
+            key=lambda each: before.get(mark(each), -1),
+        )
     )
-    left.sort(key=lambda each: before.index(key_of(each)) if key_of(each) in before else -1)
+    right = deque(
+        sorted(
+            (each for each in merged if mark(each) in order),
+            key=lambda each: order[mark(each)],
+        )
+    )
     result: list[Any] = []
     while left and right:
-        first, second = key_of(left[0]), key_of(right[0])
-        earlier = (
-            first in before and second in before and before.index(first) < before.index(second)
-        )
-        result.append((left if earlier else right).pop(0))
-    return result + left + right
+        first, second = before.get(mark(left[0])), before.get(mark(right[0]))
+        earlier = first is not None and second is not None and first < second
+        result.append((left if earlier else right).popleft())
+    return [*result, *left, *right]
 
 
 def _set_order(

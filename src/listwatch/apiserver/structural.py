@@ -5,6 +5,7 @@ The words are those of a kube-apiserver (`apiextensions-apiserver`, `kube-openap
 
 import copy
 import functools
+import json
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -376,7 +377,7 @@ def _list(value: list[Any], raw: Raw, field: str, path: str) -> list[Cause]:
 def _list_keys(value: list[Any], raw: Raw, field: str) -> list[Cause]:
     kind = raw.get("x-kubernetes-list-type")
     causes: list[Cause] = []
-    seen: list[Any] = []
+    seen: set[str] = set()
     for index, each in enumerate(value):
         if kind == "map" and isinstance(each, dict):
             key: Any = {
@@ -386,11 +387,12 @@ def _list_keys(value: list[Any], raw: Raw, field: str) -> list[Cause]:
             key = each
         else:
             continue
-        if key in seen:
+        mark = json.dumps(key, sort_keys=True)
+        if mark in seen:
             from listwatch.apiserver.refusal import duplicate  # noqa: PLC0415 - rarely needed
 
             causes.append(duplicate(f"{field}[{index}]", key))
-        seen.append(key)
+        seen.add(mark)
     return causes
 
 

@@ -17,7 +17,7 @@ from listwatch.apiserver.request_info import RequestInfo
 from listwatch.apiserver.resources import Resource, ResourceTable
 from listwatch.apiserver.schema import facts
 from listwatch.apiserver.storage import Entry
-from listwatch.apiserver.writing import Writer, apply_patch, read_patch
+from listwatch.apiserver.writing import Writer, apply_patch, failed_patch, read_patch
 from listwatch.errors import ConflictError
 from listwatch.selector import LabelSelector, SelectorError
 
@@ -144,6 +144,8 @@ class Subresources:
         def change(scale: Object) -> Object:
             whole = {"kind": "Scale", "apiVersion": "autoscaling/v1", **scale}
             patched = apply_patch(whole, patch, media_type, self._scale.schema)
+            if not isinstance(patched, dict):
+                raise failed_patch()
             return decode_value(patched, self._scale).obj
 
         return self._store_scale(call, resource, context, change)

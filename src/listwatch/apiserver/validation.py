@@ -183,9 +183,8 @@ def validate_metadata_update(resource: Resource, new: Object, old: Object) -> li
     causes += _owners(new.get("ownerReferences"))
     if new.get("finalizers") != old.get("finalizers"):
         causes += _finalizers(resource, new.get("finalizers"))
-    added = [
-        item for item in new.get("finalizers") or () if item not in (old.get("finalizers") or ())
-    ]
+    before = frozenset(old.get("finalizers") or ())
+    added = [item for item in new.get("finalizers") or () if item not in before]
     if old.get("deletionTimestamp") and added:
         shown = ", ".join(f'"{item}"' for item in sorted(added))
         causes.append(

@@ -241,7 +241,7 @@ class Writer:
         whole = {"apiVersion": resource.api_version, "kind": resource.kind, **old}
         patched = apply_patch(whole, patch, media_type, resource.schema)
         if not isinstance(patched, dict):
-            raise _failed_patch()
+            raise failed_patch()
         try:
             decoded = decode_value(patched, resource)
         except BadRequestError as error:
@@ -513,12 +513,13 @@ def apply_patch(whole: Mapping[str, Any], patch: Any, media_type: str, schema: A
     except PatchError as error:
         if media_type == STRATEGIC_PATCH:
             raise refusal.bad_request(str(error)) from None
-        raise _failed_patch() from None
+        raise failed_patch() from None
     except RecursionError:
         raise refusal.bad_request("error decoding patch: exceeded max depth") from None
 
 
-def _failed_patch() -> Exception:
+def failed_patch() -> Exception:
+    """Return the refusal of a patch that does not fit its object."""
     error = InvalidError("the server rejected our request due to an error in our request")
     error.details = refusal.EMPTY_DETAILS
     return error
