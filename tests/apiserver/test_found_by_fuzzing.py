@@ -284,3 +284,17 @@ async def test_a_long_set_is_looked_through_once(client: Client) -> None:
         numbers = [*range(60_000), 7]
         refused = await client.call("POST", f"{_EXAMPLES}/sets", body | {"l": numbers}, expect=422)
     assert [cause["field"] for cause in refused["details"]["causes"]] == ["l[60000]"]
+
+
+@pytest.mark.parametrize(("levels", "status"), [(100, 201), (101, 422), (300, 400)])
+async def test_a_schema_may_be_a_hundred_levels_deep(
+    client: Client, levels: int, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever is stored can be described."""
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    await client.call("POST", _DEFINITIONS, definition("widgets", schema), expect=status)
+    for version in ("v2", "v3", "v3/api/v1"):
+        await client.call("GET", f"/openapi/{version}", expect=200)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

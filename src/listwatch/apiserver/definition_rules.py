@@ -19,6 +19,9 @@ from listwatch.apiserver.refusal import (
 
 Raw = Mapping[str, Any]
 
+#: Deeper schemas are refused here, not by a real server: documents made of them would have no end
+#: within Python's stack, and no client could be told of any other resource.
+_LEVELS = 100
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _LIST_TYPE = "x-kubernetes-list-type"
 _LIST_KEYS = "x-kubernetes-list-map-keys"
@@ -28,19 +31,32 @@ _OPEN = "x-kubernetes-preserve-unknown-fields"
 
 def schema_causes(raw: Raw, path: str) -> list[Cause]:
     """Return what is wrong with a schema and those within it."""
+    if _is_deeper(raw, 2 * _LEVELS):  # a schema within another is two objects further in
+        return [forbidden_value(path, f"schemas may be nested {_LEVELS} levels deep")]
+    return _causes(raw, path)
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    parts = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(each, levels - 1) for each in parts)
+
+
+def _causes(raw: Raw, path: str) -> list[Cause]:
     causes = _own(raw, path)
     for key, part in (raw.get("properties") or {}).items():
         here = f"{path}.properties[{key}]"
         causes += _typed(part, here, "specified object fields")
-        causes += schema_causes(part, here)
+        causes += _causes(part, here)
     items = raw.get("items")
     if isinstance(items, Mapping):
         causes += _typed(items, f"{path}.items", "specified array items")
-        causes += schema_causes(items, f"{path}.items")
+        causes += _causes(items, f"{path}.items")
     extra = raw.get("additionalProperties")
     if isinstance(extra, Mapping):
         causes += _typed(extra, f"{path}.additionalProperties", "specified object fields")
-        causes += schema_causes(extra, f"{path}.additionalProperties")
+        causes += _causes(extra, f"{path}.additionalProperties")
     return causes
 
 

@@ -248,6 +248,8 @@ class Api:
 def _refused(call: Call, error: Exception) -> web.Response:
     if isinstance(error, StatusError):
         return call.refuse(error)
+    if isinstance(error, RecursionError):
+        return call.refuse(refusal.bad_request("exceeded max depth"))
     request = call.request
     if isinstance(error, WithoutUserError):
         uri = refusal.go_quoted(str(request.rel_url))
