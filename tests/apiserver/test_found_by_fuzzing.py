@@ -298,3 +298,50 @@ async def test_a_schema_may_be_a_hundred_levels_deep(
     for version in ("v2", "v3", "v3/api/v1"):
         await client.call("GET", f"/openapi/{version}", expect=200)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (r"a\ud800b", "a\ufffdb"),
+        (r"\udc00", "\ufffd"),
+        (r"\uD800\ud800\udc00", "\ufffd\U00010000"),
+        (r"\\ud800", r"\ud800"),
+        (r"\ud83d\ude00", "\U0001f600"),
+    ],
+)
+async def test_half_a_surrogate_pair_is_replaced_as_by_go(
+    client: Client, text: str, read: str
+) -> None:
+    body = b'{"metadata":{"name":"a"},"data":{"k":"%b"}}' % text.encode()
+    made = await client.call("POST", MAPS, body, expect=201)
+    assert made["data"] == {"k": read}
+
+
+async def test_a_name_of_half_a_surrogate_pair_is_refused(client: Client) -> None:
+    body = b'{"metadata":{"name":"a\\ud800"}}'
+    refused = await client.call("POST", MAPS, body, expect=422)
+    assert refused["details"]["name"] == "a\ufffd"
+
+
+@pytest.mark.parametrize("earlier", [0, 30])
+async def test_times_of_the_first_years_are_kept_with_four_digits(
+    client: Client, earlier: int
+) -> None:
+    """And the first instant of all is none, in Go's types; whichever way the body is read."""
+    path = f"{CORE}/events"
+
+    def event(name: str, time: str) -> dict[str, Any]:
+        about = {"namespace": "default"}
+        return {"metadata": {"name": name}, "involvedObject": about, "lastTimestamp": time}
+
+    for number in range(earlier):
+        body = event(f"e{number}", "2026-01-01T00:00:00Z")
+        await client.call("POST", path, body, expect=201)
+    old = await client.call("POST", path, event("old", "0987-01-01T00:00:00Z"), expect=201)
+    assert old["lastTimestamp"] == "0987-01-01T00:00:00Z"
+    none = await client.call("POST", path, event("none", "0001-01-01T00:00:00Z"), expect=201)
+    assert none.get("lastTimestamp") is None
+    form = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+    table = await client.call("GET", path, headers=form, expect=200)
+    assert len(table["rows"]) == earlier + 2

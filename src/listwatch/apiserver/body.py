@@ -92,12 +92,26 @@ def _parse_slowly(data: bytes) -> Any:
         text = data.decode()
     except UnicodeDecodeError:
         text = data.decode(errors="replace")
+    if "\\ud" in text or "\\uD" in text:
+        text = _ESCAPE.sub(_whole_escape, text)
     try:
         return json.loads(text, object_pairs_hook=_pairs, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise ValueError(_go_words(error)) from None
     except RecursionError:
         raise ValueError("exceeded max depth") from None
+
+
+_ESCAPE = re.compile(
+    r"\\(?:(?P<pair>u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    r"|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+def _whole_escape(found: re.Match[str]) -> str:
+    # half of a pair is no character; Go's decoder takes the replacement for it
+    return r"\ufffd" if found["half"] else found[0]
 
 
 def _no_constant(word: str) -> Any:

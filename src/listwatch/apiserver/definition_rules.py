@@ -31,7 +31,8 @@ _OPEN = "x-kubernetes-preserve-unknown-fields"
 
 def schema_causes(raw: Raw, path: str) -> list[Cause]:
     """Return what is wrong with a schema and those within it."""
-    if _is_deeper(raw, 2 * _LEVELS):  # a schema within another is two objects further in
+    # a schema within another is two objects further in, and may hold lists
+    if _is_deeper(raw, 2 * _LEVELS + 2):
         return [forbidden_value(path, f"schemas may be nested {_LEVELS} levels deep")]
     return _causes(raw, path)
 

@@ -191,9 +191,10 @@ def _read_time(data: bytes) -> str | None:
 
 def _stamp(seconds: int) -> str:
     try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        moment = datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
         raise _DataError("a time is out of range") from None
+    return moment.replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def _read_micro_time(data: bytes) -> str | None:

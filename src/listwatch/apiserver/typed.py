@@ -293,7 +293,11 @@ def canonical_time(text: str, *, micro: bool) -> str | None:
     except (ValueError, OverflowError) as error:
         what = next((word for word in ("month", "day", "hour") if word in str(error)), "second")
         raise WrongTypeError(f'parsing time "{text}": {what} out of range') from None
-    return moment.strftime("%Y-%m-%dT%H:%M:%S") + (fraction if micro else "") + "Z"
+    plain = moment.replace(tzinfo=None)
+    if plain == datetime.min and not fraction.strip(".0"):  # noqa: DTZ901 - Go's, without a zone
+        return None  # Go's zero, which its types write as null
+    # not by strftime, which writes a year before 1000 in fewer than four digits
+    return plain.isoformat(timespec="seconds") + (fraction if micro else "") + "Z"
 
 
 #: In characters: far beyond what can be meant, before what takes long to work with.
