@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from listwatch.apiserver import refusal
+from listwatch.apiserver.custom_columns import columns_of
 from listwatch.apiserver.definition_rules import scale_causes, schema_causes
 from listwatch.apiserver.kinds import selectable_fields
 from listwatch.apiserver.reading import Reader
@@ -195,94 +196,6 @@ def _column_causes(column: Mapping[str, Any], path: str) -> list[Cause]:
     return causes
 
 
-# -- columns ---------------------------------------------------------------------------------
-
-#: No list is so long that an index into it has more.
-_INDEX_DIGITS = 18
-_STEP = re.compile(
-    r"\.([^.\[\]]+)|\[([0-9]+|\*)\]|\['([^']+)'\]|\[\?\(@\.([^=]+)==[\"']([^\"']*)[\"']\)\]"
-)
-
-
-def json_path(text: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that finds what a simple JSON path names, or None."""
-    expression = text.strip().removeprefix("{").removesuffix("}")
-    # a dot in a key is written with a backslash before it
-    expression = expression.replace("\\.", "\0")
-    steps = list(_STEP.finditer(expression))
-
-    def find(value: Any) -> Any:
-        for step in steps:
-            name, index, quoted_name, key, wanted = step.groups()
-            if name is not None or quoted_name is not None:
-                name = (name or quoted_name).replace("\0", ".")
-                value = value.get(name) if isinstance(value, Mapping) else None
-            elif index is not None:
-                if not isinstance(value, list) or not value:
-                    return None
-                position = 0 if index == "*" else int(index[:_INDEX_DIGITS])
-                value = value[position] if position < len(value) else None
-            else:
-                items = value if isinstance(value, list) else ()
-                value = next(
-                    (
-                        each
-                        for each in items
-                        if isinstance(each, Mapping) and str(each.get(key.strip())) == wanted
-                    ),
-                    None,
-                )
-            if value is None:
-                return None
-        return value
-
-    return find
-
-
-def _columns(version: Mapping[str, Any]) -> tuple[list[Object], list[tuple[Any, str]]]:
-    from listwatch.apiserver.tables import NAME_DESCRIPTION  # noqa: PLC0415 - a cycle
-
-    columns: list[Object] = [
-        {
-            "name": "Name",
-            "type": "string",
-            "format": "name",
-            "description": NAME_DESCRIPTION,
-            "priority": 0,
-        }
-    ]
-    cells: list[tuple[Any, str]] = [(json_path(".metadata.name"), "string")]
-    given = version.get("additionalPrinterColumns") or [
-        {
-            "name": "Age",
-            "type": "date",
-            "jsonPath": ".metadata.creationTimestamp",
-            "description": _metadata_description("creationTimestamp"),
-        }
-    ]
-    for column in given:
-        path = column.get("jsonPath", "")
-        described = column.get("description")
-        columns.append(
-            {
-                "name": column["name"],
-                "type": column["type"],
-                "format": column.get("format", ""),
-                "description": described
-                or f"Custom resource definition column (in JSONPath format): {path}",
-                "priority": column.get("priority", 0),
-            }
-        )
-        cells.append((json_path(path), column["type"]))
-    return columns, cells
-
-
-def _metadata_description(_: str) -> str:
-    from listwatch.apiserver.tables import AGE_DESCRIPTION  # noqa: PLC0415 - a cycle
-
-    return AGE_DESCRIPTION
-
-
 # -- objects ---------------------------------------------------------------------------------
 
 
@@ -437,7 +350,7 @@ def resources_of(definition: Mapping[str, Any]) -> list[Resource]:
                         ("get", "patch", "update"),
                     )
                 )
-        columns, cells = _columns(version)
+        columns, cells = columns_of(version)
         custom: Object = {
             "raw": raw,
             "columns": columns,

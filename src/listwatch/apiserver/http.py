@@ -10,9 +10,10 @@ from aiohttp import web
 from listwatch.apiserver import discovery, refusal
 from listwatch.apiserver.auth import Access, WithoutUserError
 from listwatch.apiserver.call import Call, text_answer
+from listwatch.apiserver.continue_tokens import ExpiredTokenError
 from listwatch.apiserver.faults import Fault, Faults
 from listwatch.apiserver.negotiation import JSON, Representation, negotiate, parse_accept
-from listwatch.apiserver.reading import ExpiredTokenError, Reader
+from listwatch.apiserver.reading import Reader
 from listwatch.apiserver.registry import Registry
 from listwatch.apiserver.request_info import RequestInfo, parse_request
 from listwatch.apiserver.resources import Resource, ResourceTable

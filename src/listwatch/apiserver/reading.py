@@ -1,9 +1,7 @@
 """Get, list and watch."""
 
 import asyncio
-import base64
 import random
-import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -11,8 +9,14 @@ import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import refusal
-from listwatch.apiserver.body import parse_json
 from listwatch.apiserver.call import Call
+from listwatch.apiserver.continue_tokens import (
+    INCONSISTENT,
+    TOO_OLD_WORDS,
+    ExpiredTokenError,
+    read_token,
+    write_token,
+)
 from listwatch.apiserver.kinds import supported_fields
 from listwatch.apiserver.negotiation import (
     JSON,
@@ -34,7 +38,6 @@ from listwatch.selector import FieldRequirement, FieldSelector
 
 #: How long a read waits for a resource version that is not there yet, in seconds.
 FUTURE_WAIT = 3.0
-_INCONSISTENT = -1
 #: Lists of so many bytes are written piece by piece, so that they are never there twice.
 _STREAMED_FROM = 1 << 20
 _PIECE = 256 * 1024
@@ -214,8 +217,8 @@ class Reader:
                 raise refusal.bad_request(
                     "specifying resource version is not allowed when using continue"
                 )
-            revision, start = _read_token(options.continue_token)
-            if revision == _INCONSISTENT:
+            revision, start = read_token(options.continue_token)
+            if revision == INCONSISTENT:
                 revision = store.revision
             found = self._at(resource, namespace, revision, token_start=start)
         else:
@@ -247,7 +250,7 @@ class Reader:
         if 0 < limit < len(entries):
             del entries[limit:]
             prefix = f"{namespace}/" if namespace else ""
-            metadata["continue"] = _write_token(revision, entries[-1].key[len(prefix) :])
+            metadata["continue"] = write_token(revision, entries[-1].key[len(prefix) :])
             if plain:
                 metadata["remainingItemCount"] = len(found) - limit
         return entries, metadata
@@ -263,8 +266,8 @@ class Reader:
                 raise refusal.expired(
                     "The resourceVersion for the provided list is too old."
                 ) from None
-            error = refusal.expired(_TOO_OLD_WORDS)
-            raise ExpiredTokenError(error, _write_token(_INCONSISTENT, token_start[:-1])) from None
+            error = refusal.expired(TOO_OLD_WORDS)
+            raise ExpiredTokenError(error, write_token(INCONSISTENT, token_start[:-1])) from None
         bucket = self._registry.bucket(resource)
         prefix = f"{namespace}/" if namespace else ""
         return bucket.span(namespace, start=f"{prefix}{token_start or ''}", revision=revision)
@@ -273,13 +276,11 @@ class Reader:
 
     async def watch(self, call: Call, resource: Resource) -> web.StreamResponse:
         """Stream changes until the client goes, the time is over or the server stops."""
-        info = call.info
         options = parse_list_options(call.query, watch=True)
         fields = options.field_selector
-        if info.name:
-            fields = FieldSelector(
-                (*fields.requirements, FieldRequirement("metadata.name", info.name))
-            )
+        name = call.info.name
+        if name:
+            fields = FieldSelector((*fields.requirements, FieldRequirement("metadata.name", name)))
         fields = check_fields(resource, fields)
         version = self._version(options.resource_version, refusal.server_error)
         representation = call.representation
@@ -292,30 +293,15 @@ class Reader:
             },
         )
         response.enable_chunked_encoding()
-        initial = (
-            options.send_initial
-            if options.send_initial is not None
-            else options.resource_version in {"", "0"}
-        )
-        since = None if initial or not version else version
-        streaming = options.send_initial is True
-        timeout = float(options.timeout or 0) or self._random.uniform(1800.0, 3600.0)
-        present = self._store.revision if self.stale_at is None else self.stale_at
-        if streaming and version > present:
-            await self._store.reached(version, FUTURE_WAIT)
+        # only a stream of initial events waits for a version that is not there yet
+        awaited = version if options.send_initial else 0
+        if awaited > self._present():
+            await self._store.reached(awaited, FUTURE_WAIT)
         make, bookmark, form = self._frames(resource, representation.transform, include)
         stream = WatchStream(
             self._store,
             self._registry.bucket(resource),
-            WatchOptions(
-                namespace=call.namespace,
-                selection=Filter(options.label_selector, fields, options.shard),
-                since=since,
-                initial=initial,
-                initial_bookmark=streaming and options.bookmarks,
-                bookmarks=options.bookmarks,
-                timeout=timeout,
-            ),
+            self._watch_options(call, options, fields, version),
             clock=self._clock,
             cache=self._cache,
             form=form,
@@ -329,15 +315,33 @@ class Reader:
             stream.withhold_bookmarks |= fault.withhold_bookmarks
             stream.fault = fault if fault.tampers else None
         stream.lag = lambda: self.stale_at
-        present = self._store.revision if self.stale_at is None else self.stale_at
-        if streaming and version > present:
-            stream.refused = refusal.too_large_version(version, present)
+        if awaited > self._present():
+            stream.refused = refusal.too_large_version(awaited, self._present())
         self.streams.add(stream)
         try:
             await stream.run(call.request, response)
         finally:
             self.streams.discard(stream)
         return response
+
+    def _present(self) -> int:
+        return self._store.revision if self.stale_at is None else self.stale_at
+
+    def _watch_options(
+        self, call: Call, options: ListOptions, fields: FieldSelector, version: int
+    ) -> WatchOptions:
+        initial = options.send_initial
+        if initial is None:
+            initial = options.resource_version in {"", "0"}
+        return WatchOptions(
+            namespace=call.namespace,
+            selection=Filter(options.label_selector, fields, options.shard),
+            since=None if initial or not version else version,
+            initial=initial,
+            initial_bookmark=bool(options.send_initial) and options.bookmarks,
+            bookmarks=options.bookmarks,
+            timeout=float(options.timeout or 0) or self._random.uniform(1800.0, 3600.0),
+        )
 
     def _frames(
         self, resource: Resource, transform: str, include: str
@@ -381,68 +385,6 @@ class Reader:
             ),
             prefix,
         )
-
-
-class ExpiredTokenError(Exception):
-    """A continue token that is too old; `token` goes on without consistency."""
-
-    def __init__(self, status: StatusError, token: str) -> None:
-        super().__init__(str(status))
-        self.status = status
-        self.token = token
-
-
-_TOO_OLD_WORDS = (
-    "The provided continue parameter is too old to display a consistent list result. You can "
-    "start a new list without the continue parameter, or use the continue token in this response "
-    "to retrieve the remainder of the results. Continuing with the provided token results in an "
-    "inconsistent list - objects that were created, modified, or deleted between the time the "
-    "first chunk was returned and now may show up in the list."
-)
-
-
-class _Token(msgspec.Struct):
-    v: str
-    rv: int = 0
-    start: str = ""
-
-
-_TOKEN_LETTERS = frozenset(string.ascii_letters + string.digits + "-_")
-
-
-def _write_token(revision: int, last: str) -> str:
-    token = _Token("meta.k8s.io/v1", revision, last + "\0")
-    return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode().rstrip("=")
-
-
-def _read_token(text: str) -> tuple[int, str]:
-    bad = next((at for at, char in enumerate(text) if char not in _TOKEN_LETTERS), None)
-    if bad is None and len(text) % 4 == 1:
-        bad = len(text) - 1
-    if bad is not None:
-        raise refusal.bad_request(
-            f"continue key is not valid: illegal base64 data at input byte {bad}"
-        )
-    try:
-        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        # each byte is shown as the character of its number
-        token = msgspec.convert(parse_json(data.decode("latin-1").encode()), _Token)
-    except (ValueError, msgspec.ValidationError) as error:
-        raise refusal.bad_request(f"continue key is not valid: {error}") from None
-    if token.v != "meta.k8s.io/v1":
-        raise refusal.bad_request(
-            f'continue key is not valid: server does not recognize this encoded version "{token.v}"'
-        )
-    if token.rv == 0:
-        raise refusal.bad_request(
-            "continue key is not valid: incorrect encoded start resourceVersion (version "
-            "meta.k8s.io/v1)"
-        )
-    if not token.start:
-        raise refusal.bad_request(
-            "continue key is not valid: encoded start key empty (version meta.k8s.io/v1)"
-        )
-    return token.rv, token.start
 
 
 def _go_type(resource: Resource) -> str:

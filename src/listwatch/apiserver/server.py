@@ -120,16 +120,7 @@ class APIServer:
         )
         self._tokens = tokens
         self._escalation = Escalation(self.access, self.store, self.table)
-        self._writer = Writer(self.registry, self._reader, self._escalation)
-        self.api = Api(
-            self.table,
-            self.registry,
-            self._reader,
-            self._writer,
-            self.access,
-            Subresources(self.registry, self._reader, self._writer, self.access),
-            self.faults,
-        )
+        self.api = self._api(self._reader)
         if test_api:
             self.api.extra_paths["/-/"] = Control(self).handle
         self._journal = None if data is None else SQLiteJournal(data)
@@ -142,6 +133,18 @@ class APIServer:
             Controllers(self.store, self.registry, self.table, self._clock) if controllers else None
         )
         self._bootstrap()
+
+    def _api(self, reader: Reader) -> Api:
+        writer = Writer(self.registry, reader, self._escalation)
+        return Api(
+            self.table,
+            self.registry,
+            reader,
+            writer,
+            self.access,
+            Subresources(self.registry, reader, writer, self.access),
+            self.faults,
+        )
 
     def _bootstrap(self) -> None:
         context = WriteContext(manager="kube-apiserver")
@@ -335,16 +338,7 @@ class APIServer:
                 randomness=self._randomness,
                 streams=self._reader.streams,
             )
-            writer = Writer(self.registry, reader, self._escalation)
-            api = Api(
-                self.table,
-                self.registry,
-                reader,
-                writer,
-                self.access,
-                Subresources(self.registry, reader, writer, self.access),
-                self.faults,
-            )
+            api = self._api(reader)
             context = None if self._tls is None else self._tls.context
             self._replica = Replica(self.store, reader, api, self.host, self._clock, context)
             self.api.lagging = api

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from listwatch.apiserver.cells import age
+from listwatch.apiserver.cells import AGE_DESCRIPTION, NAME_DESCRIPTION, age
+from listwatch.apiserver.custom_columns import column_value
 from listwatch.apiserver.negotiation import event_bytes, partial_bytes
 from listwatch.apiserver.resources import Resource
 from listwatch.apiserver.schema import facts
@@ -15,20 +16,6 @@ from listwatch.clock import Clock
 
 Object = Mapping[str, Any]
 
-NAME_DESCRIPTION = (
-    "Name must be unique within a namespace. Is required when creating resources, although some "
-    "resources may allow a client to request the generation of an appropriate name automatically. "
-    "Name is primarily intended for creation idempotence and configuration definition. Cannot be "
-    "updated. More info: "
-    "https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names"
-)
-AGE_DESCRIPTION = (
-    "CreationTimestamp is a timestamp representing the server time when this object was created. "
-    "It is not guaranteed to be set in happens-before order across separate operations. Clients "
-    "may not set this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the "
-    "system. Read-only. Null for lists. More info: "
-    "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata"
-)
 _DESCRIPTIONS = {
     "Name": NAME_DESCRIPTION,
     "Age": AGE_DESCRIPTION,
@@ -179,19 +166,3 @@ class TableMaker:
         empty = Entry("", "", "", 0, {}, b'{"metadata":{"name":""}}')
         cells: list[Any] = self.row(resource, empty, "None")["cells"]
         return cells
-
-
-def column_value(obj: Object, get: Callable[[Object], Any], kind: str, now: float) -> Any:
-    """Return the cell of a custom column; null where nothing is found."""
-    value = get(obj)
-    if value is None:
-        return None
-    if kind == "date":
-        return age(value, now) if isinstance(value, str) else None
-    if kind == "integer":
-        return int(value) if isinstance(value, int | float) else None
-    if kind == "number":
-        return value if isinstance(value, int | float) else None
-    if kind == "boolean":
-        return value if isinstance(value, bool) else None
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
