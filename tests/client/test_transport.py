@@ -21,6 +21,7 @@ from client.transport_server import (
     holding,
     oracle,
     read_all,
+    receive,
     serving,
     until,
 )
@@ -102,14 +103,14 @@ async def test_a_chunk_is_a_piece_and_what_one_read_brought_is_a_batch() -> None
     connection, _ = by_hand()
     lines = [b'{"type":"ADDED","n":%d}\n' % n for n in range(4)]
     framed = [b"%x\r\n%s\r\n" % (len(line), line) for line in lines]
-    connection.data_received(CHUNKED)
+    receive(connection, CHUNKED)
     await connection.read_head()
     response = Response(connection)
-    connection.data_received(framed[0] + framed[1] + framed[2][:10])
+    receive(connection, framed[0] + framed[1] + framed[2][:10])
     assert await anext(response) == [*lines[:2], lines[2][:6]]
-    connection.data_received(framed[2][10:] + framed[3])
+    receive(connection, framed[2][10:] + framed[3])
     assert await anext(response) == [lines[2][6:], lines[3]]
-    connection.data_received(b"0\r\n\r\n")
+    receive(connection, b"0\r\n\r\n")
     with pytest.raises(StopAsyncIteration):
         await anext(response)
     with pytest.raises(StopAsyncIteration):
@@ -118,7 +119,7 @@ async def test_a_chunk_is_a_piece_and_what_one_read_brought_is_a_batch() -> None
 
 async def test_pieces_that_came_before_a_cut_are_given_before_the_error() -> None:
     connection, _ = by_hand()
-    connection.data_received(CHUNKED + b"3\r\nabc\r\n5\r\nde")
+    receive(connection, CHUNKED + b"3\r\nabc\r\n5\r\nde")
     connection.connection_lost(ConnectionResetError(104, "reset"))
     response = Response(connection)
     assert await anext(response) == [b"abc", b"de"]
@@ -138,7 +139,7 @@ async def test_a_body_without_a_length_ends_with_the_connection() -> None:
 
 async def test_a_body_without_a_length_is_cut_by_a_reset() -> None:
     connection, _ = by_hand()
-    connection.data_received(OK + b"\r\nabc")
+    receive(connection, OK + b"\r\nabc")
     connection.connection_lost(ConnectionResetError())
     assert await read_all(Response(connection)) == (b"abc", False)
 
@@ -171,7 +172,7 @@ async def test_a_redirect_is_an_answer_like_any_other() -> None:
 
 async def test_repeated_headers_and_unusual_bytes_in_them_are_kept() -> None:
     connection, _ = by_hand()
-    connection.data_received(OK + b"Warning: 299 - a\r\nwarning: \xc3\xa9\xff \r\nA:\r\n\r\n")
+    receive(connection, OK + b"Warning: 299 - a\r\nwarning: \xc3\xa9\xff \r\nA:\r\n\r\n")
     response = Response(connection)
     assert response.headers.getall("WARNING") == ["299 - a", "é\udcff"]
     assert response.headers["a"] == ""
@@ -260,7 +261,7 @@ async def test_what_is_no_answer_is_refused(data: bytes, words: str) -> None:
 
 async def test_a_chunk_size_that_is_none_ends_the_body_with_an_error() -> None:
     connection, wire = by_hand()
-    connection.data_received(CHUNKED + b"2\r\nab\r\nxyz\r\n")
+    receive(connection, CHUNKED + b"2\r\nab\r\nxyz\r\n")
     response = Response(connection)
     assert await anext(response) == [b"ab"]
     with pytest.raises(FrameError, match=r"sent no valid HTTP/1\.1 answer"):
@@ -271,10 +272,10 @@ async def test_a_chunk_size_that_is_none_ends_the_body_with_an_error() -> None:
 @pytest.mark.parametrize("start", [b"0\r\nTrailer: ", b"1;extension="])
 async def test_trailers_and_extensions_without_an_end_are_given_up(start: bytes) -> None:
     connection, wire = by_hand()
-    connection.data_received(CHUNKED + b"1\r\na\r\n" + start)
+    receive(connection, CHUNKED + b"1\r\na\r\n" + start)
     fed = 0
     while not wire.aborted:
-        connection.data_received(b"x" * 1000)
+        receive(connection, b"x" * 1000)
         fed += 1
     assert 60 < fed < 70
     response = Response(connection)
@@ -285,7 +286,7 @@ async def test_trailers_and_extensions_without_an_end_are_given_up(start: bytes)
 
 async def test_trailers_are_not_headers() -> None:
     connection, _ = by_hand()
-    connection.data_received(CHUNKED + b"1\r\na\r\n0\r\nContent-Encoding: br\r\n\r\n")
+    receive(connection, CHUNKED + b"1\r\na\r\n0\r\nContent-Encoding: br\r\n\r\n")
     response = Response(connection)
     assert list(response.headers) == ["Transfer-Encoding"]
     assert await read_all(response) == (b"a", True)
@@ -299,7 +300,7 @@ async def test_bytes_after_an_answer_end_the_connection_not_the_answer(
     connection, wire = by_hand()
     answer = OK + b"Content-Length: 1\r\n\r\na"
     for data in [answer, extra] if is_later else [answer + extra]:
-        connection.data_received(data)
+        receive(connection, data)
     assert wire.aborted
     assert not connection.is_idle
     assert await read_all(Response(connection)) == (b"a", True)
@@ -310,16 +311,16 @@ async def test_bytes_after_an_answer_end_the_connection_not_the_answer(
 
 async def test_reading_pauses_while_the_reader_is_slow_and_goes_on_after() -> None:
     connection, wire = by_hand()
-    connection.data_received(OK + b"\r\n")
+    receive(connection, OK + b"\r\n")
     response = Response(connection)
     piece = b"x" * (transport.MAX_WAITING_BYTES // 4)
     for n in range(4):
         assert not wire.paused, n
-        connection.data_received(piece)
+        receive(connection, piece)
     assert vars(wire)["paused"]  # in a way that mypy does not narrow
     assert await anext(response) == [piece] * 4
     assert not wire.paused
-    connection.data_received(piece)
+    receive(connection, piece)
     assert not wire.paused
 
 
@@ -383,13 +384,13 @@ async def test_a_cancelled_reader_closes_the_connection_in_the_same_turn() -> No
 
 async def test_a_reader_that_was_cancelled_may_go_on() -> None:
     connection, _ = by_hand()
-    connection.data_received(CHUNKED)
+    receive(connection, CHUNKED)
     response = Response(connection)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(response.__anext__())
         await asyncio.sleep(0)
         task.cancel()
-        connection.data_received(b"1\r\nx\r\n")
+        receive(connection, b"1\r\nx\r\n")
         await asyncio.wait([task])
         assert task.cancelled()
     assert await anext(response) == [b"x"]
@@ -402,5 +403,5 @@ async def test_an_answer_has_one_reader() -> None:
         await asyncio.sleep(0)
         with pytest.raises(RuntimeError, match="an answer has one reader"):
             await connection.read_head()
-        connection.data_received(CHUNKED)
+        receive(connection, CHUNKED)
         await task

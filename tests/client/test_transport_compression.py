@@ -12,8 +12,9 @@ from client.transport_server import (
     by_hand,
     feed_by_hand,
     read_all,
+    receive,
 )
-from listwatch.client import transport
+from listwatch.client.content_coding import MAX_DECODED_BYTES
 from listwatch.client.transport import Response
 from listwatch.errors import FrameError
 
@@ -41,23 +42,23 @@ BODY = json.dumps({"items": [{"name": f"pod-{n}", "uid": n * 7919} for n in rang
 @pytest.mark.parametrize("size", [1, 7, 10**9])
 async def test_takes_the_compression_off(coding: bytes, body: bytes, size: int) -> None:
     connection, _ = by_hand()
-    connection.data_received(OK + b"Content-Encoding: " + coding + b"\r\n\r\n")
+    receive(connection, OK + b"Content-Encoding: " + coding + b"\r\n\r\n")
     response = Response(connection)
     for n in range(0, len(body), size):
-        connection.data_received(body[n : n + size])
+        receive(connection, body[n : n + size])
     connection.connection_lost(None)
     assert await read_all(response) == (BODY, True)
 
 
 async def test_a_compressed_event_is_given_when_it_is_flushed() -> None:
     connection, _ = by_hand()
-    connection.data_received(OK + b"Content-Encoding: gzip\r\n\r\n")
+    receive(connection, OK + b"Content-Encoding: gzip\r\n\r\n")
     response = Response(connection)
     deflate = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
     for n in range(3):
         line = b'{"type":"ADDED","n":%d}\n' % n
         data = deflate.compress(line) + deflate.flush(zlib.Z_SYNC_FLUSH)
-        connection.data_received(data)
+        receive(connection, data)
         assert await anext(response) == [line]
 
 
@@ -84,10 +85,10 @@ async def test_an_empty_body_needs_no_compression() -> None:
 
 async def test_a_small_body_that_is_huge_when_decoded_comes_in_bounded_steps() -> None:
     connection, _ = by_hand()
-    connection.data_received(OK + b"Content-Encoding: gzip\r\n\r\n")
+    receive(connection, OK + b"Content-Encoding: gzip\r\n\r\n")
     response = Response(connection)
-    size = 40 * transport.MAX_DECODED_BYTES
-    connection.data_received(gzip.compress(bytes(size)))
+    size = 40 * MAX_DECODED_BYTES
+    receive(connection, gzip.compress(bytes(size)))
     connection.connection_lost(None)
     turns = 0
 
@@ -103,5 +104,5 @@ async def test_a_small_body_that_is_huge_when_decoded_comes_in_bounded_steps() -
         steps = [sum(map(len, pieces)) async for pieces in response]
         is_over = True
     assert sum(steps) == size
-    assert max(steps) <= transport.MAX_DECODED_BYTES
+    assert max(steps) <= MAX_DECODED_BYTES
     assert turns >= 38

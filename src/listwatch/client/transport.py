@@ -10,17 +10,16 @@ import asyncio
 import os
 import re
 import socket
-import zlib
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from ssl import SSLCertVerificationError, SSLContext, SSLError
-from typing import Any, Final, Self, cast
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 import msgspec
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from listwatch.client.content_coding import ContentDecoder
 from listwatch.clock import Clock, Timeout, Timer
 from listwatch.errors import DisconnectedError, FrameError
 
@@ -39,8 +38,6 @@ MAX_READ_BYTES: Final = 2 * 1024 * 1024
 #: Bytes from the network that may wait for a slow reader before the connection is paused; more
 #: than one reading, since to pause and to resume are returns to the interpreter too.
 MAX_WAITING_BYTES: Final = 2 * MAX_READ_BYTES
-#: Bytes that one step of decompression may give.
-MAX_DECODED_BYTES: Final = 1024 * 1024
 #: A TLS handshake is limited by `connect_timeout` on the injected clock, not by asyncio's timer.
 _NO_TIMEOUT: Final = 7 * 24 * 3600.0
 
@@ -71,16 +68,20 @@ class Target(msgspec.Struct, frozen=True):
         return self.unix_socket or f"{'https' if self.ssl else 'http'}://{self.authority}"
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """One connection and the answer that is being read from it.
 
     The parser appends each piece of a body to `_pieces` without a Python call in between; the
     reader takes the whole list. While there is no parser no answer is expected, and whatever
     comes ends the connection.
+
+    The buffer may be shared by all connections of an event loop: the parser copies what it gives,
+    so that nothing is in the buffer any more when `buffer_updated` returns.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, buffer: memoryview) -> None:
         self.target = target
+        self._buffer = buffer
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._pieces: list[bytes] = []
@@ -108,10 +109,13 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - asyncio's contract
         self._transport = transport
-        cast("Any", transport).max_size = MAX_READ_BYTES  # of asyncio's sockets; 256 KB else
         _find_dead_hosts(transport.get_extra_info("socket"))
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data: bytes | memoryview = self._buffer[:nbytes]
         parser = self._parser
         if parser is None:
             self.abort()
@@ -144,7 +148,9 @@ class _Connection(asyncio.Protocol):
             self._parser = None
         self._wake()
 
-    def _feed_head(self, parser: httptools.HttpResponseParser, data: bytes) -> bytes:
+    def _feed_head(
+        self, parser: httptools.HttpResponseParser, data: bytes | memoryview
+    ) -> bytes | memoryview:
         part = data[: MAX_HEAD_BYTES - self._overhead_bytes]
         self._overhead_bytes += len(part)
         parser.feed_data(part)
@@ -294,55 +300,6 @@ class _Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
 
-class _Decoder:
-    """Takes the compression off a body, so much in one step that memory stays bounded."""
-
-    def __init__(self, coding: str) -> None:
-        self._coding = coding
-        self._waiting: deque[bytes] = deque()
-        self._inflate: zlib._Decompress | None = None
-
-    @property
-    def is_behind(self) -> bool:
-        return bool(self._waiting)
-
-    def feed(self, pieces: list[bytes]) -> None:
-        self._waiting.extend(pieces)
-
-    def decode(self) -> list[bytes]:
-        """Return what the bytes fed so far give, `MAX_DECODED_BYTES` of it at most."""
-        decoded: list[bytes] = []
-        room = MAX_DECODED_BYTES
-        while self._waiting and room:
-            piece = self._waiting.popleft()
-            if self._inflate is None:
-                self._inflate = zlib.decompressobj(self._window_bits(piece))
-            try:
-                data = self._inflate.decompress(piece, room)
-            except zlib.error as error:
-                raise FrameError(f"a body that is no {self._coding}: {error}") from error
-            if data:
-                decoded.append(data)
-                room -= len(data)
-            rest = self._inflate.unconsumed_tail
-            if self._inflate.eof:  # another member may follow: RFC 1952, 2.2
-                rest = self._inflate.unused_data
-                self._inflate = None
-            if rest:
-                self._waiting.appendleft(rest)
-        return decoded
-
-    def _window_bits(self, piece: bytes) -> int:
-        if self._coding == "gzip":
-            return zlib.MAX_WBITS | 16
-        # "deflate" should be zlib's format, yet some send it bare: RFC 9110, 8.4.1.2.
-        return zlib.MAX_WBITS if piece[0] & 0x0F == 8 else -zlib.MAX_WBITS
-
-    def finish(self) -> None:
-        if self._inflate is not None:
-            raise FrameError(f"a {self._coding} body that ends in the middle")
-
-
 class Response:
     """An answer whose head has come: iterate over it, once and in one task, for its body.
 
@@ -366,7 +323,9 @@ class Response:
         coding = ",".join(self.headers.getall("Content-Encoding", ())).strip().lower()
         if coding not in {"", "identity", "gzip", "x-gzip", "deflate"}:
             raise FrameError("an answer in a Content-Encoding that was not asked for")
-        self._decoder = None if coding in {"", "identity"} else _Decoder(coding.removeprefix("x-"))
+        self._decoder = (
+            None if coding in {"", "identity"} else ContentDecoder(coding.removeprefix("x-"))
+        )
 
     def __aiter__(self) -> Self:
         return self
@@ -430,6 +389,14 @@ class ConnectionPool:
         #: The limits of those who wait for a new connection.
         self.connecting: set[Timeout] = set()
         self.is_closed = False
+        self._buffer: memoryview | None = None
+
+    @property
+    def buffer(self) -> memoryview:
+        """What the connections read into; made when it is first asked for."""
+        if self._buffer is None:
+            self._buffer = memoryview(bytearray(MAX_READ_BYTES))
+        return self._buffer
 
     def statistics(self) -> PoolStatistics:
         """Return how many connections there are."""
@@ -596,8 +563,8 @@ async def _connect(
             pool.connecting.add(limit)
             try:
                 if target.unix_socket is not None:
-                    return await _open(target, None)
-                return await _connect_to_any(target)
+                    return await _open(target, None, pool.buffer)
+                return await _connect_to_any(target, pool.buffer)
             finally:
                 pool.connecting.discard(limit)
     except TimeoutError as error:
@@ -606,12 +573,12 @@ async def _connect(
         raise DisconnectedError(f"{target}: no connection within {connect_timeout:g} s") from error
 
 
-async def _connect_to_any(target: Target) -> _Connection:
+async def _connect_to_any(target: Target, buffer: memoryview) -> _Connection:
     """Try the addresses in turn; asyncio's own way tells in words only whether all refused."""
     errors: list[DisconnectedError] = []
     for address in await _look_up(target):
         try:
-            return await _open(target, address)
+            return await _open(target, address, buffer)
         except DisconnectedError as error:
             errors.append(error)
     for failure in errors:
@@ -636,9 +603,9 @@ async def _look_up(target: Target) -> list[str]:
     return [str(address[4][0]) for address in found]
 
 
-async def _open(target: Target, address: str | None) -> _Connection:
+async def _open(target: Target, address: str | None, buffer: memoryview) -> _Connection:
     loop = asyncio.get_running_loop()
-    connection = _Connection(target)
+    connection = _Connection(target, buffer)
     handshake_timeout = None if target.ssl is None else _NO_TIMEOUT
     try:
         if target.unix_socket is not None:

@@ -1,0 +1,76 @@
+"""Takes the compression off a body while it arrives (RFC 9110, 8.4)."""
+
+import zlib
+from collections import deque
+from typing import Final
+
+from listwatch.errors import FrameError
+
+#: Bytes that one step of decompression may give.
+MAX_DECODED_BYTES: Final = 1024 * 1024
+
+
+class ContentDecoder:
+    """Takes the compression off a body, so much in one step that memory stays bounded.
+
+    For one task; nothing here waits.
+
+    Args:
+        coding: "gzip" or "deflate".
+    """
+
+    def __init__(self, coding: str) -> None:
+        self._coding = coding
+        self._waiting: deque[bytes] = deque()
+        self._inflate: zlib._Decompress | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a step would give more without being fed."""
+        return bool(self._waiting)
+
+    def feed(self, pieces: list[bytes]) -> None:
+        """Take the next bytes of the body."""
+        self._waiting.extend(pieces)
+
+    def decode(self) -> list[bytes]:
+        """Return what the bytes fed so far give, `MAX_DECODED_BYTES` of it at most.
+
+        Raises:
+            FrameError: they are not of this coding.
+        """
+        decoded: list[bytes] = []
+        room = MAX_DECODED_BYTES
+        while self._waiting and room:
+            piece = self._waiting.popleft()
+            if self._inflate is None:
+                self._inflate = zlib.decompressobj(self._window_bits(piece))
+            try:
+                data = self._inflate.decompress(piece, room)
+            except zlib.error as error:
+                raise FrameError(f"a body that is no {self._coding}: {error}") from error
+            if data:
+                decoded.append(data)
+                room -= len(data)
+            rest = self._inflate.unconsumed_tail
+            if self._inflate.eof:  # another member may follow: RFC 1952, 2.2
+                rest = self._inflate.unused_data
+                self._inflate = None
+            if rest:
+                self._waiting.appendleft(rest)
+        return decoded
+
+    def _window_bits(self, piece: bytes) -> int:
+        if self._coding == "gzip":
+            return zlib.MAX_WBITS | 16
+        # "deflate" should be zlib's format, yet some send it bare: RFC 9110, 8.4.1.2.
+        return zlib.MAX_WBITS if piece[0] & 0x0F == 8 else -zlib.MAX_WBITS
+
+    def finish(self) -> None:
+        """Note that the body has ended.
+
+        Raises:
+            FrameError: it ended in the middle.
+        """
+        if self._inflate is not None:
+            raise FrameError(f"a {self._coding} body that ends in the middle")
