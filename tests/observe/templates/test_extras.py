@@ -1,3 +1,4 @@
+import subprocess
 import sys
 
 import pytest
@@ -113,6 +114,74 @@ def test_a_template_that_takes_all_memory_for_one_object_renders_the_next(
     with pytest.raises(TemplateLimitError, match="which may have 256 MiB of memory, ended"):
         template.render(endless)
     assert template.render(POD) == "Pod"
+
+
+def test_a_jinja2_template_that_asks_for_more_memory_than_there_is_fails_for_this_object() -> None:
+    text = "{% if metadata.name == 'a' %}{{ 'x' * (kind | length * 2**40) }}{% endif %}ok"
+    template = make_template(TemplateFormat.JINJA2, text, allow_missing_keys=True)
+    with pytest.raises(TemplateLimitError, match=r"^it takes more than 1024 MiB of memory$"):
+        template.render(POD)
+    other = Object.from_dict({"kind": "Pod", "metadata": {"name": "b"}})
+    assert template.render(other) == "ok"
+
+
+def test_a_jinja2_template_whose_constants_take_too_much_memory_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "MEMORY", 2**28)
+    with pytest.raises(
+        TemplateSyntaxError, match=r"error parsing jinja2 .*: it takes more than 256 MiB of memory"
+    ):
+        _render("jinja2", "{{ 'x' * 10**8 }}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("jinja2", "{{ kind * (3 * 10**6) }}"), ("jq", ".kind * 3e6")]
+)
+def test_a_text_that_is_too_long_fails_for_this_object(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "SECONDS", 20.0)
+    template = make_template(TemplateFormat(name), text, allow_missing_keys=True)
+    wordy = Object.from_dict({"kind": "Wordy" * 5, "metadata": {"name": "a"}})
+    with pytest.raises(TemplateLimitError, match=r"^it makes too long a text$"):
+        template.render(wordy)
+
+
+def test_a_text_with_half_a_character_is_an_error() -> None:
+    with pytest.raises(TemplateError, match=r"^jinja2: '\\ud800' is half a character$"):
+        _render("jinja2", r'{{ "\ud800" }}')
+
+
+@pytest.mark.parametrize("name", ["jsonpath", "go-template", "jinja2", "jq"])
+def test_a_template_that_is_not_utf_8_is_refused(name: str) -> None:
+    with pytest.raises(TemplateSyntaxError, match=r"^the template '\\udcff' is not UTF-8$"):
+        _render(name, "\udcff")
+
+
+def test_the_worker_of_a_program_that_has_less_memory_keeps_to_that() -> None:
+    program = (
+        "from listwatch.observe.templates.worker import WorkerTemplate as W\n"
+        "from listwatch.objects import Object\n"
+        "obj = Object.from_dict({'kind': 'Pod', 'metadata': {'name': 'a'}})\n"
+        "print(W('jinja2', '{{ kind }}').render(obj))\n"
+        "try: W('jinja2', '{{ kind * 2**40 }}').render(obj)\n"
+        "except Exception as error: print(error)\n"
+    )
+    limit = 800 << 20
+    done = subprocess.run(
+        ["prlimit", f"--as={limit}:{limit}", sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "Pod\nit takes more than 800 MiB of memory\n"
+
+
+def test_a_worker_that_ends_by_itself_tells_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_PROGRAM", "raise SystemExit(7)")
+    with pytest.raises(TemplateSyntaxError, match=r"ended with code 7$"):
+        _render("jq", ".")
 
 
 def test_a_template_whose_constants_take_too_long_is_refused_when_it_is_read(

@@ -35,6 +35,10 @@ def make_template(
     Raises:
         TemplateSyntaxError: it is none.
     """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # bytes of the command line that are none
+        raise TemplateSyntaxError(f"the template {text!a} is not UTF-8") from error
     if template_format.startswith("jsonpath"):
         return JSONPathTemplate(
             text,

@@ -24,6 +24,7 @@ class Jinja2Template:
 
     Raises:
         ImportError: Jinja2 is not installed.
+        MemoryError: a constant of it takes more than there is.
         TemplateSyntaxError: the text is no template.
     """
 
@@ -37,7 +38,6 @@ class Jinja2Template:
             ValueError,
             ArithmeticError,
             RecursionError,
-            MemoryError,
         )
         missing = jinja2.ChainableUndefined if allow_missing_keys else jinja2.StrictUndefined
         # An argument and no page: nothing is escaped.
@@ -51,13 +51,20 @@ class Jinja2Template:
         """Return the text for an object's JSON.
 
         Raises:
-            TemplateError: a field is missing and that is not allowed, or has the wrong type.
+            MemoryError: it takes more than there is.
+            TemplateError: a field is missing and that is not allowed, or has the wrong type, or
+                the text can't be written in UTF-8.
         """
         fields = msgspec.json.decode(raw)
         try:
-            return self._template.render({**fields, "object": fields})
+            text = self._template.render({**fields, "object": fields})
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start : error.start + 1]
+            raise TemplateError(f"jinja2: {half!a} is half a character") from error
         except self._errors as error:
             raise TemplateError(f"jinja2: {error}") from error
+        return text
 
 
 class JqTemplate:

@@ -11,6 +11,8 @@ from listwatch.objects import Object
 #: So many values may one rendering look at.
 MOST_STEPS = 1_000_000
 _LETTERS_A_STEP = 64
+#: So many characters may its text have.
+MOST_LETTERS = MOST_STEPS * _LETTERS_A_STEP
 
 
 class TemplateSyntaxError(ListWatchError):

@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing.connection import Connection, Pipe
-from subprocess import DEVNULL, Popen
+from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import Final
 
 import msgspec
@@ -20,6 +20,7 @@ import msgspec
 from listwatch.objects import Object
 from listwatch.observe.templates.extras import Jinja2Template, JqTemplate
 from listwatch.observe.templates.template import (
+    MOST_LETTERS,
     TemplateError,
     TemplateLimitError,
     TemplateSyntaxError,
@@ -27,8 +28,10 @@ from listwatch.observe.templates.template import (
 
 #: Seconds of CPU time that one rendering may take, and reading the template.
 SECONDS: Final = 5.0
-#: Bytes of memory that the process may have.
+#: Bytes of memory that the process may have; the limit that this program has counts, too.
 MEMORY: Final = 2**30
+# Seconds for which a worker whose pipe is closed may take to end by itself, to tell why.
+_SECONDS_TO_END: Final = 1.0
 
 _LANGUAGES: Final[dict[str, type[Jinja2Template | JqTemplate]]] = {
     "jinja2": Jinja2Template,
@@ -38,7 +41,13 @@ _LANGUAGES: Final[dict[str, type[Jinja2Template | JqTemplate]]] = {
 _TEXT: Final = b"="
 _SYNTAX_ERROR: Final = b"s"
 _ERROR: Final = b"e"
+_LIMIT: Final = b"l"
 
+_ERRORS: Final[dict[bytes, type[TemplateError | TemplateSyntaxError]]] = {
+    _SYNTAX_ERROR: TemplateSyntaxError,
+    _ERROR: TemplateError,
+    _LIMIT: TemplateLimitError,
+}
 
 _PROGRAM: Final = f"from {__name__} import main; main()"
 
@@ -114,6 +123,8 @@ class WorkerTemplate:
             self._worker.send_bytes(message)
             answer = self._worker.recv_bytes()
         except (EOFError, OSError):
+            with suppress(TimeoutExpired):
+                self._process.wait(_SECONDS_TO_END)
             self._end()
             code = self._process.returncode
             if code == -signal.SIGPROF:
@@ -122,10 +133,10 @@ class WorkerTemplate:
                 most = self._settings.memory >> 20
                 words = f"its process, which may have {most} MiB of memory, ended with code {code}"
             raise TemplateLimitError(words) from None
-        text = answer[1:].decode("utf-8", "surrogatepass")
+        text = answer[1:].decode()
         if answer[:1] == _TEXT:
             return text
-        raise TemplateError(text) if answer[:1] == _ERROR else TemplateSyntaxError(text)
+        raise _ERRORS[answer[:1]](text)
 
 
 def _end(process: Popen[bytes], worker: Connection) -> None:
@@ -140,7 +151,9 @@ def main() -> None:
         settings = msgspec.json.decode(requests.recv_bytes(), type=_Settings)
         import_module(settings.language)  # which takes none of the template's time
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_AS, (settings.memory, settings.memory))
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        memory = settings.memory if most == resource.RLIM_INFINITY else min(settings.memory, most)
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         template: Jinja2Template | JqTemplate | None = None
         message = b""
@@ -154,10 +167,14 @@ def main() -> None:
                     )
                 else:
                     text = template.render(message)
+                if len(text) > MOST_LETTERS:
+                    kind, text = _LIMIT, "it makes too long a text"
+            except MemoryError:
+                kind, text = _LIMIT, f"it takes more than {memory >> 20} MiB of memory"
             except TemplateSyntaxError as error:
                 kind, text = _SYNTAX_ERROR, str(error)
             except TemplateError as error:
                 kind, text = _ERROR, str(error)
             signal.setitimer(signal.ITIMER_PROF, 0)
-            requests.send_bytes(kind + text.encode("utf-8", "surrogatepass"))
+            requests.send_bytes(kind + text.encode("utf-8", "backslashreplace"))
             message = requests.recv_bytes()
