@@ -341,6 +341,45 @@ def test_objects_compare_by_content_and_can_be_copied_and_pickled() -> None:
     assert Object.from_dict({"metadata": {"name": "a"}}).key == "a"
 
 
+class NodeName(msgspec.Struct, frozen=True, gc=False):
+    node_name: str = msgspec.field(name="nodeName", default="")
+
+
+class OnlyNode(msgspec.Struct, frozen=True, gc=False):
+    spec: NodeName = NodeName()
+
+
+class OnlySpec(msgspec.Struct):
+    spec: dict[str, Any] = {}
+
+
+def test_fields_are_equal_when_all_that_their_type_names_is() -> None:
+    decode = ObjectDecoder(fields=OnlyNode)
+    pods = [
+        decode(
+            raw({"metadata": {"name": "a", "resourceVersion": version}, "spec": {"nodeName": node}})
+        )
+        for version, node in (("1", "x"), ("2", "x"), ("3", "y"))
+    ]
+    first, same, other = (pod.fields for pod in pods)
+    assert first == same == OnlyNode(NodeName("x"))
+    assert hash(first) == hash(same) == hash(OnlyNode(NodeName("x")))
+    assert first != other
+    assert first != "x"
+    mutable = ObjectDecoder(fields=OnlySpec)(pods[0].raw).fields
+    assert mutable == OnlySpec({"nodeName": "x"})
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(mutable)
+
+
+def test_objects_with_fields_can_be_copied_and_pickled() -> None:
+    obj = ObjectDecoder(fields=OnlyNode)(
+        raw({"metadata": {"name": "a"}, "spec": {"nodeName": "x"}})
+    )
+    for again in (copy.copy(obj), copy.deepcopy(obj), pickle.loads(pickle.dumps(obj))):  # noqa: S301 - our own bytes
+        assert (again, again.fields) == (obj, OnlyNode(NodeName("x")))
+
+
 def test_absent_fields_are_a_key_error_or_the_default() -> None:
     obj = decode_object(raw(POD))
     with pytest.raises(KeyError, match="status"):

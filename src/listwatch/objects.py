@@ -503,6 +503,31 @@ def _holds_bytes(kind: object) -> bool:
     return False
 
 
+def _like(fields: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return what makes instances of a subclass with more fields equal to instances of this one."""
+    names = fields.__struct_fields__
+
+    def values(of: object) -> dict[str, object]:
+        return {name: getattr(of, name) for name in names}
+
+    def equal(self: object, other: object) -> bool:
+        return values(self) == values(other) if isinstance(other, fields) else NotImplemented
+
+    def reduce(self: object) -> tuple[object, ...]:
+        return (_make, (fields, values(self)))
+
+    namespace: dict[str, Any] = {"__reduce__": reduce}
+    if fields.__struct_config__.eq:
+        namespace |= {"__eq__": equal, "__hash__": None}
+        if fields.__struct_config__.frozen:
+            namespace["__hash__"] = lambda self: hash(_make(fields, values(self)))
+    return namespace
+
+
+def _make(fields: Callable[..., T], values: Mapping[str, Any]) -> T:
+    return fields(**values)
+
+
 class ObjectDecoder:
     """Makes an `Object` of the bytes of one, in one pass.
 
@@ -545,6 +570,7 @@ class ObjectDecoder:
                             ("metadata", ObjectMeta, msgspec.field(default_factory=ObjectMeta)),
                         ],
                         bases=(fields,),
+                        namespace=_like(fields),
                         kw_only=True,
                     ),
                 )

@@ -539,7 +539,7 @@ async def test_a_transform_takes_parts_away_before_they_are_cached() -> None:
         await scene.informer.wait_for_sync()
         cached = scene.informer.lister.get("a")
         assert cached["spec"] == {"x": 1}
-        assert cached.fields == Fields({"x": 1}) or cached.fields.spec == {"x": 1}
+        assert cached.fields == Fields({"x": 1})
         assert cached.partial
         assert [failure.key for failure in scene.failures] == ["b"]
         scene.source.modify(pod("b", x=2))
