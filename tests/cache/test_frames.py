@@ -652,6 +652,17 @@ def test_an_event_over_the_limit_is_told_once_and_the_next_are_read(size: int) -
     assert isinstance(events[1].error, FrameError)
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize(("over", "names"), [(0, ["a"]), (1, [None])])
+def test_the_limit_is_one_to_the_byte_however_an_event_is_cut(
+    end: bytes, over: int, names: list[str | None]
+) -> None:
+    event = line("ADDED", pod("a", "1")).rstrip()
+    for size in range(1, len(event) + 3):
+        events = read_watch(chunks(event + end, size), max_event_bytes=len(event) - over)
+        assert [told(event)[1] for event in events] == names
+
+
 def test_an_endless_line_is_never_held() -> None:
     reader = WatchFrames(decode_object, max_event_bytes=10_000)
     piece = bytes(1000)

@@ -482,7 +482,7 @@ class WatchFrames:
             return []
         self._pending.append(piece)
         self._size += len(piece)
-        if self._size <= self._max:
+        if self._size <= self._max + 1:  # the last byte may be a carriage return
             return []
         self._pending.clear()
         self._skipping = True
