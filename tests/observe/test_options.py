@@ -73,6 +73,7 @@ def test_a_share_always_allows_one(
         (["", "default", "kubernetes"], '"" default kubernetes'),
         (["a b", 'q"q', "back\\slash", "é"], '"a b" "q\\"q" "back\\\\slash" é'),
         (["two\nlines", "\x1b[0m", "tab\t"], '"two\\nlines" "\\u001b[0m" "tab\\t"'),
+        (["\udcff"], '"\\udcff"'),
     ],
 )
 def test_a_command_line_is_shown_in_one_line(words: list[str], text: str) -> None:
@@ -98,6 +99,13 @@ def test_a_command_is_looked_for_before_anything_is_observed(tmp_path: Path) -> 
         ({"names_dry_run": True}, UsageError, "--names-dry-run needs --names"),
         ({"selector": "a=b=c"}, UsageError, "--selector=a=b=c: found '='"),
         ({"field_selector": "a"}, UsageError, "--field-selector=a: "),
+        ({"resources": ("\udcff",)}, UsageError, r"^RESOURCE: '\\udcff' is not UTF-8$"),
+        ({"names": ("a", "\udcff")}, UsageError, r"^NAME: '\\udcff' is not UTF-8$"),
+        ({"namespace": "\udcff"}, UsageError, r"^--namespace: '\\udcff' is not UTF-8$"),
+        ({"field_selector": "a=\udcff"}, UsageError, r"^--field-selector: .* is not UTF-8$"),
+        ({"listen_address": "\udcff:0"}, UsageError, r"^--listen-addr: .* is not UTF-8$"),
+        ({"type_env_var": "A=b"}, UsageError, "--type-env-var: 'A=b' can't be a variable's name"),
+        ({"object_env_var": "A=b"}, UsageError, "--object-env-var: 'A=b' can't be a variable's"),
         ({"command": ("no-such-command",)}, CommandNotFoundError, "no-such-command"),
         ({"delete_command": ("no-such-command",)}, CommandNotFoundError, "no-such-command"),
     ],

@@ -192,7 +192,7 @@ DURATION = _Duration()
 )
 @click.option(
     "--parallel",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=1000),
     default=1,
     show_default=True,
     help="How many commands may run at a time, never two of one object.",

@@ -155,9 +155,37 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
                 parse(text)
             except SelectorError as error:
                 raise UsageError(f"{option}={text}: {error}") from error
+        self._check_words()
         for command in (self.command, self.delete_command, self.names_command):
             if command:
                 find_command(command[0])
+
+    def _check_words(self) -> None:
+        for option, words in (
+            ("RESOURCE", self.resources),
+            ("NAME", self.names),
+            ("--namespace", [self.namespace or ""]),
+            ("--field-selector", [self.field_selector]),
+            ("--listen-addr", [self.listen_address]),
+        ):
+            for word in words:
+                if not _is_text(word):
+                    raise UsageError(f"{option}: {word!a} is not UTF-8")
+        for option, name in (
+            ("--type-env-var", self.type_env_var),
+            ("--object-env-var", self.object_env_var),
+        ):
+            if "=" in name or "\0" in name:
+                raise UsageError(f"{option}: {name!a} can't be a variable's name")
+
+
+def _is_text(word: str) -> bool:
+    """Say whether a word of the command line was UTF-8; other bytes become half characters."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def find_command(name: str) -> str:
@@ -221,14 +249,14 @@ def parse_delete_limit(text: str) -> DeleteLimit:
 def shown_command(words: Sequence[str]) -> str:
     """Return a command line for people and logs.
 
-    Words with quotes, backslashes, spaces or control characters, and empty words, are quoted, so
-    that a line stays a line.
+    Words with quotes, backslashes, spaces, control characters or bytes that are not UTF-8, and
+    empty words, are quoted, so that a line stays a line.
     """
     return " ".join(map(_shown_word, words))
 
 
 def _shown_word(word: str) -> str:
-    if word and not re.search(r'["\\\s\x00-\x1f\x7f]', word):
+    if word and not re.search(r'["\\\s\x00-\x1f\x7f\ud800-\udfff]', word):
         return word
     escapes = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
     letters = (
