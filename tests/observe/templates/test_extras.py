@@ -1,3 +1,5 @@
+import os
+import signal
 import subprocess
 import sys
 
@@ -192,6 +194,17 @@ def test_a_template_whose_constants_take_too_long_is_refused_when_it_is_read(
         TemplateSyntaxError, match=r"error parsing jinja2 template .*: it takes longer than 0\.5 s"
     ):
         _render("jinja2", "{{ 7 ** 9999999 ** 2 % 10 }}")
+
+
+def test_a_worker_that_is_killed_between_two_objects_costs_neither_of_them() -> None:
+    template = make_template(TemplateFormat.JQ, ".kind", allow_missing_keys=True)
+    assert isinstance(template, WorkerTemplate)
+    for _ in range(2):
+        assert template.render(POD) == "Pod"
+        killed = template._process.pid
+        os.kill(killed, signal.SIGKILL)
+        os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
+    assert template.render(POD) == "Pod"
 
 
 def test_the_process_of_a_template_ends_with_it() -> None:

@@ -96,7 +96,8 @@ class WorkerTemplate:
             TemplateError: the object has not what the template asks for.
             TemplateLimitError: it takes too long, or too much memory.
         """
-        if self._process.returncode is not None:
+        if self._process.poll() is not None:  # in the last rendering, or killed since
+            self._end()
             self._start()
         return self._ask(obj.json())
 
