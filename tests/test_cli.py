@@ -1,4 +1,6 @@
 import json
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -6,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from listwatch import cli
+from processes import running
 
 
 def _run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -78,7 +81,11 @@ def test_the_help_of_observe_has_the_exit_codes() -> None:
         (["observe", "pods", "--max-deletes", "all"], 2, "'all' is no limit"),
         (["observe", "pods", "--", "no-such-command"], 127, "no-such-command: no such command"),
         (["observe", "pods", "--", "/etc/passwd"], 126, "/etc/passwd: not an executable file"),
+        (["observe", "pods", "--parallel", "1001"], 2, "1001 is not in the range 1<=x<=1000"),
         (["observe", "pods", "--kubeconfig", "/no/such"], 3, "/no/such"),
+        (["service-controller", "--kubeconfig", "/no/such"], 3, "/no/such"),
+        (["build-controllers", "--kubeconfig", "/no/such"], 3, "/no/such"),
+        (["service-controller", "--health-port", "65536"], 2, "65536 is not in the range"),
         (["nonsense"], 2, "nonsense"),
         (["observe", "--nonsense"], 2, "--nonsense"),
     ],
@@ -102,9 +109,9 @@ def test_a_broken_kubeconfig_is_named(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_an_unreachable_server_is_named(tmp_path: Path) -> None:
+def _kubeconfig(tmp_path: Path, server: str) -> Path:
     config = tmp_path / "config"
-    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}
+    cluster = {"name": "c", "cluster": {"server": server}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
     config.write_text(
         json.dumps(
@@ -116,11 +123,30 @@ def test_an_unreachable_server_is_named(tmp_path: Path) -> None:
             }
         )
     )
+    return config
+
+
+def test_an_unreachable_server_is_named(tmp_path: Path) -> None:
+    config = _kubeconfig(tmp_path, "http://127.0.0.1:9")
     done = _run("observe", "pods", KUBECONFIG=str(config))
     assert done.returncode == 4
     assert "127.0.0.1:9" in done.stderr
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_observe_ends_as_asked_while_a_server_keeps_it_waiting(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = _kubeconfig(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        silent.settimeout(30)
+        with running("observe", "pods", KUBECONFIG=str(config)) as observe:
+            connection, _ = silent.accept()
+            with connection:
+                assert observe.stop(number) == 0
+    assert observe.out == observe.err == []
 
 
 def test_an_unknown_command_name_gives_no_command() -> None:

@@ -7,6 +7,7 @@ from importlib import import_module
 import click
 
 from listwatch import __version__
+from listwatch.client.command_line import exit_code
 from listwatch.errors import ListWatchError
 
 #: Each subcommand: where it is, and what it is for.
@@ -86,7 +87,7 @@ def _run(arguments: list[str] | None) -> int:
         return error.exit_code
     except ListWatchError as error:
         click.echo(f"error: {' '.join(str(error).split())}", err=True)
-        return 1
+        return exit_code(error)
     except (click.Abort, KeyboardInterrupt):
         return 130
     return code if isinstance(code, int) else 0

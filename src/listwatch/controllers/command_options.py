@@ -25,6 +25,7 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--health-port",
+        type=click.IntRange(0, 65535),
         default=0,
         show_default=True,
         help="Port of health and metrics; 0: a free one.",

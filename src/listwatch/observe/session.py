@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
@@ -61,6 +61,8 @@ async def observe(
 ) -> None:
     """Observe until a signal comes or what the options say is reached.
 
+    A signal that comes while the server is still being asked for what there is ends it at once.
+
     Args:
         options: what to do.
         printer: tells people of changes for which there is no command.
@@ -72,6 +74,52 @@ async def observe(
         TimeoutError: the server did not answer.
         BrokenPipeError: nobody reads what is printed.
     """
+    stop = _Stop()
+    try:
+        async with AsyncExitStack() as stack:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is signal.SIG_IGN:
+                    continue  # nohup, or a shell's background job, wants it so
+                loop.add_signal_handler(number, stop)
+                stack.callback(loop.remove_signal_handler, number)
+            await _observe(options, printer, kubeconfig, context, stop)
+    except asyncio.CancelledError:
+        if not stop.taken_back():
+            raise
+
+
+class _Stop:
+    """What a signal does: it cancels the task that made this, or calls `by` once there is one."""
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._cancelled = 0
+        self.by: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        if self.by is not None:
+            self.by()
+        elif self._task is not None:
+            self._cancelled += 1
+            self._task.cancel()
+
+    def taken_back(self) -> bool:
+        """Take its own cancellations back, and say whether there was no other."""
+        if self._task is None or self._cancelled == 0:
+            return False
+        for _ in range(self._cancelled):
+            self._task.uncancel()
+        return self._task.cancelling() == 0
+
+
+async def _observe(
+    options: ObserveOptions,
+    printer: Printer,
+    kubeconfig: str | None,
+    context: str | None,
+    stop: _Stop,
+) -> None:
     clock = Clock()
     out, err = OutputStream(1), OutputStream(2)
     config = load_config(kubeconfig, context=context)
@@ -138,13 +186,9 @@ async def observe(
             beside=beside,
         )
         metrics.watch(observer.dispatcher.statistics)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_IGN:
-                continue  # nohup, or a shell's background job, wants it so
-            loop.add_signal_handler(number, observer.stop)
-            stack.callback(loop.remove_signal_handler, number)
+        stop.by = observer.stop
         if executor.is_init:
+            loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGCHLD, executor.reap)
             stack.callback(loop.remove_signal_handler, signal.SIGCHLD)
         if options.listen_address:
