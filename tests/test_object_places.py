@@ -3,6 +3,7 @@
 import json
 import pickle
 import sys
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -128,6 +129,30 @@ def test_raw_fields_outlive_the_bytes_that_they_were_in(fields: type[msgspec.Str
     data[:] = b""
     found = obj.fields.spec if fields is Spec else obj.fields.spec["s"][1].spec
     assert bytes(found[0]) == b'{"a":1}'
+
+
+def test_raw_fields_keep_nothing_alive_but_the_stored_bytes() -> None:
+    managed = b'[{"manager":"%b"}]' % (b"m" * 9000)
+    raw = b'{"metadata":{"name":"a","managedFields":%b},"spec":[%b]}' % (managed, b"1")
+    decode = ObjectDecoder(fields=Spec)
+    decode(raw)
+    tracemalloc.start()
+    kept = [decode(raw) for _ in range(20)]
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    stored = sum(obj.stored_bytes for obj in kept)
+    assert held < stored + len(kept) * 2000
+
+
+@pytest.mark.parametrize("spec", [b"null", None])
+def test_raw_fields_that_are_null_are_absent(spec: bytes | None) -> None:
+    class Status(msgspec.Struct):
+        status: msgspec.Raw
+        spec: dict[str, int] = {}
+
+    body = b"" if spec is None else b',"spec":%b' % spec
+    obj = ObjectDecoder(fields=Status)(b'{"metadata":{"name":"a"},"status":7%b}' % body)
+    assert (bytes(obj.fields.status), obj.fields.spec) == (b"7", {})
 
 
 @pytest.mark.parametrize(

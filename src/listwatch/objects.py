@@ -555,8 +555,11 @@ class ObjectDecoder:
         self._fields_decode: Callable[[bytes], Any] | None = None
         if fields is not None:
             info = msgspec.structs.fields(fields)
-            if {f.encode_name for f in info} & {"metadata", "kind", "apiVersion"}:
-                self._one_pass = False  # the names collide: those fields need a pass of their own
+            collide = {f.encode_name for f in info} & {"metadata", "kind", "apiVersion"}
+            # Those fields need a pass of their own; and so do slices, which are to be of the bytes
+            # that are stored, and not to keep others alive.
+            if collide or _holds_bytes(fields):
+                self._one_pass = False
                 self._fields_decode = msgspec.json.Decoder(fields).decode
             else:
                 # Its instances are instances of `fields`, so nothing has to be copied.
@@ -578,8 +581,6 @@ class ObjectDecoder:
         self._keep_managed_fields = keep_managed_fields
         self._partial = partial
         self._codec = codec
-        # What fields are slices of must stay as it is, and small, for as long as they live.
-        self._must_copy = fields is not None and _holds_bytes(fields)
         # Parts that many objects have in common, so that these share one copy of each.
         self._words: dict[str, str] = {}
         self._places: dict[int, int] = {}
@@ -615,9 +616,6 @@ class ObjectDecoder:
         Raises:
             ObjectDecodeError: as for a call.
         """
-        if self._must_copy:
-            data = bytes(memoryview(data)[begin:end])
-            begin, end = 0, len(data)
         part = memoryview(data)[begin:end]
         try:
             head = self._decode(part)
@@ -705,24 +703,29 @@ class ObjectDecoder:
         assert self._fields_decode is not None  # noqa: S101 - for the type checker
         try:
             return self._fields_decode(raw)
-        except msgspec.MsgspecError as error:
-            raise ObjectDecodeError(f"{key}: {error}", key=key) from error
+        except (msgspec.MsgspecError, RecursionError) as error:
+            try:
+                return self._fields_decode(_encode(_cut_nulls(raw)))
+            except (msgspec.MsgspecError, RecursionError):
+                raise ObjectDecodeError(f"{key}: {error}", key=key) from error
 
     def _decode_with_nulls(self, raw: bytes, error: Exception) -> _Head:
         # A null stands for an absent field everywhere in the API, but msgspec refuses it for
         # these types; it is rare, so it is removed only after a refusal.
         try:
-            whole = _decode(raw)
-            cut = {
-                name: _without_nulls(value) if name == "metadata" else value
-                for name, value in whole.items()
-                if value is not None
-            }
-            return self._decode(_encode(cut))
+            return self._decode(_encode(_cut_nulls(raw)))
         except (msgspec.MsgspecError, AttributeError, RecursionError):
             raise ObjectDecodeError(
                 f"no Kubernetes object: {error}", key=_salvage_key(raw)
             ) from error
+
+
+def _cut_nulls(raw: bytes) -> dict[str, Any]:
+    return {
+        name: _without_nulls(value) if name == "metadata" else value
+        for name, value in _decode(raw).items()
+        if value is not None
+    }
 
 
 def _without_nulls(value: Any) -> Any:
