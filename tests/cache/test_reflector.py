@@ -584,6 +584,31 @@ async def test_a_store_keeps_what_has_become_undecodable(watch_list: bool) -> No
         assert sorted(scene.store.list_keys()) == ["a", "b"]
 
 
+def undecodable(kind: str, key: str) -> WatchEvent:
+    error = ObjectDecodeError("no object", key=key)
+    return WatchEvent(kind, resource_version="9", error=error)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (WatchEvent(ADDED, Object.from_dict(pod("b"))), undecodable(DELETED, "b")),
+        (undecodable(ADDED, "b"), undecodable(DELETED, "b")),
+        (WatchEvent(DELETED, Object.from_dict(pod("b"))), undecodable(ADDED, "b")),
+    ],
+)
+async def test_what_ends_among_the_initial_events_is_not_kept(events: Sequence[WatchEvent]) -> None:
+    async with Scene("a", "b") as scene:
+        assert scene.store.list_keys() == ["a", "b"]
+        begin = WatchEvent(ADDED, scene.source.objects["a"])
+        end = WatchEvent(BOOKMARK, resource_version="9", initial_events_end=True)
+        scene.source.script_watches(WatchScript(backlog=False, events=[begin, *events, end]))
+        scene.reflector.relist()
+        await scene.clock.advance(5)
+        assert scene.reflector.statistics().relists == 2
+        assert scene.store.list_keys() == ["a"]
+
+
 @pytest.mark.parametrize("watch_list", [True, False])
 @pytest.mark.parametrize("processed", [True, False])
 async def test_a_queue_tells_no_deletion_of_what_has_become_undecodable(

@@ -406,6 +406,7 @@ class Reflector:
         """
         found: dict[str, Object] = {}
         kept: dict[str, Object] = {}
+        gone: set[str] = set()  # what was known of these has ended
         async for batch in stream:
             now = self._last_frame = self._clock.now()
             watch.quiet = watch.quiet and not batch
@@ -418,6 +419,7 @@ class Reflector:
                     watch.watchdog.heard(now)
                     found.pop(obj.key, None)
                     kept.pop(obj.key, None)
+                    gone.add(obj.key)
                 elif kind == BOOKMARK:
                     self._bookmarks += 1
                     if event.initial_events_end:
@@ -431,7 +433,11 @@ class Reflector:
                     error = event_error(event)
                     self._report_undecodable(error, delay=None)
                     key = error.key if isinstance(error, ObjectDecodeError) else None
-                    if key is not None and (old := self._known(key)) is not None:
+                    if kind == DELETED and key is not None:
+                        found.pop(key, None)
+                        kept.pop(key, None)
+                        gone.add(key)
+                    elif key is not None and key not in gone and (old := self._known(key)):
                         kept[key] = old
             if not batch or len(found) > before:
                 watch.watchdog.heard(now)
