@@ -1,6 +1,7 @@
 """Options that all commands have which run controllers."""
 
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -8,6 +9,7 @@ from typing import Any, Final
 import click
 
 from listwatch.client.kubeconfig import load_config
+from listwatch.runtime.commands import logging_options, set_up_logging
 from listwatch.runtime.manager import Manager
 
 _OPTIONS: Final = (
@@ -33,8 +35,30 @@ _OPTIONS: Final = (
 )
 
 
+class Seconds(click.FloatRange):
+    """A number of seconds, which is not endless.
+
+    Args:
+        least: the smallest one.
+    """
+
+    name = "seconds"
+
+    def __init__(self, least: float = 0.0) -> None:
+        super().__init__(min=least)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number."""
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return seconds
+
+
 def manager_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the election, and where health and metrics are served.
+    """Add the election, where health and metrics are served, and the log.
 
     The command gets the `Manager` that these and the `connection_options` ask for, as `app`.
 
@@ -52,8 +76,11 @@ def manager_options(name: str) -> Callable[[Callable[..., None]], Callable[..., 
             lease_namespace: str,
             health_host: str,
             health_port: int,
+            log_level: str,
+            log_format: str,
             **own: Any,
         ) -> None:
+            set_up_logging(log_level, log_format)
             app = Manager(
                 name,
                 config=load_config(kubeconfig, context=context),
@@ -64,6 +91,7 @@ def manager_options(name: str) -> Callable[[Callable[..., None]], Callable[..., 
             )
             command(app=app, **own)
 
+        run = logging_options(run)
         for option in reversed(_OPTIONS):
             run = option(run)
         return run

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from listwatch.client.command_line import connection_options
+from listwatch.client.command_line import Command, connection_options
 from listwatch.client.kubeconfig import load_config
 from listwatch.errors import ConfigError
 from listwatch.runtime.loading import load_app
@@ -46,6 +46,24 @@ def set_up_logging(level: str, form: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
+def logging_options(command: Command) -> Command:
+    """Add `log_level` and `log_format`, what `set_up_logging` takes."""
+    command = click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="One line a record, for people or for log collectors.",
+    )(command)
+    return click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        help="Log on standard error what is at least so grave.",
+    )(command)
+
+
 @click.command("run")
 @click.argument("file", type=_FILE)
 @connection_options
@@ -54,15 +72,7 @@ def set_up_logging(level: str, form: str) -> None:
 @click.option("--no-leader-election", is_flag=True, help="Run without an election.")
 @click.option("--health-host", metavar="ADDRESS", help="Serve health and metrics here.")
 @click.option("--health-port", type=click.IntRange(0, 65535), help="Its port; 0 is a free one.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-)
-@click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@logging_options
 def run_command(
     *,
     file: Path,

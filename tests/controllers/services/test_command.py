@@ -16,6 +16,16 @@ from processes import api_server, listwatch, running
 ROOT = Path(__file__).parents[3]
 
 
+def test_its_log_tells_where_health_and_metrics_are(tmp_path: Path) -> None:
+    with (
+        api_server(tmp_path) as kubeconfig,
+        running("service-controller", "--kubeconfig", str(kubeconfig)) as program,
+    ):
+        program.until(lambda: any("health and metrics on http://" in line for line in program.err))
+        assert program.stop(signal.SIGTERM) == 0, program.err
+    assert all(" INFO " in line for line in program.err)
+
+
 async def test_it_leads_serves_its_metrics_and_ends_in_order(tmp_path: Path) -> None:
     port = free_port()
     with api_server(tmp_path) as kubeconfig:
@@ -49,16 +59,22 @@ async def test_it_leads_serves_its_metrics_and_ends_in_order(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "code", "words"),
     [
-        (("--address-pool", "everywhere"), "everywhere"),
-        (("--provider", "cloud"), "cloud"),
-        (("--kubeconfig", "/nonexistent/file"), "/nonexistent/file"),
+        (("--address-pool", "everywhere"), 2, "everywhere"),
+        (("--provider", "cloud"), 2, "cloud"),
+        (("--drain", "nan"), 2, "nan is no number of seconds"),
+        (("--health-check-period", "inf"), 2, "inf is no number of seconds"),
+        (("--service-sync-period", "0.5"), 2, "0.5 is not in the range"),
+        (("--health-port", "65536"), 2, "65536 is not in the range"),
+        (("--kubeconfig", "/nonexistent/file"), 3, "/nonexistent/file"),
     ],
 )
-def test_what_can_not_be_used_is_told_in_words(arguments: tuple[str, str], words: str) -> None:
+def test_what_can_not_be_used_is_told_in_words(
+    arguments: tuple[str, str], code: int, words: str
+) -> None:
     result = listwatch("service-controller", *arguments)
-    assert result.returncode in {1, 2}
+    assert result.returncode == code
     assert words in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
 

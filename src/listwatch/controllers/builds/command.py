@@ -11,7 +11,7 @@ from listwatch.controllers.builds.factory import (
     DeleteController,
 )
 from listwatch.controllers.builds.naming import BUILD_NAME
-from listwatch.controllers.command_options import manager_options
+from listwatch.controllers.command_options import Seconds, manager_options
 from listwatch.runtime.crash import handle_crash
 from listwatch.runtime.manager import Manager
 
@@ -32,7 +32,7 @@ _NAME = "build-controllers"
     "--relist-period",
     default=RELIST_SECONDS,
     show_default=True,
-    type=click.FloatRange(min=1),
+    type=Seconds(1),
     metavar="SECONDS",
     help="Look this often for deletions that no watch has told.",
 )

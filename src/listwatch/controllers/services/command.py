@@ -8,7 +8,7 @@ import click
 
 from listwatch.client.client import Client
 from listwatch.client.command_line import connection_options
-from listwatch.controllers.command_options import manager_options
+from listwatch.controllers.command_options import Seconds, manager_options
 from listwatch.controllers.services.api import ClientServices
 from listwatch.controllers.services.metrics import collect
 from listwatch.controllers.services.provider import LoadBalancerProvider
@@ -65,7 +65,7 @@ def _pool_of(
     "--drain",
     default=30.0,
     show_default=True,
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     metavar="SECONDS",
     help="Let connections to removed backends and services go on for so long.",
 )
@@ -73,7 +73,7 @@ def _pool_of(
     "--health-check-period",
     default=10.0,
     show_default=True,
-    type=click.FloatRange(min=0.1),
+    type=Seconds(0.1),
     metavar="SECONDS",
     help="Check backends this often.",
 )
@@ -91,7 +91,7 @@ def _pool_of(
     "--service-sync-period",
     default=300.0,
     show_default=True,
-    type=click.FloatRange(min=1),
+    type=Seconds(1),
     metavar="SECONDS",
     help="Check this often that every load balancer is there.",
 )
@@ -99,7 +99,7 @@ def _pool_of(
     "--node-sync-period",
     default=100.0,
     show_default=True,
-    type=click.FloatRange(min=1),
+    type=Seconds(1),
     metavar="SECONDS",
     help="Compare the nodes of all load balancers this often, whether or not one has changed.",
 )
