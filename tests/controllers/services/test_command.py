@@ -10,10 +10,26 @@ import pytest
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
 from listwatch.controllers.services.command import service_controller_command
+from listwatch.controllers.services.providers import haproxy_process
+from listwatch.controllers.services.providers.haproxy_process import HAProxyError
 from listwatch.testing.load_balancer_conformance import free_port
 from processes import api_server, listwatch, running
 
 ROOT = Path(__file__).parents[3]
+
+
+def test_a_haproxy_that_is_not_installed_is_one_line_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(haproxy_process, "find_program", lambda _name: None)
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{contexts: [{name: c, context: {cluster: c}}], current-context: c,"
+        " clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}]}"
+    )
+    arguments = ["--provider", "haproxy", "--kubeconfig", str(kubeconfig)]
+    with pytest.raises(HAProxyError, match=r"^haproxy is not installed: on Debian, apt-get "):
+        service_controller_command.main(arguments, standalone_mode=False)
 
 
 def test_its_log_tells_where_health_and_metrics_are(tmp_path: Path) -> None:

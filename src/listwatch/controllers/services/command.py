@@ -15,6 +15,7 @@ from listwatch.controllers.services.provider import LoadBalancerProvider
 from listwatch.controllers.services.providers.address_pool import AddressPool
 from listwatch.controllers.services.providers.endpoints import SERVICE_NAME
 from listwatch.controllers.services.providers.haproxy import HAProxyProvider
+from listwatch.controllers.services.providers.haproxy_process import require_program
 from listwatch.controllers.services.providers.local import LocalProvider
 from listwatch.controllers.services.service_controller import ServiceController
 from listwatch.runtime.crash import handle_crash
@@ -119,6 +120,8 @@ def service_controller_command(
     node_sync_period: float,
 ) -> None:
     """Give services of type LoadBalancer their load balancers, until SIGTERM."""
+    if provider == "haproxy":
+        require_program("haproxy")  # before anything is started
     controllers: list[ServiceController] = []
 
     def open_provider(client: Client) -> AbstractAsyncContextManager[LoadBalancerProvider]:

@@ -30,7 +30,7 @@ from listwatch.controllers.services.providers.haproxy_config import (
 from listwatch.controllers.services.providers.haproxy_process import (
     HAProxyError,
     HAProxyProcess,
-    find_program,
+    require_program,
 )
 from listwatch.controllers.services.providers.listening import Rules, bind
 from listwatch.controllers.services.providers.pool_provider import (
@@ -116,11 +116,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
     # --- Life ---
 
     async def _begin(self, stack: AsyncExitStack) -> None:
-        found = find_program(self._binary)
-        if found is None:
-            raise HAProxyError(
-                f"{self._binary} is not installed: on Debian, apt-get install haproxy"
-            )
+        found = require_program(self._binary)
         directory = stack.enter_context(private_directory("listwatch-haproxy-"))
         self._haproxy = HAProxyProcess(found, directory, self._clock)
         stack.push_async_callback(self._haproxy.end)

@@ -26,6 +26,18 @@ def find_program(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path="/usr/local/sbin:/usr/sbin:/sbin")
 
 
+def require_program(name: str) -> str:
+    """Return where a program is, as `find_program` does.
+
+    Raises:
+        HAProxyError: it is nowhere.
+    """
+    found = find_program(name)
+    if found is None:
+        raise HAProxyError(f"{name} is not installed: on Debian, apt-get install haproxy")
+    return found
+
+
 class HAProxyProcess:
     """A master process and its workers, with their files in a directory.
 
