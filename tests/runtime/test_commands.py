@@ -20,6 +20,7 @@ from listwatch.runtime import load_app
 from listwatch.runtime.commands import JsonFormatter, new_command, rbac_command, run_command
 from listwatch.runtime.rbac import manifests
 from listwatch.runtime.scaffold import Names, write_project
+from processes import listwatch
 
 WEBSITE = Path(__file__).parent.parent.parent / "examples/website"
 SERVICE_ACCOUNT = "system:serviceaccount:website-controller:website-controller"
@@ -222,9 +223,62 @@ def test_a_file_without_one_program_is_a_clear_error(
         load_app(path)
 
 
-def test_run_takes_an_election_or_none() -> None:
+@pytest.mark.parametrize(
+    ("text", "frames", "last"),
+    [
+        ("x =", 1, "SyntaxError: invalid syntax"),
+        ("def f():\n    return 1 / 0\n\nf()\n", 2, "ZeroDivisionError: division by zero"),
+        ("import nosuchmodule", 1, "ModuleNotFoundError: No module named 'nosuchmodule'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "rbac"])
+def test_a_program_that_fails_shows_the_traceback_of_its_own_code(
+    tmp_path: Path, command: str, text: str, frames: int, last: str
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(text)
+    done = listwatch(command, str(path), KUBECONFIG=str(_kubeconfig(tmp_path)))
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if "File " in line] == [
+        line for line in lines if f'File "{path}", line' in line
+    ]
+    assert sum("File " in line for line in lines) == frames
+    assert lines[-1] == last
+
+
+def _kubeconfig(tmp_path: Path) -> Path:
+    path = tmp_path / "kubeconfig"
+    path.write_text(
+        "{contexts: [{name: c, context: {cluster: c}}], current-context: c,"
+        " clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}]}"
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("run", "/no/such.py"), 2, "File '/no/such.py' does not exist"),
+        (("rbac", "/no/such.py"), 2, "File '/no/such.py' does not exist"),
+        (("new", "Bad Name"), 2, "error: 'Bad Name' can't name a resource"),
+        (("new", "x", "--directory", "/proc/x"), 1, "'/proc/x'"),
+    ],
+)
+def test_what_can_not_be_used_is_told_in_words(
+    arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    done = listwatch(*arguments)
+    assert done.returncode == code
+    assert words in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_run_takes_an_election_or_none(tmp_path: Path) -> None:
+    path = tmp_path / "x.py"
+    path.write_text("")
     result = CliRunner().invoke(
-        run_command, ["x.py", "--leader-election", "a", "--no-leader-election"]
+        run_command, [str(path), "--leader-election", "a", "--no-leader-election"]
     )
     assert result.exit_code == 2
     assert "exclude each other" in result.output

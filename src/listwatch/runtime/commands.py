@@ -5,18 +5,20 @@ import logging
 import sys
 import time
 from pathlib import Path
+from traceback import print_exception
 from typing import Any
 
 import click
 
-from listwatch.client.command_line import Command, connection_options
+from listwatch.client.command_line import Command, Failure, connection_options
 from listwatch.client.kubeconfig import load_config
-from listwatch.errors import ConfigError
+from listwatch.errors import ConfigError, ListWatchError
 from listwatch.runtime.loading import load_app
+from listwatch.runtime.manager import Manager
 from listwatch.runtime.rbac import manifests, to_yaml
 from listwatch.runtime.scaffold import Names, write_project
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class JsonFormatter(logging.Formatter):
@@ -100,8 +102,22 @@ def run_command(
         "health_host": health_host,
         "health_port": health_port,
     }
-    app = load_app(file, **{key: value for key, value in options.items() if value is not None})
+    app = _load(file, **{key: value for key, value in options.items() if value is not None})
     app.run()
+
+
+def _load(file: Path, **options: Any) -> Manager:
+    """Load a program; where its own code fails, print the traceback of that and exit."""
+    try:
+        return load_app(file, **options)
+    except ListWatchError:
+        raise
+    except Exception as error:  # noqa: BLE001 - somebody else's code, whatever it raises
+        traceback = error.__traceback__
+        while traceback and traceback.tb_frame.f_code.co_filename != str(file):
+            traceback = traceback.tb_next
+        print_exception(error.with_traceback(traceback))
+        raise click.exceptions.Exit(1) from None
 
 
 @click.command("rbac")
@@ -112,7 +128,7 @@ def rbac_command(*, file: Path, namespace: str) -> None:
 
     They follow from what its reconcilers watch, and from what they say that they write.
     """
-    click.echo(to_yaml(manifests(load_app(file), namespace)), nl=False)
+    click.echo(to_yaml(manifests(_load(file), namespace)), nl=False)
 
 
 @click.command("new")
@@ -133,11 +149,13 @@ def new_command(
     It has the code, the definition of the resource, tests that run without a cluster, a
     Dockerfile, and manifests with the least rights that it needs.
     """
-    names = Names.of(name, group=group, kind=kind, plural=plural)
     where = directory or Path(name)
-    written = write_project(where, names)
-    if not written:
-        raise ConfigError(f"{where} has nothing to write")
+    try:
+        written = write_project(where, Names.of(name, group=group, kind=kind, plural=plural))
+    except ConfigError as error:
+        raise Failure(error, 2) from None
+    except OSError as error:
+        raise Failure(error, 1) from None
     for path in written:
         click.echo(path)
     click.echo(f"\nNext: cd {where} && pip install pytest pytest-asyncio && python -m pytest")
