@@ -86,6 +86,7 @@ def test_the_help_of_observe_has_the_exit_codes() -> None:
         (["service-controller", "--kubeconfig", "/no/such"], 3, "/no/such"),
         (["build-controllers", "--kubeconfig", "/no/such"], 3, "/no/such"),
         (["service-controller", "--health-port", "65536"], 2, "65536 is not in the range"),
+        (["apiserver", "--port", "65536"], 2, "65536 is not in the range 0<=x<=65535"),
         (["nonsense"], 2, "nonsense"),
         (["observe", "--nonsense"], 2, "--nonsense"),
     ],
