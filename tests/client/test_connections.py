@@ -167,3 +167,15 @@ async def test_the_user_agent_tells_the_installed_version(server: ScriptedServer
     async with HTTP(Config(server=server.url)) as http:
         await get(http)
     assert (server.header("user-agent") or "").split()[0] == f"listwatch/{version('listwatch')}"
+
+
+async def test_a_client_of_another_event_loop_says_so_and_goes_on_in_its_own(
+    server: ScriptedServer,
+) -> None:
+    """It would wait for what comes in elsewhere. A process that was forked off has its own loop."""
+    server.answers["/x"] = {}
+    async with HTTP(Config(server=server.url)) as http:
+        await get(http)
+        with pytest.raises(RuntimeError, match=r"another event loop.*make a client in each"):
+            await asyncio.to_thread(asyncio.run, get(http))
+        assert await get(http) == b"{}"

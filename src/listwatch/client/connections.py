@@ -130,6 +130,7 @@ class Pool:
         )
         self._turns = asyncio.Semaphore(MAX_REQUESTS)
         self._aiohttp: AiohttpRequests | None = None
+        self._loop = asyncio.get_running_loop()
         self._users = 0
         self._is_retired = False
         self._is_closed = False
@@ -211,7 +212,16 @@ class Pool:
 
     @asynccontextmanager
     async def used(self) -> AsyncIterator[None]:
-        """Keep the connections while the body runs, even when they are retired meanwhile."""
+        """Keep the connections while the body runs, even when they are retired meanwhile.
+
+        Raises:
+            RuntimeError: they belong to another event loop, where an answer would be read.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(
+                f"the connections to {self._where} belong to another event loop, or to the process "
+                "that this one was forked off: make a client in each"
+            )
         self._users += 1
         try:
             yield
