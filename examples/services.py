@@ -214,7 +214,9 @@ class ControllerProcess:
     async def start(self) -> None:
         """Start it."""
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "listwatch.cli", "service-controller", *self._arguments
+            *(sys.executable, "-m", "listwatch.cli", "service-controller"),
+            *("--log-level", "warning"),
+            *self._arguments,
         )
 
     async def end(self, number: signal.Signals) -> int:

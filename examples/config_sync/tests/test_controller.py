@@ -6,10 +6,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from listwatch.client.client import Client
 from listwatch.errors import NotFoundError
 from listwatch.runtime import Manager, load_app
 from listwatch.testing import APIServer
+
+pytestmark = pytest.mark.asyncio
 
 LABEL = {"sync.example.com/everywhere": ""}
 

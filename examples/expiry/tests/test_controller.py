@@ -6,9 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from listwatch.client.client import Client
 from listwatch.runtime import Manager, load_app
 from listwatch.testing import APIServer
+
+pytestmark = pytest.mark.asyncio
 
 
 def app_for(apiserver: APIServer) -> Manager:
