@@ -286,7 +286,7 @@ async def test_a_long_set_is_looked_through_once(client: Client) -> None:
     assert [cause["field"] for cause in refused["details"]["causes"]] == ["l[60000]"]
 
 
-@pytest.mark.parametrize(("levels", "status"), [(100, 201), (101, 422), (300, 400)])
+@pytest.mark.parametrize(("levels", "status"), [(100, 201), (101, 422), (180, 422)])
 async def test_a_schema_may_be_a_hundred_levels_deep(
     client: Client, levels: int, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -202,6 +202,8 @@ class FaultProxy:
         for task in tasks:  # also those that only wait for a slow client
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # From Python 3.12 on a gather of tasks that are done doesn't wait for their callbacks.
+        await asyncio.sleep(0)
 
     def statistics(self) -> FaultProxyStatistics:
         """Return what has passed so far."""
