@@ -554,6 +554,9 @@ class ObjectDecoder:
         self._one_pass = fields is not None
         self._fields_decode: Callable[[bytes], Any] | None = None
         if fields is not None:
+            given: Any = fields
+            if not (isinstance(given, type) and issubclass(given, msgspec.Struct)):
+                raise TypeError(f"fields={fields!r}: it takes a type that is a msgspec.Struct")
             info = msgspec.structs.fields(fields)
             collide = {f.encode_name for f in info} & {"metadata", "kind", "apiVersion"}
             # Those fields need a pass of their own; and so do slices, which are to be of the bytes

@@ -64,6 +64,9 @@ class Auditor:
         clock: time.
         name: of the informer.
         page_size: of the lists.
+
+    Raises:
+        ValueError: a period under a second.
     """
 
     def __init__(
@@ -81,6 +84,8 @@ class Auditor:
     ) -> None:
         self._source = list_watch
         self._store = store
+        if period < 1.0:
+            raise ValueError(f"{period:g} s between two audits: it must be 1 s or more")
         self._period = period
         self._decode = decode
         self._on_error = on_error

@@ -1,7 +1,9 @@
 """Tells any number of handlers, each at its own pace."""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import TypeAlias
 
 import msgspec
 
@@ -18,6 +20,8 @@ _BATCH = 256
 #: Resyncs of a handler that follow each other more closely would tell of nothing but themselves.
 _SHORTEST_RESYNC = 1.0
 _RESTING = HandlerStatistics(0, 0, 0.0, 0.0)
+
+_Work: TypeAlias = Callable[[], Coroutine[object, object, None]]
 
 
 class StoppedError(ListWatchError):
@@ -182,7 +186,7 @@ class Processor:
         self._listeners: list[Listener] = []
         self._joining: list[Listener] = []
         self._resyncing: list[Listener] = []
-        self._starting: list[tuple[Listener, Coroutine[object, object, None]]] = []
+        self._starting: list[tuple[Listener, _Work]] = []
         self._tasks: asyncio.TaskGroup | None = None
         # Between a write to the store and its changes' distribution nobody can join.
         self._applying = False
@@ -221,9 +225,9 @@ class Processor:
             kind = ThreadedCaller if threaded else Caller
             full_name = f"{self._name}: {name}" if self._name else name
             caller = kind(handler, on_error=self._on_error, clock=self._clock, name=full_name)
-            self._start(listener, listener.serve(caller))
+            self._start(listener, partial(listener.serve, caller))
         if resync_period:
-            self._start(listener, self._resync_forever(listener, resync_period))
+            self._start(listener, partial(self._resync_forever, listener, resync_period))
         if self._applying:
             self._joining.append(listener)
         else:
@@ -242,13 +246,11 @@ class Processor:
             if listener in known:
                 known.remove(listener)
 
-    def _start(self, listener: Listener, work: Coroutine[object, object, None]) -> None:
+    def _start(self, listener: Listener, work: _Work) -> None:
         if self._tasks is None:
             self._starting.append((listener, work))
         elif not listener.is_removed:
-            listener.own(self._tasks.create_task(work))
-        else:
-            work.close()
+            listener.own(self._tasks.create_task(work()))
 
     # --- Telling ---
 
@@ -300,8 +302,6 @@ class Processor:
         """Tell nobody any more; whoever waits for changes gets none."""
         self._ended = True
         self._tasks = None
-        for _, work in self._starting:
-            work.close()
         self._starting.clear()
         for listener in self.listeners:
             listener.close()

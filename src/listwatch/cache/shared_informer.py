@@ -33,7 +33,7 @@ from listwatch.cache.processor import Listener, ListenerStatistics, Processor, S
 from listwatch.cache.reflector_machine import Phase, is_older
 from listwatch.cache.store import Indexer, IndexFunc, StoreStatistics
 from listwatch.cache.transform import Transform, TransformingDecoder
-from listwatch.cache.typed import Into, T
+from listwatch.cache.typed import Into, T, checked
 from listwatch.cache.watch_events import WatchEndedError
 from listwatch.clock import Clock
 from listwatch.errors import (
@@ -145,7 +145,9 @@ class SharedInformer(Generic[T]):
         rng: chance.
 
     Raises:
-        ValueError: `decoder` together with what it replaces.
+        ValueError: `decoder` together with what it replaces; an index whose name is taken; a time
+            between audits under a second.
+        TypeError: `decode` is no type and no callable, or `fields` no Struct.
     """
 
     def __init__(
@@ -175,6 +177,8 @@ class SharedInformer(Generic[T]):
         has_own_decoder = decoder is not None
         self._packer: ZstdCodec | None = None
         if compress is not None:
+            if compress != "zstd":
+                raise ValueError(f"compress={compress!r}: there is only 'zstd'")
             if codec is not None:
                 raise ValueError("compress= makes a codec: give only one of compress= and codec=")
             codec = self._packer = ZstdCodec()
@@ -193,14 +197,11 @@ class SharedInformer(Generic[T]):
         self._life = _Life()
         self._resync_period = resync_period
         self._startup_deadline = startup_deadline
-        all_indexers = {
-            NAMESPACE_INDEX: namespace_of,
-            OWNER_INDEX: owners_of,
-            **(indexers or {}),
-        }
-        self.indexer = Indexer(indexers=all_indexers, clock=clock)
+        built_in = {NAMESPACE_INDEX: namespace_of, OWNER_INDEX: owners_of}
+        self.indexer = Indexer(indexers=built_in, clock=clock)
+        self.indexer.add_indexers(indexers or {})
         #: The type that it speaks in; None for `Object`.
-        self.decode = decode
+        self.decode = checked(decode)
         #: Reads the cache, from any thread.
         self.lister = Lister(self.indexer, name=name, decode=decode)
         self._deltas = DeltaProcessor(self.indexer, on_error=self._on_error, clock=clock, name=name)
@@ -257,9 +258,12 @@ class SharedInformer(Generic[T]):
 
         Args:
             decode: the type.
+
+        Raises:
+            TypeError: neither a type nor a callable.
         """
         view = cast("SharedInformer[U]", copy(self))
-        view.decode = decode
+        view.decode = checked(decode)
         view.lister = Lister(self.indexer, name=self.name, decode=decode)
         return view
 
@@ -289,9 +293,15 @@ class SharedInformer(Generic[T]):
 
         Raises:
             StoppedError: the informer has ended.
+            TypeError: no handler.
             ValueError: a resync period under a second, or a bound under one.
         """
         told: Any = handler
+        if isinstance(told, type) or not isinstance(told, ResourceEventHandler):
+            raise TypeError(
+                f"{handler!r} is no handler, which has on_add, on_update and on_delete: "
+                "HandlerFuncs(on_add, on_update, on_delete) makes one of functions"
+            )
         if self.decode is not None:
             told = DecodingEventHandler(self.decode, handler)
         return self._processor.add(

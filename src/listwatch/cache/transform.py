@@ -44,6 +44,8 @@ class TransformingDecoder:
             changed = self._transform(obj)
             if changed is obj:
                 return obj
+            if not isinstance(changed, Object):
+                raise TypeError(f"it returned a {type(changed).__name__}, not an Object")  # noqa: TRY301 - handled as what it raises
             if changed.key != obj.key:
                 raise ValueError(f"it returned another object, {changed.key}")  # noqa: TRY301 - handled as what it raises
             if changed.resource_version != obj.resource_version or changed.uid != obj.uid:

@@ -21,3 +21,14 @@ else:
 #: A type of one's own, as `Object.decode` takes it: a msgspec Struct, dataclass, attrs class,
 #: TypedDict or pydantic model, or a callable that takes a fresh dict.
 Into: TypeAlias = type[T] | Callable[[dict[str, Any]], T]
+
+
+def checked(decode: Into[T] | None) -> Into[T] | None:
+    """Return what was given as `decode=`.
+
+    Raises:
+        TypeError: neither a type nor a callable.
+    """
+    if decode is None or callable(decode):
+        return decode
+    raise TypeError(f"decode={decode!r}: it takes a type, or a function of a dict")
