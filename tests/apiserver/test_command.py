@@ -81,6 +81,14 @@ def test_a_used_port_is_one_clear_line() -> None:
     )
 
 
+def test_a_kubeconfig_that_can_not_be_written_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "missing/kubeconfig"
+    process = start("--kubeconfig", str(path))
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert err == f"listwatch apiserver: cannot write {path}: No such file or directory\n"
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

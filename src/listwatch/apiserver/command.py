@@ -49,7 +49,10 @@ async def _serve(server: "APIServer", kubeconfig: Path | None, *, until_end_of_i
         loop.add_signal_handler(number, stop.set)
     async with server:
         if kubeconfig is not None:
-            write_private(kubeconfig, server.kubeconfig())
+            try:
+                write_private(kubeconfig, server.kubeconfig())
+            except OSError as error:
+                raise ConfigError(f"cannot write {kubeconfig}: {error.strerror}") from error
         gc.freeze()  # what was loaded stays, and need not be looked at again
         gc.enable()
         click.echo(f"listening on {server.url}")

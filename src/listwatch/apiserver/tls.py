@@ -85,8 +85,8 @@ def generated_tls(host: str) -> TLS:
         import trustme  # noqa: PLC0415 - an extra, and slow to load
     except ImportError:
         raise ConfigError(
-            "certificates are made with trustme, which is not here: install listwatch[tls], or "
-            "name files of your own"
+            "certificates are made with trustme, which is not here: pip install 'listwatch[tls]', "
+            "or name files of your own"
         ) from None
     authority = trustme.CA(organization_name="listwatch")
     server = authority.issue_cert(*dict.fromkeys((host, "localhost", "127.0.0.1")))
