@@ -318,6 +318,13 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
     def __hash__(self) -> int:
         return hash((self.key, self.meta.uid, self.meta.resource_version))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A codec belongs to a cache: whoever takes an object elsewhere takes its bytes along.
+        codec = self._codec
+        rest = (self.fields, self.partial, self._typed)
+        raw = self._packed if codec is None else codec.unpack(self._packed)
+        return (Object, (self.key, self.meta, self.kind, self.api_version, raw, *rest))
+
     def __repr__(self) -> str:
         return f"<{self.kind or 'Object'} {self.key} rv={self.meta.resource_version}>"
 

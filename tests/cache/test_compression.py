@@ -1,6 +1,8 @@
 """Packed objects are what they were, whoever reads them."""
 
 import builtins
+import copy
+import pickle
 import random
 import threading
 from typing import Any
@@ -55,6 +57,31 @@ def test_what_can_not_be_trained_on_is_packed_all_the_same() -> None:
     raw = b"{}"
     assert all(codec.unpack(codec.pack(raw)) == raw for _ in range(600))
     assert not codec.statistics().trained
+
+
+def test_any_thread_may_pack() -> None:
+    """The library ends the process when one compressor serves two threads at once."""
+    decode = ObjectDecoder(codec=ZstdCodec())
+    raws = raw_pods(700)
+    wrong: list[bytes] = []
+
+    def pack() -> None:
+        wrong.extend(raw for raw in raws if decode(raw).raw != raw)
+
+    threads = [threading.Thread(target=pack) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_packed_objects_can_be_copied_and_pickled() -> None:
+    decode = ObjectDecoder(codec=ZstdCodec())
+    obj = [decode(raw) for raw in raw_pods(600)][-1]
+    for again in (copy.copy(obj), copy.deepcopy(obj), pickle.loads(pickle.dumps(obj))):  # noqa: S301 - our own bytes
+        assert (again, again.meta) == (obj, obj.meta)
+        assert again.to_dict() == obj.to_dict()
 
 
 def test_any_thread_may_read() -> None:

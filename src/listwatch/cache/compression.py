@@ -36,8 +36,7 @@ class ZstdCodec:
     """Packs the bytes of objects with zstandard and a dictionary: a `Codec`.
 
     The first objects are packed without a dictionary and collected; it is trained on them, and
-    used from then on. Those first ones stay as they are until their next change. `pack` belongs
-    to one thread; `unpack` may be called from any.
+    used from then on. Those first ones stay as they are until their next change. For any thread.
 
     Args:
         dictionary: one that was trained before (`ZstdCodec.dictionary`), to use from the start.
@@ -57,6 +56,7 @@ class ZstdCodec:
         self._samples: list[bytes | bytearray | memoryview] | None = []
         self._dictionary: Any = None
         self._local = threading.local()
+        self._packing = threading.Lock()  # a compressor that serves two threads at once crashes
         self._plain = self._packer = zstandard.ZstdCompressor(level=_LEVEL)
         self._objects = self._raw_bytes = self._packed_bytes = 0
         if dictionary is not None:
@@ -78,13 +78,14 @@ class ZstdCodec:
 
     def pack(self, raw: bytes) -> bytes:
         """Return the bytes to store."""
-        if self._samples is not None:
-            self._collect(raw)
-        # The library gives its results more memory than they need; a copy has what it needs.
-        packed = bytes(memoryview(self._packer.compress(raw)))
-        self._objects += 1
-        self._raw_bytes += len(raw)
-        self._packed_bytes += len(packed)
+        with self._packing:
+            if self._samples is not None:
+                self._collect(raw)
+            # The library gives its results more memory than they need; a copy has what it needs.
+            packed = bytes(memoryview(self._packer.compress(raw)))
+            self._objects += 1
+            self._raw_bytes += len(raw)
+            self._packed_bytes += len(packed)
         return packed
 
     def _collect(self, raw: bytes) -> None:
