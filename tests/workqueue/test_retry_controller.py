@@ -287,6 +287,31 @@ async def test_what_was_handled_well_is_forgotten_and_what_failed_is_tried_again
     await running
 
 
+async def test_a_handler_that_waits_for_what_was_cancelled_has_failed(
+    queue: ThingQueue, clock: FakeClock
+) -> None:
+    """It neither ends the controller nor looks like a stop."""
+    handled: list[str] = []
+
+    async def handle(thing: Thing) -> None:
+        handled.append(thing.key)
+        if len(handled) == 1:
+            raise asyncio.CancelledError
+
+    queue.add(Thing("a"))
+    queue.add(Thing("b"))
+    controller = RetryController(queue, handle, manage(queue, clock))
+    stop = asyncio.Event()
+    running = asyncio.ensure_future(controller.run_until(stop))
+    await clock.settle()
+    assert not running.done()
+    assert sorted(handled) == ["a", "a", "b"]
+    assert controller.statistics().failed == 1
+    stop.set()
+    await clock.settle()
+    assert running.done()
+
+
 async def test_retry_never_handles_everything_once(queue: ThingQueue, clock: FakeClock) -> None:
     handler = Handler(a=5)
     controller = RetryController(queue, handler, manage(queue, clock, retry_never))

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from listwatch.clock import Clock
+from listwatch.clock import Clock, stray
 from listwatch.errors import ListWatchError, QueueClosedError
 from listwatch.workqueue.rate_limiters import TokenBucket
 
@@ -300,6 +300,8 @@ class RetryController(Generic[T]):
             result = self._handle(resource)
             if inspect.isawaitable(result):
                 await result
+        except asyncio.CancelledError as cancellation:
+            failure: Exception = stray(cancellation)
         except Exception as error:  # noqa: BLE001 - given to the retry manager below
             failure = error
         else:
