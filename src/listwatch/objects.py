@@ -543,7 +543,8 @@ class ObjectDecoder:
     Args:
         fields: a msgspec Struct type with the fields to keep decoded with each object, named as
             on the wire (or renamed), found as `Object.fields`. They are decoded in the same pass
-            as the metadata. Give it `gc=False` and defaults for what may be absent.
+            as the metadata, but for types with `msgspec.Raw`, which are slices of the stored bytes
+            and take a pass of their own. Give it `gc=False` and defaults for what may be absent.
         keep_managed_fields: keep `metadata.managedFields` in the bytes.
         partial: mark every object as lacking fields, as for metadata-only requests.
         codec: packs the stored bytes.
