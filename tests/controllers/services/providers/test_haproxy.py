@@ -87,7 +87,11 @@ async def test_backends_change_without_a_reload_while_there_is_room() -> None:
         assert provider.statistics().runtime_changes >= 1
         await slices.publish(service, {"": servers})
         await eventually(lambda: answer({f"s{n}" for n in range(6)}), "more than there was room")
-        assert provider.statistics().reloads > reloads
+
+        async def reloaded() -> bool:  # which is known a moment after HAProxy has done it
+            return provider.statistics().reloads > reloads
+
+        await eventually(reloaded, "the reload")
 
 
 async def test_connections_to_a_removed_backend_end_with_the_drain_time() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from controllers.published import Slices
 from controllers.services.providers.test_haproxy import one_service, running
+from listwatch.controllers.services.providers import haproxy
 from listwatch.controllers.services.providers.haproxy_process import HAProxyError, find_program
 from listwatch.testing.load_balancer_conformance import (
     ask,
@@ -123,6 +124,49 @@ async def test_an_older_uid_does_not_take_the_endpoints_of_its_successor_along()
             return await ask((status.ingress[0].ip, new.spec.ports[0].port)) == "two hello"
 
         await eventually(answers, "the second")
+
+
+async def test_a_change_while_haproxy_is_started_again_waits_for_it() -> None:
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        await one_service(provider, slices, one)
+        process = provider._haproxy.process
+        assert process is not None
+        process.kill()
+
+        async def has_ended() -> bool:
+            return provider.statistics().restarts == 1
+
+        await eventually(has_ended, "the end of HAProxy")
+        service = make_service("other", uid="other", ports=[{"port": free_port(), "name": ""}])
+        await slices.publish(service, {"": [one]})
+        status = await provider.ensure("c", service, ())
+
+        async def answers() -> bool:
+            return await ask((status.ingress[0].ip, service.spec.ports[0].port)) == "one hello"
+
+        await eventually(answers, "the service that was made meanwhile")
+
+
+async def test_a_change_is_refused_in_words_where_haproxy_does_not_start_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(haproxy, "RELOAD_SECONDS", 1.5)
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        service, _ = await one_service(provider, slices, one)
+        process = provider._haproxy.process
+        assert process is not None
+        monkeypatch.setattr(provider._haproxy, "binary", "/bin/false")
+        process.kill()
+        await process.wait()
+
+        async def has_ended() -> bool:
+            return provider.statistics().restarts > 0
+
+        await eventually(has_ended, "the end of HAProxy")
+        with pytest.raises(HAProxyError, match=r"^haproxy has ended and has not started again"):
+            await provider.ensure_deleted("c", service)
 
 
 KILLED = """

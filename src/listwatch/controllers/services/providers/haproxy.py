@@ -28,6 +28,7 @@ from listwatch.controllers.services.providers.haproxy_config import (
     render,
 )
 from listwatch.controllers.services.providers.haproxy_process import (
+    RELOAD_SECONDS,
     HAProxyError,
     HAProxyProcess,
     require_program,
@@ -106,6 +107,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         self._haproxy: HAProxyProcess  # once it is entered
         # One change at a time; those that wait for it go along with the next.
         self._changing = asyncio.Lock()
+        self._up = asyncio.Event()
         self._wanted = self._applied = 0
         # Slots were assigned that HAProxy may not know of: a whole configuration comes next.
         self._is_unsure = False
@@ -132,10 +134,22 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         # The file may be of a change that did not come into force.
         self._haproxy.write(self._configuration(self._applied))
         await self._haproxy.start(self._applied)
+        self._up.set()
+
+    async def _until_up(self) -> None:
+        """Wait while HAProxy is being started again; not for who changes it at the moment."""
+        try:
+            async with self._clock.timeout(RELOAD_SECONDS):
+                await self._up.wait()
+        except TimeoutError:
+            raise HAProxyError(
+                f"haproxy has ended and has not started again within {RELOAD_SECONDS:g} s"
+            ) from None
 
     async def _keep_running(self) -> None:
         while True:
             code = await self._haproxy.ended()
+            self._up.clear()
             _logger.error("haproxy has ended with code %s and is started again", code)
             self._restarts += 1
             await self._clock.sleep(_RESTART_SECONDS)
@@ -268,6 +282,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             await self._reload()
         elif commands:
             try:
+                await self._until_up()
                 async with self._changing:
                     self._haproxy.write(self._configuration(self._applied))
                     await self._haproxy.tell(commands)
@@ -291,12 +306,19 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             frontend.slots[number] = Slot()
 
     async def _reload(self) -> None:
-        """Bring the whole present state into force."""
+        """Bring the whole present state into force, once HAProxy is up."""
         self._wanted += 1
         mine = self._wanted
+        while not await self._tried(mine):
+            await self._until_up()
+
+    async def _tried(self, mine: int) -> bool:
+        """Bring the whole present state into force; False where HAProxy is down and that waits."""
         async with self._changing:
             if self._applied >= mine:
-                return  # somebody else's reload had this change in it
+                return True  # somebody else's reload had this change in it
+            if not self._up.is_set():
+                return False
             generation = self._wanted
             try:
                 self._haproxy.write(self._configuration(generation))
@@ -307,6 +329,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
                 raise
             self._applied = generation
             self._reloads += 1
+            return True
 
     def _configuration(self, generation: int) -> str:
         frontends = [f for b in self._balancers.values() for f in b.frontends.values()]
