@@ -144,6 +144,14 @@ def test_raw_fields_keep_nothing_alive_but_the_stored_bytes() -> None:
     assert held < stored + len(kept) * 2000
 
 
+def test_slices_that_msgspec_can_not_decode_are_refused_at_once() -> None:
+    class Optional(msgspec.Struct):
+        spec: dict[str, msgspec.Raw | None] = {}
+
+    with pytest.raises(TypeError, match=r"Optional'> has a msgspec.Raw or something else: give a"):
+        ObjectDecoder(fields=Optional)
+
+
 @pytest.mark.parametrize("spec", [b"null", None])
 def test_raw_fields_that_are_null_are_absent(spec: bytes | None) -> None:
     class Status(msgspec.Struct):

@@ -493,7 +493,11 @@ def _remember(known: dict[K, K], value: K) -> K:
 
 
 def _holds_bytes(kind: object) -> bool:
-    """Tell whether a type's values may be slices of the bytes that they were decoded from."""
+    """Tell whether a type's values may be slices of the bytes that they were decoded from.
+
+    Raises:
+        TypeError: msgspec would refuse every value.
+    """
     found = [msgspec.inspect.type_info(kind)]
     seen: set[object] = set()
     while found:
@@ -503,6 +507,10 @@ def _holds_bytes(kind: object) -> bool:
         if id(info) in seen or not isinstance(info, msgspec.inspect.Type):
             continue
         seen.add(id(info))
+        if isinstance(info, msgspec.inspect.UnionType) and any(
+            isinstance(one, msgspec.inspect.RawType) for one in info.types
+        ):
+            raise TypeError(f"{kind!r} has a msgspec.Raw or something else: give a Raw a default")
         for name in info.__struct_fields__:
             part = getattr(info, name)
             parts = part if isinstance(part, tuple) else (part,)
