@@ -5,15 +5,13 @@ is decoded afresh from the bytes, and nothing decoded is kept.
 """
 
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import (
     Any,
     NamedTuple,
     Protocol,
-    TypeAlias,
     TypeVar,
     cast,
     get_origin,
@@ -25,20 +23,40 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from listwatch.errors import ListWatchError
+from listwatch.field_types import holds_bytes, subclass_namespace
 from listwatch.managed_fields import cut_managed_fields
-from listwatch.selector import LabelSelector, json_matcher
+from listwatch.metadata import (
+    NO_RAW,
+    ObjectMeta,
+    OwnerReference,
+    Places,
+    remember,
+    select,
+    without_nulls,
+)
+from listwatch.read_only import ReadOnlyDict, ReadOnlyList, read_only
 
-K = TypeVar("K")
+__all__ = [
+    "Codec",
+    "DeletedFinalStateUnknown",
+    "KeyFunctionError",
+    "Object",
+    "ObjectDecodeError",
+    "ObjectDecoder",
+    "ObjectKey",
+    "ObjectMeta",
+    "OwnerReference",
+    "ReadOnlyDict",
+    "ReadOnlyList",
+    "decode_object",
+    "deletion_handling_meta_namespace_key",
+    "meta_namespace_key",
+    "object_key",
+    "select",
+    "split_key",
+]
+
 T = TypeVar("T")
-
-_NO_LABELS: Mapping[str, str] = MappingProxyType({})
-_NO_RAW = msgspec.Raw(b"")
-
-#: Where bytes stand in an object's: begin << _SIZE_BITS | size. Or the very bytes, where they
-#: can't be found or the object's are packed, and of labels that are not written in the least form.
-_Place: TypeAlias = int | bytes
-_SIZE_BITS = 32
-_SIZE_MASK = (1 << _SIZE_BITS) - 1
 
 
 class KeyFunctionError(ListWatchError):
@@ -65,100 +83,6 @@ class ObjectKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
-
-
-class OwnerReference(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Who owns an object, as in `metadata.ownerReferences`."""
-
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool | None = None
-    block_owner_deletion: bool | None = None
-
-
-class ObjectMeta(
-    msgspec.Struct,
-    frozen=True,
-    gc=False,
-    eq=False,
-    rename={
-        "_key": "name",
-        "resource_version": "resourceVersion",
-        "deletion_timestamp": "deletionTimestamp",
-        "_owner_references": "ownerReferences",
-        "_labels": "labels",
-        "_source": "managedFields",
-    },
-):
-    """The metadata that the machinery works with; the rest is read through the `Object`.
-
-    `deletion_timestamp` is the RFC 3339 text, or None while nobody has deleted the object. Labels
-    and owners are decoded at each access: one that is asked for often is best an index or one of
-    the `fields=`. Only an `ObjectDecoder` makes these.
-    """
-
-    # A hundred thousand objects are kept, so that nothing here is kept twice: a name is the end
-    # of a key, and labels and owners are where they stand in the object's bytes. While the
-    # decoder is at work, these fields are what their names on the wire say.
-    _key: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    generation: int = 0
-    finalizers: tuple[str, ...] = ()
-    deletion_timestamp: str | None = None
-    _owner_references: msgspec.Raw = _NO_RAW  # then a _Place
-    _labels: msgspec.Raw = _NO_RAW  # then a _Place
-    _source: msgspec.Raw = _NO_RAW  # the managedFields, then the object's bytes
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        namespace = self.namespace
-        return self._key[len(namespace) + 1 :] if namespace else self._key
-
-    @property
-    def owner_references(self) -> tuple[OwnerReference, ...]:
-        """Who owns the object."""
-        place = self._owner_references
-        return _decode_owners(self._read(place)) if place else ()
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """The labels, read-only; empty when there are none."""
-        place = self._labels
-        return MappingProxyType(_decode_labels(self._read(place))) if place else _NO_LABELS
-
-    def _read(self, place: Any) -> bytes:
-        if place.__class__ is not int:
-            return cast("bytes", place)
-        begin: int = place >> _SIZE_BITS
-        return cast("bytes", self._source)[begin : begin + (place & _SIZE_MASK)]
-
-    def _visible(self) -> tuple[object, ...]:
-        return (
-            self._key,
-            self.uid,
-            self.resource_version,
-            self.generation,
-            self.finalizers,
-            self.deletion_timestamp,
-            self.owner_references,
-            self.labels,
-        )
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ObjectMeta):
-            return NotImplemented
-        return self is other or self._visible() == other._visible()
-
-    def __hash__(self) -> int:
-        return hash((self._key, self.uid, self.resource_version))
-
-    def __repr__(self) -> str:
-        return f"<metadata of {self._key} uid={self.uid} rv={self.resource_version}>"
 
 
 class Codec(Protocol):
@@ -296,7 +220,7 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
             return self.kind
         if field == "apiVersion":
             return self.api_version
-        return _read_only(_decode(_top(self.raw)[field]))
+        return read_only(_decode(_top(self.raw)[field]))
 
     def get(self, field: str, default: Any = None) -> Any:
         """Return a top-level field, decoded afresh and read-only, or the default."""
@@ -350,104 +274,11 @@ class DeletedFinalStateUnknown(msgspec.Struct, frozen=True, gc=False):
     obj: Object | None = None
 
 
-class ReadOnlyDict(Mapping[str, Any]):
-    """A decoded JSON object that refuses to be changed: `dict()` or `to_dict()` make a copy."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: dict[str, Any]) -> None:
-        self._value = value
-
-    def __getitem__(self, key: str) -> Any:
-        return _read_only(self._value[key])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._value)
-
-    def __len__(self) -> int:
-        return len(self._value)
-
-    def __eq__(self, other: object) -> bool:
-        return self._value == (other._value if isinstance(other, ReadOnlyDict) else other)
-
-    __hash__ = None  # type: ignore[assignment]  # as dict: equal to dicts, which have no hash
-
-    def __repr__(self) -> str:
-        return repr(self._value)
-
-    def __setitem__(self, key: str, value: object) -> None:
-        raise TypeError(_REFUSAL)
-
-    def __delitem__(self, key: str) -> None:
-        raise TypeError(_REFUSAL)
-
-
-class ReadOnlyList(Sequence[Any]):
-    """A decoded JSON array that refuses to be changed."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: list[Any]) -> None:
-        self._value = value
-
-    def __getitem__(self, index: Any) -> Any:
-        return _read_only(self._value[index])
-
-    def __len__(self) -> int:
-        return len(self._value)
-
-    def __eq__(self, other: object) -> bool:
-        return self._value == (other._value if isinstance(other, ReadOnlyList) else other)
-
-    __hash__ = None  # type: ignore[assignment]  # as list: equal to lists, which have no hash
-
-    def __repr__(self) -> str:
-        return repr(self._value)
-
-    def __setitem__(self, index: int, value: object) -> None:
-        raise TypeError(_REFUSAL)
-
-    def __delitem__(self, index: int) -> None:
-        raise TypeError(_REFUSAL)
-
-
-_REFUSAL = "a cached object can't be changed; to_dict() gives a copy that can"
-
-
-def _read_only(value: Any) -> Any:
-    if isinstance(value, dict):
-        return ReadOnlyDict(value)
-    return ReadOnlyList(value) if isinstance(value, list) else value
-
-
 # --- Decoding ------------------------------------------------------------------------------------
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_labels = msgspec.json.Decoder(dict[str, str]).decode
-_labels_with_nulls = msgspec.json.Decoder(dict[str, str | None] | None).decode
-_owners = msgspec.json.Decoder(tuple[OwnerReference, ...]).decode
-_owners_key = b'"ownerReferences":'
-_labels_key = b'"labels":'
-
-
-# A null stands for an absent field or value everywhere in the API, but is rare.
-
-
-def _decode_labels(raw: bytes | msgspec.Raw) -> dict[str, str]:
-    try:
-        return _labels(raw)
-    except msgspec.ValidationError:
-        found = _labels_with_nulls(raw) or {}
-        return {name: value for name, value in found.items() if value is not None}
-
-
-def _decode_owners(raw: bytes | msgspec.Raw) -> tuple[OwnerReference, ...]:
-    try:
-        return _owners(raw)
-    except msgspec.ValidationError:
-        return _owners(_encode(_without_nulls(_decode(raw)) or ()))
 
 
 class _Head(msgspec.Struct, gc=False):
@@ -479,68 +310,6 @@ def _is_msgspec_type(into: object) -> bool:
         or is_typeddict(into)
         or hasattr(into, "__attrs_attrs__")
     )
-
-
-#: How many different words and places a decoder remembers.
-_MOST_SHARED = 8192
-
-
-def _remember(known: dict[K, K], value: K) -> K:
-    if len(known) >= _MOST_SHARED:
-        known.clear()
-    known[value] = value
-    return value
-
-
-def _holds_bytes(kind: object) -> bool:
-    """Tell whether a type's values may be slices of the bytes that they were decoded from.
-
-    Raises:
-        TypeError: msgspec would refuse every value.
-    """
-    found = [msgspec.inspect.type_info(kind)]
-    seen: set[object] = set()
-    while found:
-        info = found.pop()
-        if isinstance(info, msgspec.inspect.RawType):
-            return True
-        if id(info) in seen or not isinstance(info, msgspec.inspect.Type):
-            continue
-        seen.add(id(info))
-        if isinstance(info, msgspec.inspect.UnionType) and any(
-            isinstance(one, msgspec.inspect.RawType) for one in info.types
-        ):
-            raise TypeError(f"{kind!r} has a msgspec.Raw or something else: give a Raw a default")
-        for name in info.__struct_fields__:
-            part = getattr(info, name)
-            parts = part if isinstance(part, tuple) else (part,)
-            found += (p.type if isinstance(p, msgspec.inspect.Field) else p for p in parts)
-    return False
-
-
-def _like(fields: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return what makes instances of a subclass with more fields equal to instances of this one."""
-    names = fields.__struct_fields__
-
-    def values(of: object) -> dict[str, object]:
-        return {name: getattr(of, name) for name in names}
-
-    def equal(self: object, other: object) -> bool:
-        return values(self) == values(other) if isinstance(other, fields) else NotImplemented
-
-    def reduce(self: object) -> tuple[object, ...]:
-        return (_make, (fields, values(self)))
-
-    namespace: dict[str, Any] = {"__reduce__": reduce}
-    if fields.__struct_config__.eq:
-        namespace |= {"__eq__": equal, "__hash__": None}
-        if fields.__struct_config__.frozen:
-            namespace["__hash__"] = lambda self: hash(_make(fields, values(self)))
-    return namespace
-
-
-def _make(fields: Callable[..., T], values: Mapping[str, Any]) -> T:
-    return fields(**values)
 
 
 class ObjectDecoder:
@@ -577,7 +346,7 @@ class ObjectDecoder:
             collide = {f.encode_name for f in info} & {"metadata", "kind", "apiVersion"}
             # Those fields need a pass of their own; and so do slices, which are to be of the bytes
             # that are stored, and not to keep others alive.
-            if collide or _holds_bytes(fields):
+            if collide or holds_bytes(fields):
                 self._one_pass = False
                 self._fields_decode = msgspec.json.Decoder(fields).decode
             else:
@@ -592,7 +361,7 @@ class ObjectDecoder:
                             ("metadata", ObjectMeta, msgspec.field(default_factory=ObjectMeta)),
                         ],
                         bases=(fields,),
-                        namespace=_like(fields),
+                        namespace=subclass_namespace(fields),
                         kw_only=True,
                     ),
                 )
@@ -602,7 +371,7 @@ class ObjectDecoder:
         self._codec = codec
         # Parts that many objects have in common, so that these share one copy of each.
         self._words: dict[str, str] = {}
-        self._places: dict[int, int] = {}
+        self._places = Places()
 
     def __call__(self, raw: bytes, kind: str = "", api_version: str = "") -> Object:
         """Decode one object.
@@ -641,22 +410,22 @@ class ObjectDecoder:
         except (msgspec.MsgspecError, RecursionError) as error:
             head = self._decode_with_nulls(bytes(part), error)
         meta = head.metadata
-        name = meta._key  # noqa: SLF001 - a part of this module
+        name = meta._key  # noqa: SLF001 - metadata that are not finished
         if not name:
             raise ObjectDecodeError("an object without metadata.name")
         managed = meta._source  # noqa: SLF001 - as above
-        if managed is not _NO_RAW and not self._keep_managed_fields:
+        if managed is not NO_RAW and not self._keep_managed_fields:
             raw = cut_managed_fields(data, begin, end, managed)
         else:
             raw = data if end - begin == len(data) and data.__class__ is bytes else bytes(part)
         words = self._words
         typed = True
         if head.kind:
-            kind = words.get(head.kind) or _remember(words, head.kind)
+            kind = words.get(head.kind) or remember(words, head.kind)
         else:
             typed = False
         if head.apiVersion:
-            api_version = words.get(head.apiVersion) or _remember(words, head.apiVersion)
+            api_version = words.get(head.apiVersion) or remember(words, head.apiVersion)
         else:
             typed = False
         if not typed and (head.kind or head.apiVersion):
@@ -665,11 +434,16 @@ class ObjectDecoder:
         if namespace := meta.namespace:
             key = f"{namespace}/{name}"
             force_setattr(meta, "_key", key)
-            force_setattr(meta, "namespace", words.get(namespace) or _remember(words, namespace))
+            force_setattr(meta, "namespace", words.get(namespace) or remember(words, namespace))
         else:
             key = name
         codec = self._codec
-        self._point_into(meta, raw, packed=codec is not None)
+        try:
+            self._places.point(meta, raw, packed=codec is not None)
+        except msgspec.MsgspecError as error:
+            raise ObjectDecodeError(
+                f"no Kubernetes object: {error}", key=_salvage_key(raw)
+            ) from error
         fields = None
         if self._one_pass:
             force_setattr(head, "kind", kind)
@@ -688,35 +462,6 @@ class ObjectDecoder:
             typed,
             codec,
         )
-
-    def _point_into(self, meta: ObjectMeta, raw: bytes, *, packed: bool) -> None:
-        """Replace the bytes of labels and owners by their places in the object's."""
-        labels, owners = meta._labels, meta._owner_references  # noqa: SLF001 - a part of this module
-        try:
-            if labels is not _NO_RAW:
-                found = _decode_labels(labels)
-                # Any other way to write them, with spaces, escapes or nulls, takes more bytes.
-                least = 6 * len(found) + 1 + len("".join(found)) + len("".join(found.values()))
-                place = self._place(raw, _labels_key, labels, packed or len(labels) != least)
-                force_setattr(meta, "_labels", place)
-            if owners is not _NO_RAW:
-                _decode_owners(owners)
-                place = self._place(raw, _owners_key, owners, packed)
-                force_setattr(meta, "_owner_references", place)
-        except msgspec.MsgspecError as error:
-            raise ObjectDecodeError(
-                f"no Kubernetes object: {error}", key=_salvage_key(raw)
-            ) from error
-        force_setattr(meta, "_source", _NO_RAW if packed else raw)
-
-    def _place(self, raw: bytes, key: bytes, value: Any, copy: bool) -> _Place:  # noqa: FBT001 - one caller
-        if not copy:
-            begin = raw.find(key) + len(key)
-            # Whatever stands there, the same bytes mean the same.
-            if raw.startswith(value, begin):
-                place = begin << _SIZE_BITS | len(value)
-                return self._places.get(place) or _remember(self._places, place)
-        return bytes(value)
 
     def _decode_fields(self, raw: bytes, key: str) -> Any:
         assert self._fields_decode is not None  # noqa: S101 - for the type checker
@@ -741,16 +486,10 @@ class ObjectDecoder:
 
 def _cut_nulls(raw: bytes) -> dict[str, Any]:
     return {
-        name: _without_nulls(value) if name == "metadata" else value
+        name: without_nulls(value) if name == "metadata" else value
         for name, value in _decode(raw).items()
         if value is not None
     }
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
-    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
 
 
 def _salvage_key(raw: bytes) -> str | None:
@@ -768,29 +507,6 @@ def _with_type(raw: bytes, kind: str, api_version: str) -> bytes:
 
 #: Decodes one object with the defaults of `ObjectDecoder`.
 decode_object = ObjectDecoder()
-
-
-def select(objects: Iterable[Object], selector: LabelSelector) -> list[Object]:
-    """Return the objects whose labels fulfil a selector, in their order.
-
-    Decodes no labels where it can tell without, which is several times faster.
-    """
-    matches = json_matcher(selector)
-    if matches is None:
-        return [obj for obj in objects if selector.matches(obj.meta.labels)]
-    selected: list[Object] = []
-    for obj in objects:
-        meta = obj.meta
-        place: Any = meta._labels  # noqa: SLF001 - a part of this module
-        if place.__class__ is int:
-            begin = place >> _SIZE_BITS
-            source = cast("bytes", meta._source)  # noqa: SLF001 - as above
-            matched = matches(source, begin, begin + (place & _SIZE_MASK))
-        else:
-            matched = selector.matches(meta.labels)
-        if matched:
-            selected.append(obj)
-    return selected
 
 
 # --- Keys ----------------------------------------------------------------------------------------

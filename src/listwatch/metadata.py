@@ -1,0 +1,240 @@
+"""The metadata of an object, of which labels and owners stay where they stand in its bytes."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from listwatch.selector import LabelSelector, json_matcher
+
+# ruff: noqa: SLF001 - what metadata hide is made and read in this module alone
+
+K = TypeVar("K")
+M = TypeVar("M", bound="HasMeta")
+
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
+NO_RAW = msgspec.Raw(b"")
+
+#: Where bytes stand in an object's: begin << _SIZE_BITS | size. Or the very bytes, where they
+#: can't be found or the object's are packed, and of labels that are not written in the least form.
+_Place: TypeAlias = int | bytes
+_SIZE_BITS = 32
+_SIZE_MASK = (1 << _SIZE_BITS) - 1
+
+
+class OwnerReference(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Who owns an object, as in `metadata.ownerReferences`."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMeta(
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    eq=False,
+    rename={
+        "_key": "name",
+        "resource_version": "resourceVersion",
+        "deletion_timestamp": "deletionTimestamp",
+        "_owner_references": "ownerReferences",
+        "_labels": "labels",
+        "_source": "managedFields",
+    },
+):
+    """The metadata that the machinery works with; the rest is read through the `Object`.
+
+    `deletion_timestamp` is the RFC 3339 text, or None while nobody has deleted the object. Labels
+    and owners are decoded at each access: one that is asked for often is best an index or one of
+    the `fields=`. Only an `ObjectDecoder` makes these.
+    """
+
+    # A hundred thousand objects are kept, so that nothing here is kept twice: a name is the end
+    # of a key, and labels and owners are where they stand in the object's bytes. While the
+    # decoder is at work, these fields are what their names on the wire say.
+    _key: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    finalizers: tuple[str, ...] = ()
+    deletion_timestamp: str | None = None
+    _owner_references: msgspec.Raw = NO_RAW  # then a _Place
+    _labels: msgspec.Raw = NO_RAW  # then a _Place
+    _source: msgspec.Raw = NO_RAW  # the managedFields, then the object's bytes
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        namespace = self.namespace
+        return self._key[len(namespace) + 1 :] if namespace else self._key
+
+    @property
+    def owner_references(self) -> tuple[OwnerReference, ...]:
+        """Who owns the object."""
+        place = self._owner_references
+        return _decode_owners(self._read(place)) if place else ()
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels, read-only; empty when there are none."""
+        place = self._labels
+        return MappingProxyType(_decode_labels(self._read(place))) if place else _NO_LABELS
+
+    def _read(self, place: Any) -> bytes:
+        if place.__class__ is not int:
+            return cast("bytes", place)
+        begin: int = place >> _SIZE_BITS
+        return cast("bytes", self._source)[begin : begin + (place & _SIZE_MASK)]
+
+    def _visible(self) -> tuple[object, ...]:
+        return (
+            self._key,
+            self.uid,
+            self.resource_version,
+            self.generation,
+            self.finalizers,
+            self.deletion_timestamp,
+            self.owner_references,
+            self.labels,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ObjectMeta):
+            return NotImplemented
+        return self is other or self._visible() == other._visible()
+
+    def __hash__(self) -> int:
+        return hash((self._key, self.uid, self.resource_version))
+
+    def __repr__(self) -> str:
+        return f"<metadata of {self._key} uid={self.uid} rv={self.resource_version}>"
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_labels = msgspec.json.Decoder(dict[str, str]).decode
+_labels_with_nulls = msgspec.json.Decoder(dict[str, str | None] | None).decode
+_owners = msgspec.json.Decoder(tuple[OwnerReference, ...]).decode
+_OWNERS_KEY = b'"ownerReferences":'
+_LABELS_KEY = b'"labels":'
+
+
+# A null stands for an absent field or value everywhere in the API, but is rare.
+
+
+def _decode_labels(raw: bytes | msgspec.Raw) -> dict[str, str]:
+    try:
+        return _labels(raw)
+    except msgspec.ValidationError:
+        found = _labels_with_nulls(raw) or {}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _decode_owners(raw: bytes | msgspec.Raw) -> tuple[OwnerReference, ...]:
+    try:
+        return _owners(raw)
+    except msgspec.ValidationError:
+        return _owners(_encode(without_nulls(_decode(raw)) or ()))
+
+
+def without_nulls(value: Any) -> Any:
+    """Return decoded JSON without the keys whose value is null."""
+    if isinstance(value, dict):
+        return {k: without_nulls(v) for k, v in value.items() if v is not None}
+    return [without_nulls(v) for v in value] if isinstance(value, list) else value
+
+
+class Places:
+    """Puts the places of labels and owners into metadata, in place of their bytes.
+
+    Many objects have a place in common, so that these share one number. Safe to use from any
+    thread.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+
+    def point(self, meta: ObjectMeta, raw: bytes, *, packed: bool) -> None:
+        """Make metadata read labels and owners from an object's bytes.
+
+        Args:
+            meta: as it was decoded; nobody else has it yet.
+            raw: the object's bytes as they are stored.
+            packed: they will be packed, so that nothing can be read from them.
+
+        Raises:
+            msgspec.MsgspecError: they are of the wrong types.
+        """
+        labels, owners = meta._labels, meta._owner_references
+        if labels is not NO_RAW:
+            found = _decode_labels(labels)
+            # Any other way to write them, with spaces, escapes or nulls, takes more bytes.
+            least = 6 * len(found) + 1 + len("".join(found)) + len("".join(found.values()))
+            place = self._place(raw, _LABELS_KEY, labels, packed or len(labels) != least)
+            force_setattr(meta, "_labels", place)
+        if owners is not NO_RAW:
+            _decode_owners(owners)
+            place = self._place(raw, _OWNERS_KEY, owners, packed)
+            force_setattr(meta, "_owner_references", place)
+        force_setattr(meta, "_source", NO_RAW if packed else raw)
+
+    def _place(self, raw: bytes, key: bytes, value: Any, copy: bool) -> _Place:  # noqa: FBT001 - one caller
+        if not copy:
+            begin = raw.find(key) + len(key)
+            # Whatever stands there, the same bytes mean the same.
+            if raw.startswith(value, begin):
+                place = begin << _SIZE_BITS | len(value)
+                return self._known.get(place) or remember(self._known, place)
+        return bytes(value)
+
+
+#: How many different words or places are remembered.
+_MOST_SHARED = 8192
+
+
+def remember(known: dict[K, K], value: K) -> K:
+    """Return a value that is kept now, so that equal ones can share it; forgets all if too many."""
+    if len(known) >= _MOST_SHARED:
+        known.clear()
+    known[value] = value
+    return value
+
+
+class HasMeta(Protocol):
+    """What has metadata."""
+
+    @property
+    def meta(self) -> ObjectMeta:
+        """The metadata."""
+        ...
+
+
+def select(objects: Iterable[M], selector: LabelSelector) -> list[M]:
+    """Return the objects whose labels fulfil a selector, in their order.
+
+    Decodes no labels where it can tell without, which is several times faster.
+    """
+    matches = json_matcher(selector)
+    if matches is None:
+        return [obj for obj in objects if selector.matches(obj.meta.labels)]
+    selected: list[M] = []
+    for obj in objects:
+        meta = obj.meta
+        place: Any = meta._labels
+        if place.__class__ is int:
+            begin = place >> _SIZE_BITS
+            source = cast("bytes", meta._source)
+            matched = matches(source, begin, begin + (place & _SIZE_MASK))
+        else:
+            matched = selector.matches(meta.labels)
+        if matched:
+            selected.append(obj)
+    return selected
