@@ -8,7 +8,7 @@ reader never waits, sees a replace wholly or not at all, and owns the list that 
 from asyncio import CancelledError
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -99,10 +99,12 @@ class _Index:
 
     def values_of(self, key: str, obj: Object) -> tuple[str, ...]:
         try:
-            found = self.func(obj)
-            if isinstance(found, list | tuple) and len(found) == 1 and found[0].__class__ is str:
-                value = found[0]  # the usual case, at a third of the costs
-                return self.alone.get(value) or (value,)
+            found: Any = self.func(obj)
+            kind = found.__class__
+            if (kind is tuple or kind is list) and len(found) == 1:
+                value = found[0]
+                if value.__class__ is str:  # the usual case, at a third of the costs
+                    return self.alone.get(value) or (value,)
             values = () if isinstance(found, str) else tuple(found)
         except (Exception, CancelledError) as error:
             raise IndexFunctionError(self.name, key, f"{type(error).__name__}: {error}") from error
@@ -163,6 +165,10 @@ class _Index:
     def put(self, key: str, obj: Object, values: tuple[str, ...]) -> None:
         old = self.values.get(key, ())
         buckets = self.buckets
+        if values is old:
+            for value in values:
+                buckets[value][key] = obj
+            return
         # The new buckets come first: a reader may see a moving object twice, but never nowhere.
         for value in values:
             bucket = buckets.get(value)
