@@ -5,9 +5,9 @@
 The server is a process of its own that only sends bytes made before, each event in an HTTP chunk
 of its own and by a call of its own, as kube-apiserver does. So the client is what is measured, by
 its own CPU. The floor reads the same bytes and counts the lines. Beside a thread that reads the
-cache in a tight loop the clock counts, also without that thread. Latency is from just before
-the server's call to the handler's, on one machine's clock, with a pause between two events. The
-last line has what packed objects take.
+cache in a tight loop the clock counts, also without that thread, plain and by TLS. Latency is from
+just before the server's call to the handler's, on one machine's clock, with a pause between two
+events. The last line has what packed objects take.
 """
 
 import argparse
@@ -15,15 +15,19 @@ import asyncio
 import gc
 import json
 import socket
+import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import trustme
 from rich.console import Console
 from rich.table import Table
 from rivals import cpu_seconds, memory
@@ -31,6 +35,8 @@ from rivals import cpu_seconds, memory
 from listwatch.testing.workload import PodGenerator
 
 PAUSE = 0.005
+#: Python's own switch interval and shorter ones, in milliseconds.
+INTERVALS = ("5", "0.5", "0.1", "0.02")
 _STAMP = "bench/sent"
 
 
@@ -52,15 +58,28 @@ def pods(count: int) -> list[tuple[bytes, bytes]]:
     return made
 
 
-def serve(count: int) -> None:
-    """Answer watches; for each line of standard input, send events to the one that is open."""
+def serve(count: int, authority: str) -> None:
+    """Answer watches; for each line of standard input, send events to the one that is open.
+
+    Args:
+        count: how many pods there are.
+        authority: where to write the certificate of a TLS server's authority; plain if empty.
+    """
     made = pods(count)
     version = count
+    context: ssl.SSLContext | None = None
+    if authority:
+        ca = trustme.CA()
+        ca.cert_pem.write_to_path(authority)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        ca.issue_cert("127.0.0.1").configure_cert(context)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
         while True:
             connection, _ = listener.accept()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if context is not None:
+                connection = context.wrap_socket(connection, server_side=True)
             connection.recv(65536)
             connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
             for number, (before, after) in enumerate(made):
@@ -88,10 +107,10 @@ def serve(count: int) -> None:
 
 
 @contextmanager
-def server(count: int) -> Iterator[tuple[int, "subprocess.Popen[str]"]]:
+def server(count: int, authority: str = "") -> Iterator[tuple[int, "subprocess.Popen[str]"]]:
     """Run the server; gives its port."""
     with subprocess.Popen(
-        [sys.executable, __file__, "serve", str(count)],
+        [sys.executable, __file__, "serve", str(count), authority],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -128,14 +147,18 @@ class Handler:
             self.done.set()
 
 
-async def inform(port: int, updates: int, *, timed: bool, reader: bool) -> dict[str, Any]:
+async def inform(
+    port: int, updates: int, authority: str, *, timed: bool, reader: bool
+) -> dict[str, Any]:
     """Sync, say so, take the updates and return what they cost."""
     from listwatch import Client, SharedInformer  # noqa: PLC0415 - only this process needs it
     from listwatch.client.config import Config  # noqa: PLC0415 - as above
     from listwatch.client.discovery import Resource  # noqa: PLC0415 - as above
 
     handler = Handler(updates, timed=timed)
-    async with Client.from_config(Config(server=f"http://127.0.0.1:{port}")) as client:
+    scheme = "https" if authority else "http"
+    config = Config(server=f"{scheme}://127.0.0.1:{port}", certificate_authority=authority)
+    async with Client.from_config(config) as client:
         resource = Resource(version="v1", plural="pods", kind="Pod")
         informer = SharedInformer(client.list_watch(resource))
         listener = informer.add_handler(handler)
@@ -181,11 +204,16 @@ async def floor(port: int, updates: int) -> dict[str, Any]:
 
 
 def run(
-    port: int, process: "subprocess.Popen[str]", kind: str, what: str, events: int
+    port: int,
+    process: "subprocess.Popen[str]",
+    kind: str,
+    what: str,
+    events: int,
+    authority: str = "",
 ) -> dict[str, Any]:
     """Run one client in a process of its own and return its figures."""
     with subprocess.Popen(
-        [sys.executable, __file__, "client", kind, what, str(port), str(events)],
+        [sys.executable, __file__, "client", kind, what, str(port), str(events), authority],
         stdout=subprocess.PIPE,
         text=True,
     ) as client:
@@ -198,6 +226,26 @@ def run(
     process.stdin.write("end\n")
     process.stdin.flush()
     return figures
+
+
+def beside_a_reader(count: int, updates: int, *, tls: bool) -> Iterator[str]:
+    """Yield the rate alone, then those beside a reader for each switch interval."""
+    with tempfile.TemporaryDirectory() as folder:
+        authority = str(Path(folder) / "ca.pem") if tls else ""
+        with server(count, authority) as (port, process):
+
+            def rate(kind: str, events: int) -> float:
+                best: float = min(
+                    run(port, process, kind, "fire", events, authority)["wall"] for _ in range(3)
+                )
+                return events / best
+
+            alone = rate("httptools", updates)
+            yield f"{alone:,.0f}"
+            for interval in INTERVALS:
+                # By TLS it takes long, and the rate is the same from the first moment on.
+                beside = rate(f"reader-{interval}", updates // 20 if tls else updates)
+                yield f"{beside:,.0f} ({beside / alone:.0%})"
 
 
 def packed(count: int) -> dict[str, float]:
@@ -233,21 +281,22 @@ def packed(count: int) -> dict[str, float]:
 def main() -> None:
     """Play one of the parts."""
     match sys.argv[1:]:
-        case ["serve", count]:
-            serve(int(count))
+        case ["serve", count, authority]:
+            serve(int(count), authority)
             return
-        case ["client", kind, what, port, events]:
+        case ["client", kind, what, port, events, authority]:
             if kind == "floor":
                 figures = asyncio.run(floor(int(port), int(events)))
             else:
                 if kind == "aiohttp":
                     sys.modules["httptools"] = None  # type: ignore[assignment]  # as if not installed
-                if kind == "reader-0.5":
-                    sys.setswitchinterval(0.0005)
+                if kind.startswith("reader-"):
+                    sys.setswitchinterval(float(kind.removeprefix("reader-")) / 1000)
                 figures = asyncio.run(
                     inform(
                         int(port),
                         int(events),
+                        authority,
                         timed=what == "ticks",
                         reader=kind.startswith("reader"),
                     )
@@ -276,20 +325,14 @@ def main() -> None:
             share = best[kind] / best["floor"]
             rates.add_row(kind, f"{each * 1e6:.1f}", f"{share:.1f}", f"{1 / each:,.0f}", goal)
         console.print(rates)
-        walls = {
-            kind: min(
-                run(address, process, kind, "fire", options.updates)["wall"] for _ in range(3)
-            )
-            for kind in ("httptools", "reader", "reader-0.5")
-        }
         late = run(address, process, "httptools", "ticks", options.events)["seconds"]
-    alone = walls["httptools"]
-    console.print(
-        f"by the clock {options.updates / alone:,.0f} updates/s; beside a reader "
-        f"{options.updates / walls['reader']:,.0f} ({alone / walls['reader']:.0%}), with a switch "
-        f"interval of 0.5 ms {options.updates / walls['reader-0.5']:,.0f} "
-        f"({alone / walls['reader-0.5']:.0%}); goal: a third"
-    )
+    table = Table(title="Updates/s by the clock, beside a thread that reads in a tight loop")
+    for column in ("connection", "alone", *(f"every {interval} ms" for interval in INTERVALS)):
+        table.add_column(column, justify="left" if column == "connection" else "right")
+    for name in ("plain", "TLS"):
+        table.add_row(name, *beside_a_reader(options.pods, options.updates, tls=name == "TLS"))
+    console.print(table)
+    console.print("goal beside the thread, at Python's own switch interval of 5 ms: a third")
     median, high = (late[int(len(late) * part)] * 1000 for part in (0.5, 0.99))
     console.print(
         f"event sent -> handler: median {median:.2f} ms, p99 {high:.2f} ms of {len(late):,} events "
