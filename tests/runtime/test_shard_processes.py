@@ -69,7 +69,6 @@ def test_an_act_after_another_members_beginning_would_be_found() -> None:
     assert violations(found) == ["a on k after b had begun"]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.timeout(180)
 async def test_two_processes_never_work_on_one_key_at_once(
     server: APIServer, client: Client
