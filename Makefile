@@ -14,11 +14,18 @@ run-live: $(VENV)/ready
 demo-services: $(VENV)/ready
 	$(BIN)/python examples/services.py
 
+PYTEST := -m pytest --numprocesses 2 --dist worksteal
+
+# To count what is covered takes half as long again: COVERAGE=no leaves it out.
 test: $(VENV)/ready
+ifeq ($(COVERAGE),no)
+	$(BIN)/python $(PYTEST)
+else
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest --numprocesses 2 --dist worksteal
+	$(BIN)/coverage run $(PYTEST)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+endif
 
 # Our client on top of other clients: the oldest version of each that we claim, and the newest.
 test-adapters: $(VENV)-adapters-oldest/ready $(VENV)-adapters-newest/ready
