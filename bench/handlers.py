@@ -5,7 +5,7 @@
 Events are fed from memory in batches of twenty, so that what is measured is the reflector, the
 queue, the store with two indices, and the handlers' queues. The last lines have a thread beside
 them that reads the cache in a tight loop, with the interpreter's switch interval of 5 ms and with
-the 0.5 ms that docs/informers.md advises. The goals: a cost for each object that is flat as the
+0.5 ms. The goals: a cost for each object that is flat as the
 number grows, and beside the reader at least a third of the updates.
 """
 
