@@ -5,8 +5,8 @@
 Events are fed from memory in batches of twenty, so that what is measured is the reflector, the
 queue, the store with two indices, and the handlers' queues. The last lines have a thread beside
 them that reads the cache in a tight loop, with the interpreter's switch interval of 5 ms and with
-0.5 ms. The goals: a cost for each object that is flat as the
-number grows, and beside the reader at least a third of the updates.
+0.5 ms. The goals: a cost for each object that is flat as the number grows, and beside the reader
+at least a third of the updates.
 """
 
 import argparse
