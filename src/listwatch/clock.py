@@ -4,9 +4,11 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
+
+T = TypeVar("T")
 
 
 class Timer(Protocol):
@@ -96,6 +98,20 @@ def stray(cancellation: asyncio.CancelledError) -> RuntimeError:
     error = RuntimeError("something that it waited for was cancelled")
     error.__cause__ = cancellation
     return error
+
+
+async def in_own_task(work: Callable[[], Awaitable[T]]) -> T:
+    """Run foreign code in a task of its own, and return or raise what it does.
+
+    Until Python 3.13 a TaskGroup that fails leaves the task it is in counted as cancelled, for good
+    (`Task.cancelling`). Whoever asks for that count after foreign code lets it run here. A
+    cancellation of the caller cancels the work, and is over when the work has ended.
+    """
+
+    async def run() -> T:
+        return await work()
+
+    return await asyncio.create_task(run())
 
 
 class Clock:

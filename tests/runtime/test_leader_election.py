@@ -195,6 +195,25 @@ async def test_work_is_cancelled_at_the_renew_deadline_when_every_renewal_fails(
             guard.check()
 
 
+async def test_work_in_which_a_task_group_has_failed_is_ended_as_any_other() -> None:
+    world, server = FakeClock(), LeaseServer()
+    process = Process(server, world, "a", ["ok", "ok", *["refuse"] * 1000])
+
+    async def fail() -> None:
+        raise LookupError
+
+    async def work(_: LeadershipGuard) -> None:
+        with contextlib.suppress(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+        await world.sleep(1000)
+
+    lost = asyncio.ensure_future(process.elector.run(work))
+    await until(world, lost.done)
+    with pytest.raises(LeadershipLostError, match="the lease was not renewed in time"):
+        await lost
+
+
 async def test_the_error_of_a_lost_leadership_names_what_kept_it_from_renewing() -> None:
     world, server = FakeClock(), LeaseServer()
     process = Process(server, world, "a", ["ok", "ok", *["refuse"] * 1000])

@@ -486,23 +486,64 @@ async def test_a_cancellation_within_a_reconcile_is_an_error_and_ends_no_worker(
         assert reconciler.statistics().errors == 2
 
 
-async def test_a_function_that_cancels_its_own_task_ends_the_reconciler_with_a_reason() -> None:
+async def test_a_task_group_that_fails_within_a_reconcile_is_an_error_and_ends_no_worker() -> None:
+    world = World()
+    reconciler = world.reconciler.for_("widget")
+
+    async def fail() -> None:
+        raise LookupError
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        world.calls.append(key)
+        if len(world.calls) < 3:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+
+    async with world.running():
+        world.source("widget").add(widget("a"))
+        await world.clock.advance(1)
+        assert world.calls == ["ns/a"] * 3
+        assert reconciler.statistics().errors == 2
+
+
+async def test_a_function_that_cancels_its_own_task_has_failed_and_ends_no_worker() -> None:
+    world = World()
+    reconciler = world.reconciler.for_("widget")
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        world.calls.append(key)
+        task = asyncio.current_task()
+        assert task is not None
+        if len(world.calls) < 3:
+            task.cancel()
+            await asyncio.sleep(0)
+
+    async with world.running():
+        world.source("widget").add(widget("a"))
+        await world.clock.advance(1)
+        assert world.calls == ["ns/a"] * 3
+        assert reconciler.statistics().errors == 2
+
+
+async def test_a_function_that_cancels_a_worker_ends_the_reconciler_with_a_reason() -> None:
     world = World(concurrency=2)
     reconciler = world.reconciler.for_("widget")
 
     @reconciler
     async def reconcile(key: str) -> None:
         del key
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
+        for task in asyncio.all_tasks():
+            if task.get_name() == f"{reconciler.name} 0":
+                task.cancel()
         await asyncio.sleep(0)
 
     world.source("widget").add(widget("a"))
     with pytest.raises(ExceptionGroup) as caught:
         async with world.running():
             await world.clock.advance(1)
-    assert caught.group_contains(RuntimeError, match="cancelled the task that it runs in")
+    assert caught.group_contains(RuntimeError, match="cancelled one of its workers")
 
 
 async def test_a_function_that_keeps_a_cancellation_to_itself_gets_no_other_key() -> None:

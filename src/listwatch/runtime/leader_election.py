@@ -16,11 +16,12 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from listwatch.clock import Clock
+from listwatch.clock import Clock, in_own_task
 from listwatch.errors import ConflictError, ListWatchError, NotFoundError
 from listwatch.objects import Object
 from listwatch.runtime.api_time import micro_time
@@ -626,7 +627,7 @@ class LeaderElector:
                     guard = await elected
                     if guard is not None:
                         guard.check()  # this event loop may have been busy since
-                        return await work(guard)
+                        return await in_own_task(partial(work, guard))
             except TimeoutError:
                 if not term.expired:
                     raise

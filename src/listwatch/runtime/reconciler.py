@@ -11,7 +11,7 @@ import msgspec
 
 from listwatch.cache.factory import Selection
 from listwatch.cache.lister import Lister
-from listwatch.clock import Clock, is_cancelled
+from listwatch.clock import Clock, in_own_task, is_cancelled
 from listwatch.errors import ListWatchError, QueueClosedError
 from listwatch.objects import Object
 from listwatch.runtime.caches import Cache, Caches
@@ -457,7 +457,7 @@ class Reconciler:
                 ]
                 await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
                 if not self._stopping:
-                    raise RuntimeError("its function has cancelled the task that it runs in")
+                    raise RuntimeError("somebody has cancelled one of its workers")
                 await asyncio.wait(workers)
                 for feeder in feeders:
                     feeder.cancel()
@@ -623,7 +623,8 @@ class Reconciler:
                 key,
             )
         if inspect.isawaitable(outcome):
-            return checked(self.name, await outcome)
+            waiting = outcome
+            return checked(self.name, await in_own_task(lambda: waiting))
         return checked(self.name, outcome)
 
     async def _call_in_thread(self, function: ReconcileFunction, key: str) -> Result | None:
