@@ -16,7 +16,8 @@ from listwatch.runtime.leader_election import LeadershipGuard, LeadershipLostErr
 from listwatch.runtime.lease import ClientLeases, LeaseClient
 from listwatch.runtime.sharding import ShardMember
 
-KEYS = [f"key-{number}" for number in range(8)]
+# So many that it does not happen that members' names give all of them to one.
+KEYS = [f"key-{number}" for number in range(16)]
 
 
 class Work:

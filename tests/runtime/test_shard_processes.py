@@ -22,12 +22,16 @@ async def acts(client: Client) -> list[dict[str, str]]:
 
 
 async def until(condition: Callable[[list[dict[str, str]]], object], client: Client) -> None:
-    async with asyncio.timeout(45):
-        while not condition(await acts(client)):  # noqa: ASYNC110 - other processes set no event
-            await asyncio.sleep(0.2)
+    found: list[dict[str, str]] = []
+    try:
+        async with asyncio.timeout(45):
+            while not condition(found := await acts(client)):  # noqa: ASYNC110 - other processes set no event
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        pytest.fail(f"after {len(found)} acts: {shares(found)}")
 
 
-def shares(found: list[dict[str, str]], last: int = 40) -> dict[str, set[str]]:
+def shares(found: list[dict[str, str]], last: int = 80) -> dict[str, set[str]]:
     """Return the keys that each process has worked on of late."""
     recent: dict[str, set[str]] = {}
     for act in found[-last:]:
@@ -38,11 +42,11 @@ def shares(found: list[dict[str, str]], last: int = 40) -> dict[str, set[str]]:
 def both_work(found: list[dict[str, str]]) -> bool:
     recent = shares(found)
     keys = [key for share in recent.values() for key in share]
-    return len(recent) == 2 and len(keys) == len(set(keys)) == 8
+    return len(recent) == 2 and len(keys) == len(set(keys)) == 16
 
 
 def only(process: str) -> Callable[[list[dict[str, str]]], bool]:
-    return lambda found: shares(found) == {process: {f"key-{number}" for number in range(8)}}
+    return lambda found: shares(found) == {process: {f"key-{number}" for number in range(16)}}
 
 
 def violations(found: list[dict[str, str]]) -> list[str]:
@@ -84,7 +88,7 @@ async def test_two_processes_never_work_on_one_key_at_once(
             await until(both_work, client)
             await server.restart(downtime=2.5)
             seen = len(await acts(client))
-            await until(lambda found: len(found) > seen + 40 and both_work(found), client)
+            await until(lambda found: len(found) > seen + 80 and both_work(found), client)
             first.send(signal.SIGKILL)
             await until(only("b"), client)
             second.send(signal.SIGTERM)
