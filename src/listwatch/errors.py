@@ -3,19 +3,28 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from listwatch.printable import printable
+
 #: More seconds than this, no number, or less than none at all are no wait that anybody means.
 _MOST_RETRY_AFTER = 2**31
 
 
 class ListWatchError(Exception):
-    """What this package raises on purpose; its message is one line, fit for a user's eyes."""
+    """What this package raises on purpose.
+
+    `str()` is one line of bounded length that can go to a terminal as it is, whatever a server
+    sent (`listwatch.printable`); `args` has the words unchanged.
+    """
+
+    def __str__(self) -> str:
+        return printable(" ".join(super().__str__().split()))
 
 
 class StatusError(ListWatchError):
     """An API server's refusal: an HTTP error, or an ERROR event in a watch.
 
     Make one with `from_status`, which chooses the kind by the reason, or by the code when there
-    is none. `str()` is the server's message.
+    is none. `message` is what the server said, `str()` the same made fit for a terminal.
 
     Args:
         message: what the server says, in words.

@@ -143,3 +143,17 @@ async def test_a_plugins_secrets_are_not_shown(
     output = capsys.readouterr().out
     assert "login" in output
     assert SECRET not in output
+
+
+async def test_what_a_server_says_can_not_drive_the_terminal(
+    server: ScriptedServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.answers["/version"] = {"gitVersion": "v1\x1b[2J\nuser: admin"}
+    server.answers["/apis/authentication.k8s.io/v1/selfsubjectreviews"] = respond(
+        {"kind": "Status", "message": "no\x1b]0;x\x07\nerror: all is well"}, code=403
+    )
+    assert await run("--kubeconfig", str(kubeconfig)) == 6
+    assert capsys.readouterr().err == "error: no\\x1b]0;x\\x07 error: all is well\n"
+    server.answers["/apis/authentication.k8s.io/v1/selfsubjectreviews"] = {}
+    assert await run("--kubeconfig", str(kubeconfig)) == 0
+    assert "server version: v1\\x1b[2J\\nuser: admin\n" in capsys.readouterr().out

@@ -285,6 +285,14 @@ async def test_warnings_of_the_server_are_logged_once(
     assert [record.getMessage() for record in caplog.records] == [f'{server.url}: use "v2", not v1']
 
 
+async def test_a_warning_can_not_drive_the_terminal(
+    server: ScriptedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.answers["/x"] = respond({}, more='Warning: 299 - "no \u202e\u009b2J"\r\n')
+    await get(server.url)
+    assert caplog.records[0].getMessage() == f"{server.url}: no \\u202e\\x9b2J"
+
+
 # --- What is sent --------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from listwatch.errors import (
     ListWatchError,
     NotFoundError,
 )
+from listwatch.printable import printable
 
 _REVIEW = b'{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}'
 
@@ -85,6 +86,6 @@ def config_command(
         )
         click.echo(show(config), nl=False)
         for name, value in asyncio.run(check(config)).items() if checks else ():
-            click.echo(f"{name}: {value}")
+            click.echo(f"{name}: {printable(value)}")
     except (ListWatchError, TimeoutError) as error:
         raise Failure(error, exit_code(error)) from None

@@ -12,6 +12,7 @@ from listwatch.errors import (
     ForbiddenError,
     UnauthorizedError,
 )
+from listwatch.printable import printable
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -48,7 +49,7 @@ class Failure(click.ClickException):
     """
 
     def __init__(self, error: BaseException, code: int) -> None:
-        super().__init__(" ".join(str(error).split()) or type(error).__name__)
+        super().__init__(printable(" ".join(str(error).split())) or type(error).__name__)
         self._code = code
 
     @property

@@ -27,6 +27,7 @@ from listwatch.client.proxy import proxy_for
 from listwatch.client.tls import make_ssl_context
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError, DisconnectedError, FrameError, StatusError
+from listwatch.printable import printable
 from listwatch.workqueue.rate_limiters import TokenBucket
 
 _log = logging.getLogger(__name__)
@@ -332,7 +333,7 @@ class HTTP:
             text = self._hidden(_warning_text(value), credentials)
             if text and text not in self._warned and len(self._warned) < 1000:
                 self._warned.add(text)
-                _log.warning("%s: %s", self._base, text)
+                _log.warning("%s: %s", self._base, printable(text))
 
     async def _connections(self, certificate: Certificate | None) -> Connections:
         if self._closed:

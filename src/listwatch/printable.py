@@ -1,0 +1,43 @@
+"""Foreign text made safe for a terminal, a log or a line-based output."""
+
+from typing import Final
+
+#: Characters of foreign text that one message shows.
+MAX_CHARACTERS: Final = 2000
+
+_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def printable(text: str, limit: int | None = MAX_CHARACTERS, *, keep: str = "") -> str:
+    r"""Return a text that can neither drive a terminal nor forge a line.
+
+    Control characters, line separators, marks that turn the direction of writing, half characters
+    and whatever else `str.isprintable` refuses become escapes as in a Python literal: `\n`,
+    `\x1b`, `\u202e`. A backslash stays as it is, so the result is for eyes and can't be read back.
+
+    Args:
+        text: from a server, a file or another program.
+        limit: characters of the result at most; the middle of a longer one is replaced by "…",
+            since the remedy often stands at the end. None for no limit.
+        keep: characters that stay although they are not printable, such as "\n" in YAML.
+    """
+    if limit is not None and len(text) > limit:
+        text = _without_middle(text, limit)  # escapes make it no shorter
+    if not text.isprintable():
+        text = "".join(
+            letter if letter.isprintable() or letter in keep else _escaped(letter)
+            for letter in text
+        )
+    return text if limit is None or len(text) <= limit else _without_middle(text, limit)
+
+
+def _without_middle(text: str, limit: int) -> str:
+    tail = limit // 4
+    return f"{text[: max(0, limit - tail - 1)]}…{text[len(text) - tail :]}"
+
+
+def _escaped(letter: str) -> str:
+    code = ord(letter)
+    if code > 0xFFFF:
+        return f"\\U{code:08x}"
+    return _SHORT.get(letter) or (f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}")
