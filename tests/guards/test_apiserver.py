@@ -1,0 +1,159 @@
+"""What the API server spends per object that it creates, lists, changes and tells of."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Self
+
+from guards.counting import bytes_kept, calls, guard
+from listwatch.apiserver import APIServer
+
+_MAPS = "/api/v1/namespaces/default/configmaps"
+_PODS = "/api/v1/namespaces/default/pods"
+
+
+class _Connection:
+    """One connection, which does as little as it can."""
+
+    def __init__(self, server: APIServer) -> None:
+        self._server = server
+
+    async def __aenter__(self) -> Self:
+        self._reader, self._writer = await asyncio.open_connection(
+            "127.0.0.1", self._server.port, limit=1 << 24
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+    def send(self, method: str, path: str, body: object = None, kind: str = "json") -> None:
+        data = b"" if body is None else json.dumps(body).encode()
+        self._writer.write(
+            f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/{kind}\r\n"
+            f"Content-Length: {len(data)}\r\n\r\n".encode()
+            + data
+        )
+
+    async def answer(self, status: int = 200) -> bytes:
+        """Return the body of an answer that has a length, after checking its status."""
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d" % status), head
+        length = next(
+            int(line.split(b":")[1])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length")
+        )
+        return await self._reader.readexactly(length)
+
+    async def ask(
+        self, method: str, path: str, body: object = None, kind: str = "json", status: int = 200
+    ) -> bytes:
+        self.send(method, path, body, kind)
+        return await self.answer(status)
+
+    async def events(self, count: int) -> None:
+        """Read so many events of a watch, whose head is still to be read."""
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), head
+        await self.more_events(count)
+
+    async def more_events(self, count: int) -> None:
+        while count > 0:
+            size = int(await self._reader.readline(), 16)
+            chunk = await self._reader.readexactly(size + 2)
+            count -= chunk.count(b'"type":"')
+
+
+def _pod(number: int) -> object:
+    return {
+        "metadata": {"name": f"p{number}", "labels": {"app": "a"}},
+        "spec": {"containers": [{"name": "c", "image": "registry.example/c:1"}]},
+    }
+
+
+async def _created(connection: _Connection, count: int, path: str = _MAPS) -> None:
+    for number in range(count):
+        body = _pod(number) if path == _PODS else {"metadata": {"name": f"m{number}"}}
+        await connection.ask("POST", path, body, status=201)
+
+
+async def test_creating_a_pod_costs_what_it_did() -> None:
+    async def work(items: int) -> Mapping[str, int]:
+        async with APIServer(seed=1) as server, _Connection(server) as connection:
+            with calls() as counted:
+                await _created(connection, items, _PODS)
+        return counted
+
+    await guard("apiserver-pod-created", work)
+
+
+async def test_a_created_pod_keeps_the_memory_it_did() -> None:
+    async def work(items: int) -> Mapping[str, int]:
+        async with APIServer(seed=1) as server, _Connection(server) as connection:
+            with bytes_kept() as counted:
+                await _created(connection, items, _PODS)
+        return counted
+
+    await guard("apiserver-pod-kept", work, items=20)
+
+
+async def test_patching_an_object_costs_what_it_did() -> None:
+    async def work(items: int) -> Mapping[str, int]:
+        async with APIServer(seed=1) as server, _Connection(server) as connection:
+            await _created(connection, 1)
+            with calls() as counted:
+                for number in range(items):
+                    patch = {"data": {"n": str(number)}}
+                    await connection.ask("PATCH", f"{_MAPS}/m0", patch, "merge-patch+json")
+        return counted
+
+    await guard("apiserver-object-patched", work)
+
+
+async def test_a_listed_object_costs_what_it_did() -> None:
+    async def work(items: int) -> Mapping[str, int]:
+        async with APIServer(seed=1) as server, _Connection(server) as connection:
+            await _created(connection, items)
+            with calls() as counted:
+                assert (await connection.ask("GET", _MAPS)).count(b'"uid"') == items
+        return counted
+
+    await guard("apiserver-object-listed", work)
+
+
+async def test_an_event_of_the_history_costs_what_it_did() -> None:
+    async def work(items: int) -> Mapping[str, int]:
+        async with APIServer(seed=1) as server, _Connection(server) as connection:
+            version = json.loads(await connection.ask("GET", _MAPS))["metadata"]["resourceVersion"]
+            await _created(connection, items)
+            with calls() as counted:
+                connection.send("GET", f"{_MAPS}?watch=1&resourceVersion={version}")
+                await connection.events(items)
+        return counted
+
+    await guard("apiserver-event-replayed", work)
+
+
+async def test_telling_one_more_watch_of_a_change_costs_what_it_did() -> None:
+    async def work(items: int) -> Mapping[str, int]:
+        async with APIServer(seed=1) as server, _Connection(server) as connection:
+            await _created(connection, 1)
+            watches = [_Connection(server) for _ in range(items)]
+            for watch in watches:
+                await watch.__aenter__()
+                watch.send("GET", f"{_MAPS}?watch=1&resourceVersion=0")
+                await watch.events(1)
+            with calls() as counted:
+                for number in range(10):
+                    patch = {"data": {"n": str(number)}}
+                    await connection.ask("PATCH", f"{_MAPS}/m0", patch, "merge-patch+json")
+                    for watch in watches:
+                        await watch.more_events(1)
+            for watch in watches:
+                await watch.__aexit__()
+        return Counter({stage: number // 10 for stage, number in counted.items()})
+
+    await guard("apiserver-event-told", work, items=10)
