@@ -199,8 +199,8 @@ async def test_delete(server: ScriptedServer, client: Client) -> None:
         "details": {"name": "c"},
     }
     assert await client.delete(CM, "c", dry_run=True) is None
-    assert server.targets[-1] == f"DELETE {path}?dryRun=All"
-    assert server.body() == {"kind": "DeleteOptions", "apiVersion": "v1"}
+    assert server.targets[-1] == f"DELETE {path}"  # a body makes a server ignore the query
+    assert server.body() == {"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]}
 
 
 async def test_an_answer_that_is_no_object_is_told(server: ScriptedServer, client: Client) -> None:
@@ -403,13 +403,24 @@ async def test_finalizers_of_others_stay_and_ones_own_is_there_once(
 
 async def test_delete_collection(server: ScriptedServer, client: Client) -> None:
     await client.delete_collection(
-        CM, label_selector="a=b", field_selector="metadata.name!=x", grace_period_seconds=0
+        CM,
+        label_selector="a=b",
+        field_selector="metadata.name!=x",
+        propagation_policy="Orphan",
+        grace_period_seconds=0,
+        dry_run=True,
     )
     assert server.targets[-1] == (
         "DELETE /api/v1/namespaces/shop/configmaps"
         "?labelSelector=a%3Db&fieldSelector=metadata.name%21%3Dx"
     )
-    assert server.body()["gracePeriodSeconds"] == 0
+    assert server.body() == {
+        "kind": "DeleteOptions",
+        "apiVersion": "v1",
+        "dryRun": ["All"],
+        "propagationPolicy": "Orphan",
+        "gracePeriodSeconds": 0,
+    }
 
 
 async def test_pages_are_read_when_they_are_asked_for(

@@ -410,12 +410,16 @@ class Client:
             NotFoundError: there is none.
             ConflictError: it is another object or version by now.
         """
-        body = _encode(
-            _delete_options(propagation_policy, grace_period_seconds, uid, resource_version)
+        options = _delete_options(
+            propagation_policy,
+            grace_period_seconds,
+            uid=uid,
+            resource_version=resource_version,
+            dry_run=dry_run,
         )
         found = await self._resource(resource)
         path = found.path(self._namespace(found, None, namespace), name)
-        answer = await self._request("DELETE", path, _write_query(dry_run=dry_run), body=body)
+        answer = await self._request("DELETE", path, body=_encode(options))
         try:
             obj = _decode(answer.body, found.kind, found.api_version)
         except ObjectDecodeError:
@@ -447,14 +451,14 @@ class Client:
             dry_run: let the server check it only.
         """
         found = await self._resource(resource)
-        query = _write_query(dry_run=dry_run)
+        query = []
         if label_selector:
             query.append(("labelSelector", label_selector))
         if field_selector:
             query.append(("fieldSelector", field_selector))
-        body = _encode(_delete_options(propagation_policy, grace_period_seconds, "", ""))
+        options = _delete_options(propagation_policy, grace_period_seconds, dry_run=dry_run)
         path = found.path(self._namespace(found, None, namespace))
-        await self._request("DELETE", path, query, body=body)
+        await self._request("DELETE", path, query, body=_encode(options))
 
     async def update_with_retry(
         self,
@@ -676,9 +680,21 @@ def _write_query(*, field_manager: str = "", dry_run: bool = False) -> list[tupl
 
 
 def _delete_options(
-    propagation_policy: str, grace_period_seconds: int | None, uid: str, resource_version: str
+    propagation_policy: str,
+    grace_period_seconds: int | None,
+    *,
+    uid: str = "",
+    resource_version: str = "",
+    dry_run: bool = False,
 ) -> dict[str, Any]:
+    """Return the body of a DELETE with all of its options.
+
+    A server that gets a body ignores the same options in the query (apiserver's
+    `endpoints/handlers/delete.go`): a `dryRun` there would really delete.
+    """
     options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
+    if dry_run:
+        options["dryRun"] = ["All"]
     if propagation_policy:
         options["propagationPolicy"] = propagation_policy
     if grace_period_seconds is not None:
