@@ -77,7 +77,7 @@ def test_a_file_in_use_damaged_or_nowhere_is_a_clear_error(tmp_path: Path) -> No
     with pytest.raises(StateError, match="damaged or no state file"):
         StateFile(broken, BINDING)
     assert broken.read_bytes() == before
-    with pytest.raises(StateError, match="disk I/O error; it and its directory must be writable"):
+    with pytest.raises(StateError, match="/dev/null is not a regular file; name another"):
         StateFile(Path("/dev/null"), BINDING)
     with pytest.raises(StateError, match="unable to open the state file"):
         StateFile(tmp_path / "no" / "where", BINDING)
@@ -85,7 +85,7 @@ def test_a_file_in_use_damaged_or_nowhere_is_a_clear_error(tmp_path: Path) -> No
         database.execute("INSERT INTO told VALUES ('pods.v1.', 'ns/a', 1, 'nonsense')")
     database.close()
     file = StateFile(path, BINDING)
-    with pytest.raises(StateError, match="damaged: ns/a"):
+    with pytest.raises(StateError, match="damaged: a value of type str where none can be"):
         file.load("pods.v1.")
     file.close()
 

@@ -34,6 +34,7 @@ from listwatch.observe.printing import Printer
 from listwatch.observe.reaction import Reaction
 from listwatch.observe.state import StateError, StateFile
 from listwatch.observe.templates.template import TemplateSyntaxError
+from listwatch.printable import printable
 
 if TYPE_CHECKING:
     from listwatch.cache.list_watch import Decode
@@ -166,6 +167,8 @@ async def _observe(
         if options.state is not None:
             state = StateFile(options.state, await _binding(client, options, namespace, sources))
             stack.callback(state.close)
+            if state.warning:
+                await err.write(f"warning: {printable(state.warning)}\n")
         decode: Decode = decode_object
         beside: list[Companion] = []
         # With both on a terminal, the lines of the changes show the progress.

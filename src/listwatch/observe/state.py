@@ -5,10 +5,11 @@ killed at any instant loses nothing and repeats at most the commands that were r
 """
 
 import sqlite3
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Final
+from types import UnionType
+from typing import Any, Final
 
 import msgspec
 
@@ -26,8 +27,16 @@ from listwatch.cache.list_watch import (
 from listwatch.errors import ListWatchError
 from listwatch.objects import Object, ObjectDecodeError, decode_object
 from listwatch.observe.changes import Change, ChangeType
+from listwatch.private_file import (
+    SQLITE_COMPANIONS,
+    PrivateFileError,
+    create_private,
+    tighten,
+)
 
 _FORMAT: Final = "1"
+_HIGHEST: Final = 2**63 - 1  # of SQLite's integers
+_TABLES: Final = {"binding", "checkpoint", "told"}
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS binding (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS checkpoint (resource TEXT PRIMARY KEY, version INTEGER NOT NULL);
@@ -69,51 +78,82 @@ class Remembered(msgspec.Struct, frozen=True):
 class StateFile:
     """A file of states. For one process, and within it for one thread.
 
+    Only its owner can read it, since it holds whole objects.
+
     Args:
         path: the file; made if it is not there.
         binding: what it belongs to; a file of something else is refused.
 
+    Attributes:
+        warning: one line for the user when others could read the file until now; else empty.
+
     Raises:
-        StateError: it can't be used.
+        StateError: it can't be used. A file that is no state file is left as it is.
     """
 
     def __init__(self, path: Path, binding: Mapping[str, str]) -> None:
         self._path = path
+        self.warning = ""
         try:
+            create_private(path)
             self._database = sqlite3.connect(path, isolation_level=None, timeout=0.5)
-        except sqlite3.Error as error:
-            raise StateError(f"unable to open the state file {path}: {error}") from error
+        except (sqlite3.Error, OSError, PrivateFileError) as error:
+            raise StateError(f"unable to open the state file {path}: {_reason(error)}") from error
         try:
             self._open(binding)
         except BaseException as error:
             self._database.close()
-            if not isinstance(error, sqlite3.Error):
+            if not isinstance(error, sqlite3.Error | OSError | PrivateFileError):
                 raise
             raise StateError(f"unable to use the state file {path}: {_reason(error)}") from error
 
     def _open(self, binding: Mapping[str, str]) -> None:
         run = self._database.execute
         run("PRAGMA locking_mode = EXCLUSIVE")
+        tables = {name for (name,) in run("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if tables and not tables >= _TABLES:
+            raise StateError(f"{self._path} is no state file but another database; name another")
+        for (result,) in run("PRAGMA quick_check(1)").fetchall():
+            if result != "ok":
+                raise self._damaged(result)
+        wanted = {"format": _FORMAT, **binding}
+        if tables:
+            self._check_binding(wanted)
+        self.warning = tighten(self._path, SQLITE_COMPANIONS)
         run("PRAGMA journal_mode = WAL")
         run("PRAGMA synchronous = NORMAL")
         run("BEGIN EXCLUSIVE")
         for statement in _SCHEMA.split(";\n"):
             run(statement)
-        found = dict(run("SELECT name, value FROM binding").fetchall())
-        wanted = {"format": _FORMAT, **binding}
-        if not found:
+        if not tables:
             self._database.executemany("INSERT INTO binding VALUES (?, ?)", wanted.items())
-            found = wanted
         run("COMMIT")
+
+    def _check_binding(self, wanted: Mapping[str, str]) -> None:
+        found = dict(self._rows("SELECT name, value FROM binding", (), str, str))
+        if found.keys() != wanted.keys():
+            raise self._damaged("what it belongs to is not in it")
         for name, value in wanted.items():
-            if found.get(name) != value:
+            if found[name] != value:
                 raise StateError(
                     f"the state file {self._path} belongs to another {name}"
-                    f" ({found.get(name, '')!r}, this is {value!r}); use a file of its own"
+                    f" ({found[name]!r}, this is {value!r}); use a file of its own"
                 )
-        for (result,) in run("PRAGMA quick_check(1)").fetchall():
-            if result != "ok":
-                raise StateError(f"the state file {self._path} is damaged: {result}")
+
+    def _rows(
+        self, statement: str, values: tuple[str, ...], *types: type | UnionType
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query whose values have these types: a damaged file has any."""
+        for row in self._database.execute(statement, values):
+            for value, wanted in zip(row, types, strict=True):
+                if not isinstance(value, wanted):
+                    raise self._damaged(f"a value of type {type(value).__name__} where none can be")
+            yield row
+
+    def _damaged(self, why: object) -> StateError:
+        return StateError(
+            f"the state file {self._path} is damaged: {why}; move it away to start anew"
+        )
 
     def load(self, resource: str) -> Remembered:
         """Return what is known of a resource.
@@ -121,35 +161,43 @@ class StateFile:
         Raises:
             StateError: the file holds what is no object.
         """
-        rows = self._database.execute(
-            "SELECT version FROM checkpoint WHERE resource = ?", (resource,)
-        ).fetchall()
-        checkpoint: int = rows[0][0] if rows else 0
+        try:
+            return self._load(resource)
+        except sqlite3.Error as error:
+            raise self._damaged(error) from error
+
+    def _load(self, resource: str) -> Remembered:
+        checkpoints = self._rows(
+            "SELECT version FROM checkpoint WHERE resource = ?", (resource,), int
+        )
+        checkpoint: int = next(checkpoints, (0,))[0]
         finished: dict[str, int] = {}
         bytes_of: dict[str, bytes] = {}
-        for key, version, data in self._database.execute(
-            "SELECT key, version, object FROM told WHERE resource = ?", (resource,)
+        for key, version, data in self._rows(
+            "SELECT key, version, object FROM told WHERE resource = ?",
+            (resource,),
+            str,
+            int,
+            bytes | None,
         ):
             if version > checkpoint:
                 finished[key] = version
             if data is not None:
                 bytes_of[key] = data
         begun = dict(
-            self._database.execute(
-                "SELECT key, object FROM begun WHERE resource = ?", (resource,)
-            ).fetchall()
+            self._rows("SELECT key, object FROM begun WHERE resource = ?", (resource,), str, bytes)
         )
-        objects: list[Object] = []
-        for key, data in {**bytes_of, **begun}.items():
-            try:
-                if not isinstance(data, bytes):  # a damaged database holds whatever it holds
-                    raise ObjectDecodeError(f"a {type(data).__name__} in place of bytes")  # noqa: TRY301 - as the decoder's
-                objects.append(decode_object(data))
-            except ObjectDecodeError as error:
-                raise StateError(
-                    f"the state file {self._path} is damaged: {key}: {error}"
-                ) from error
+        objects = [self._object(key, data) for key, data in {**bytes_of, **begun}.items()]
         return Remembered(objects, frozenset(begun), checkpoint, finished)
+
+    def _object(self, key: str, data: bytes) -> Object:
+        try:
+            obj = decode_object(data)
+        except ObjectDecodeError as error:
+            raise self._damaged(f"{key}: {error}") from error
+        if obj.key != key:
+            raise self._damaged(f"{obj.key} is kept as {key}")
+        return obj
 
     def begins(self, resource: str, change: Change) -> None:
         """Remember that a change is about to be told, so that the end of its object will be.
@@ -209,11 +257,16 @@ class StateFile:
         self._database.close()
 
 
-def _reason(error: sqlite3.Error) -> str:
-    match error.sqlite_errorcode & 0xFF:  # the rest of it tells more than is needed here
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if not isinstance(error, sqlite3.Error):
+        return str(error)
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # none: not UTF-8 in a text
+    match code & 0xFF:  # the rest of it tells more than is needed here
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return "it is in use by another process"
-        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR:
             return f"it is damaged or no state file ({error}); move it away to start anew"
         case _:
             return f"{error}; it and its directory must be writable"
@@ -225,9 +278,17 @@ def version_number(version: str) -> int:
     Raises:
         StateError: it is none.
     """
-    if not version.isdigit():
-        raise StateError(f"--state needs resource versions that are numbers, not {version!r}")
-    return int(version)
+    if (number := number_or_none(version)) is None:
+        raise StateError(f"--state needs resource versions that are numbers, not {version!r:.100}")
+    return number
+
+
+def number_or_none(version: str) -> int | None:
+    """Return a resource version as a number that SQLite can hold, None if it is none."""
+    if not (version.isascii() and version.isdigit()) or len(version) > len(str(_HIGHEST)):
+        return None
+    number = int(version)
+    return number if number <= _HIGHEST else None
 
 
 class ResumingListWatch:
@@ -274,4 +335,5 @@ class ResumingListWatch:
         obj = event.object
         if obj is None or event.type not in {ADDED, MODIFIED, DELETED}:
             return False
-        return version_number(obj.resource_version) <= self._finished.get(obj.key, 0)
+        version = number_or_none(obj.resource_version)
+        return version is not None and version <= self._finished.get(obj.key, 0)
