@@ -1,5 +1,6 @@
 """The commands `listwatch run`, `listwatch rbac` and `listwatch new`."""
 
+import contextlib
 import json
 import logging
 import sys
@@ -13,7 +14,7 @@ import click
 from listwatch.client.command_line import Command, Failure, connection_options
 from listwatch.client.kubeconfig import load_config
 from listwatch.errors import ConfigError, ListWatchError
-from listwatch.runtime.loading import load_app
+from listwatch.runtime.loading import load_program
 from listwatch.runtime.manager import Manager
 from listwatch.runtime.rbac import manifests, to_yaml
 from listwatch.runtime.scaffold import Names, write_project
@@ -91,25 +92,40 @@ def run_command(
     """Run the controllers of a Python FILE until SIGTERM or SIGINT.
 
     The file makes one Manager, or has a function make_app(**options) that returns one. The
-    options here go before those in the file.
+    options here go before those in the file; one that can't take effect is an error.
     """
     if no_leader_election and leader_election:
         raise click.UsageError("--leader-election and --no-leader-election exclude each other")
     set_up_logging(log_level, log_format)
     options: dict[str, Any] = {
-        "config": load_config(kubeconfig, context=context, namespace=namespace),
         "leader_election": "" if no_leader_election else leader_election,
+        "namespace": namespace,
         "health_host": health_host,
         "health_port": health_port,
     }
-    app = _load(file, **{key: value for key, value in options.items() if value is not None})
+    defaults: dict[str, Any] = {}
+    missing: ConfigError | None = None
+    try:
+        config = load_config(kubeconfig, context=context, namespace=namespace)
+    except ConfigError as error:
+        if kubeconfig is not None or context is not None:
+            raise
+        missing = error  # the program may have a server of its own
+    else:
+        asked = kubeconfig is not None or context is not None
+        (options if asked else defaults)["config"] = config
+    app = _load(file, {k: v for k, v in options.items() if v is not None}, defaults)
+    if not app.has_server:
+        if missing is not None:
+            raise missing
+        app.configure(**defaults)
     app.run()
 
 
-def _load(file: Path, **options: Any) -> Manager:
+def _load(file: Path, options: dict[str, Any], defaults: dict[str, Any]) -> Manager:
     """Load a program; where its own code fails, print the traceback of that and exit."""
     try:
-        return load_app(file, **options)
+        return load_program(file, options, defaults)
     except ListWatchError:
         raise
     except Exception as error:  # noqa: BLE001 - somebody else's code, whatever it raises
@@ -128,7 +144,9 @@ def rbac_command(*, file: Path, namespace: str) -> None:
 
     They follow from what its reconcilers watch, and from what they say that they write.
     """
-    click.echo(to_yaml(manifests(_load(file), namespace)), nl=False)
+    with contextlib.redirect_stdout(sys.stderr):  # what the file prints is no manifest
+        app = _load(file, {}, {})
+    click.echo(to_yaml(manifests(app, namespace)), nl=False)
 
 
 @click.command("new")

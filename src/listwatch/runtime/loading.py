@@ -1,48 +1,150 @@
 """Finds the program in a file that somebody wrote."""
 
-import runpy
+import inspect
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
 
 from listwatch.errors import ConfigError
+from listwatch.runtime.held import Loading, current_loading
 from listwatch.runtime.manager import Manager
+
+#: What `Manager.configure` takes.
+_CONFIGURABLE: Final = frozenset(inspect.signature(Manager.configure).parameters) - {"self"}
 
 
 def load_app(path: Path, **options: Any) -> Manager:
-    """Run a Python file, and return the `Manager` that it makes.
+    """Run a Python file, and return the `Manager` that it makes, which has not started.
 
-    The file has a function `make_app(**options)` that returns one, or one `Manager` among its
-    global names. Modules beside the file can be imported by it. Its `if __name__ == "__main__"`
-    does not run.
+    The program of the file is what its function `make_app(**options)` returns; else the one
+    `Manager` among its global names; else the one that it runs. Modules beside the file can be
+    imported by it.
+
+    No manager of the file runs while it is loaded: `app.run()` and `app.serve()` log one line and
+    return, and `if __name__ == "__main__"` is false.
 
     Args:
         path: the file.
-        options: for `make_app`, or for `Manager.configure`.
+        options: those of `Manager.configure`, which take effect whatever the file says; and what
+            else `make_app` takes.
 
     Raises:
-        ConfigError: there is no such file, or it has none of both, or several.
+        ConfigError: there is no such file, or it has no such program, or several; an option can't
+            take effect; it enters `async with app:` or ends the process.
         Exception: whatever the file raises.
+    """
+    return load_program(path, options, {})
+
+
+def load_program(path: Path, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Manager:
+    """Do what `load_app` does.
+
+    Args:
+        path: the file.
+        options: as for `load_app`.
+        defaults: options for `make_app` where it takes them. They need not take effect.
+
+    Raises:
+        As `load_app`.
     """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
+    loading = Loading(path)
+    token = current_loading.set(loading)
+    try:
+        names = _run_file(loading)
+        make_app = names.get("make_app")
+        if callable(make_app):
+            app = _make(path, make_app, options, defaults)
+        else:
+            app = _program_of(loading, names)
+            if unknown := ", ".join(sorted(options.keys() - _CONFIGURABLE)):
+                raise ConfigError(f"{path}: no make_app there that takes {unknown}")
+            app.configure(**options)
+    finally:
+        current_loading.reset(token)
+    loading.chosen = app
+    return app
+
+
+def _run_file(loading: Loading) -> dict[str, Any]:
+    """Run the file as a module of its own, and return its global names."""
+    path = loading.path
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    names = runpy.run_path(str(path), run_name=path.stem)
-    make_app = names.get("make_app")
-    if callable(make_app):
-        app = make_app(**options)
-        if not isinstance(app, Manager):
-            raise ConfigError(f"{path}: make_app returned a {type(app).__name__}, not a Manager")
-        return app
-    managers = {id(value): value for value in names.values() if isinstance(value, Manager)}
-    if len(managers) != 1:
-        found = "no Manager" if not managers else f"{len(managers)} Managers"
-        raise ConfigError(
-            f"{path}: {found} among its global names; make one, or write make_app(**options)"
-        )
-    (app,) = managers.values()
-    if options:
-        app.configure(**options)
+    module = ModuleType(_module_name(path))
+    module.__file__ = str(path)
+    # Types are looked up by their module's name, so it stays.
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102 - the user's own program
+    except SystemExit as end:
+        if not loading.asked:
+            raise ConfigError(
+                f"{path}: it ends the process ({end!r}) while it is loaded: put that below "
+                '`if __name__ == "__main__":`'
+            ) from None
+    return module.__dict__
+
+
+def _module_name(path: Path) -> str:
+    """Return a name that hides no importable module, and that is not `__main__`."""
+    name = path.stem
+    while name == "__main__" or name in sys.stdlib_module_names or _is_importable(name):
+        name = f"{name}_program"
+    return name
+
+
+def _is_importable(name: str) -> bool:
+    # What a file was loaded to has no spec; the next file of that name may replace it.
+    module = sys.modules.get(name)
+    return module is not None and module.__spec__ is not None
+
+
+def _program_of(loading: Loading, names: Mapping[str, Any]) -> Manager:
+    found: dict[int, tuple[str, Manager]] = {}
+    for name, value in names.items():
+        if isinstance(value, Manager):
+            _ = found.setdefault(id(value), (name, value))
+    if len(found) == 1:
+        return next(iter(found.values()))[1]
+    asked = {id(app): app for app in loading.asked if isinstance(app, Manager)}
+    if len(asked) == 1:
+        return next(iter(asked.values()))
+    which = f" ({', '.join(name for name, _ in found.values())})" if found else ""
+    raise ConfigError(
+        f"{loading.path}: {len(found) or 'no'} Manager{'s' if found else ''} among its global "
+        f"names{which}; make one, or write make_app(**options)"
+    )
+
+
+def _make(
+    path: Path,
+    make_app: Callable[..., object],
+    options: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+) -> Manager:
+    signature = inspect.signature(make_app)
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+
+    def taken(given: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: v for k, v in given.items() if takes_all or k in signature.parameters}
+
+    arguments = taken({**defaults, **options})
+    if unknown := ", ".join(sorted(options.keys() - arguments.keys() - _CONFIGURABLE)):
+        raise ConfigError(f"{path}: make_app does not take {unknown}")
+    try:
+        _ = signature.bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"{path}: make_app can't be called: {error}") from None
+    app = make_app(**arguments)
+    if not isinstance(app, Manager):
+        raise ConfigError(f"{path}: make_app returned a {type(app).__name__}, not a Manager")
+    rest = {name: value for name, value in options.items() if name in _CONFIGURABLE}
+    if app.has_client and "config" in arguments:
+        rest.pop("config", None)  # make_app has made its client of it
+    app.configure(**rest)
     return app

@@ -18,12 +18,13 @@ from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.client.discovery import UnknownResourceError
 from listwatch.clock import Clock, Timeout, stray
-from listwatch.errors import DisconnectedError, ListWatchError, StatusError
+from listwatch.errors import ConfigError, DisconnectedError, ListWatchError, StatusError
 from listwatch.runtime.api_time import api_time
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.events import ClientEvents, EventRecorder
 from listwatch.runtime.fencing import fenced
 from listwatch.runtime.health import Check, HealthServer
+from listwatch.runtime.held import Loading, current_loading
 from listwatch.runtime.leader_election import (
     ElectionEvent,
     LeaderElector,
@@ -146,6 +147,7 @@ class Manager:
         self.guard: LeadershipGuard | None = None
         self._serving: asyncio.Task[None] | None = None
         self._scope: Timeout | None = None
+        self._made_by = current_loading.get()
 
     # --- What it is made of ---
 
@@ -205,6 +207,7 @@ class Manager:
         *,
         config: Config | None = None,
         leader_election: str | None = None,
+        namespace: str | None = None,
         health_host: str | None = None,
         health_port: int | None = None,
     ) -> None:
@@ -213,19 +216,40 @@ class Manager:
         Args:
             config: of the client.
             leader_election: the lease's name; "" for no election.
+            namespace: of the lease.
             health_host: where health and metrics are served.
             health_port: 0 for a free one.
+
+        Raises:
+            ConfigError: an option can't take effect beside what the manager was made with.
+            RuntimeError: it has started.
         """
         self._check_not_started()
         if config is not None:
+            if self.has_client:
+                raise ConfigError(
+                    f"{self.name}: the program has a client of its own, so no other server, "
+                    "context or kubeconfig can take effect"
+                )
             self._config = config
-        if leader_election is not None:
+        if leader_election is not None and (self._shards or leader_election != self.lease):
             self._election = leader_election or None
             self._shards = False
-        if health_host is not None:
-            self._health_host = health_host
+        if namespace is not None:
+            if isinstance(self._election, LeaderElector):
+                raise ConfigError(
+                    f"{self.name}: the program has an elector of its own, so no other namespace "
+                    "of the lease can take effect"
+                )
+            self._namespace = namespace
         if health_port is not None:
             self._health_port = health_port
+        if health_host is not None:
+            if self._health_port is None:
+                raise ConfigError(
+                    f"{self.name}: the program serves no health and metrics; give the port too"
+                )
+            self._health_host = health_host
 
     def metrics(self, collect: "Callable[[], Iterable[Metric]]") -> None:
         """Serve these metric families of prometheus-client too; asked for at each scrape."""
@@ -302,6 +326,16 @@ class Manager:
         return self._elector.claim.view if isinstance(self._elector, ShardMember) else ()
 
     @property
+    def has_client(self) -> bool:
+        """Whether it was given a client, and so a server."""
+        return self._given_client is not None
+
+    @property
+    def has_server(self) -> bool:
+        """Whether it was told its server; else it uses what kubectl would."""
+        return self.has_client or self._config is not None
+
+    @property
     def is_sharded(self) -> bool:
         """Whether replicas share the keys."""
         return self._shards
@@ -314,7 +348,8 @@ class Manager:
         """Run until SIGTERM, SIGINT or a failure: the last line of a script.
 
         The first signal stops in order, a second one at once. Where there is an election, a
-        program that can't stop its work before the lease ends is killed.
+        program that can't stop its work before the lease ends is killed. While `listwatch run` or
+        another command loads the file, it logs one line and returns.
 
         Raises:
             ManagerError: a part failed.
@@ -328,6 +363,8 @@ class Manager:
             raise RuntimeError(
                 "an event loop runs already: use `async with app:` or `await app.serve()`"
             )
+        if self._is_held("app.run()"):
+            return
         self._owns_process = True
         with asyncio.Runner() as runner:
             runner.run(self._serve_with_signals())
@@ -340,6 +377,8 @@ class Manager:
         Raises:
             ManagerError: a part failed.
         """
+        if self._is_held("app.serve()"):
+            return
         self._check_not_started()
         if not self._reconcilers and not self._tasks:
             raise ValueError("a Manager with no reconciler and no task has nothing to do")
@@ -359,6 +398,8 @@ class Manager:
 
     async def __aenter__(self) -> Self:
         """Start, and return when all caches have synced."""
+        if (loading := self._loading) is not None:
+            loading.refuse(self, "async with app")
         scope = self._clock.timeout(None)
         serving = asyncio.get_running_loop().create_task(self.serve(), name=self.name)
         self._serving = serving
@@ -409,6 +450,14 @@ class Manager:
         return was_ended
 
     # --- Starting ---
+
+    @property
+    def _loading(self) -> Loading | None:
+        return current_loading.get() or self._made_by
+
+    def _is_held(self, call: str) -> bool:
+        loading = self._loading
+        return loading is not None and loading.holds(self, call)
 
     def _check_not_started(self) -> None:
         if self._has_run:

@@ -1,0 +1,56 @@
+"""Holds back the programs of a file while a command loads it to look at it or to run it."""
+
+import logging
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Final
+
+from listwatch.errors import ConfigError
+from listwatch.printable import printable
+
+_logger = logging.getLogger(__name__)
+
+
+class Loading:
+    """One file that is loaded: its managers don't run, except the one that is chosen at the end.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        #: The managers that the file wanted to run, in this order.
+        self.asked: list[object] = []
+        self.chosen: object = None
+
+    def holds(self, app: object, call: str) -> bool:
+        """Return whether the manager must not run; say so, since its file asked for it.
+
+        Args:
+            app: the manager.
+            call: how the file asked, such as "app.run()".
+        """
+        if app is self.chosen:
+            return False
+        self.asked.append(app)
+        _logger.warning(
+            "%s: %s does nothing while the file is loaded", printable(str(self.path)), call
+        )
+        return True
+
+    def refuse(self, app: object, call: str) -> None:
+        """Return if the manager may run.
+
+        Raises:
+            ConfigError: it may not, and its file goes on as if it ran.
+        """
+        if app is not self.chosen:
+            raise ConfigError(
+                f"{self.path}: {call} can't run while the file is loaded: put it below "
+                '`if __name__ == "__main__":`'
+            )
+
+
+#: The file that is being loaded.
+current_loading: Final[ContextVar[Loading | None]] = ContextVar("current_loading", default=None)
