@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: run run-live demo-services test test-adapters lint format bench lock clean conformance
+.PHONY: run run-live demo-services test proof go-clients test-adapters lint format bench lock clean conformance
 
 run: $(VENV)/ready
 	$(BIN)/python examples/demo.py
@@ -16,16 +16,29 @@ demo-services: $(VENV)/ready
 
 PYTEST := -m pytest --numprocesses 2 --dist worksteal
 
-# To count what is covered takes half as long again: COVERAGE=no leaves it out.
+# A sample of everything, in at most five minutes on two cores. COVERAGE=yes also counts what is
+# covered, and takes half as long again.
 test: $(VENV)/ready
-ifeq ($(COVERAGE),no)
-	$(BIN)/python $(PYTEST)
-else
+ifeq ($(COVERAGE),yes)
 	$(BIN)/coverage erase
 	$(BIN)/coverage run $(PYTEST)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+else
+	$(BIN)/python $(PYTEST)
 endif
+
+# Everything else, in at most forty minutes on two cores: long tests, many examples of each
+# property, all recordings, and real browsers, load balancers and Go clients.
+proof: $(VENV)/ready go-clients
+	$(BIN)/python $(PYTEST) -m "proof or property" --hypothesis-profile proof --timeout 600
+
+# The newest kubectl and helm, for `make proof`.
+go-clients: .go-clients/helm
+
+.go-clients/helm: tools/fetch_go_clients.py | $(VENV)/ready
+	$(BIN)/python tools/fetch_go_clients.py .go-clients
+	@touch $@
 
 # Our client on top of other clients: the oldest version of each that we claim, and the newest.
 test-adapters: $(VENV)-adapters-oldest/ready $(VENV)-adapters-newest/ready
@@ -66,7 +79,7 @@ lock:
 	  --no-emit-index-url --group dev --output-file requirements.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) $(VENV)-adapters-* .mypy_cache .ruff_cache .pytest_cache .coverage* .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-adapters-* .mypy_cache .ruff_cache .pytest_cache .coverage* .hypothesis .import_linter_cache .go-clients
 
 # The recordings of a real API server, replayed on the embedded one.
 conformance: $(VENV)/ready

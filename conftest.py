@@ -1,15 +1,62 @@
 """What holds for every test."""
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from hypothesis import is_hypothesis_test, settings
 
-# A shell starts its background jobs with SIGINT ignored, and so would every program that a test
-# starts and interrupts. A handler of ours is not inherited: those programs get the default.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+import components
+
+# A shell starts its background jobs with SIGINT ignored, and nohup its program with SIGHUP; so
+# would every program be that a test starts and signals. A handler of ours is not inherited: those
+# programs get the default.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler)
+
+# No test says how many examples it takes: `make test` tries the same few each time, `make proof`
+# many and always others. What fails there is printed so that it can be tried again.
+settings.register_profile("samples", max_examples=25, deadline=None, derandomize=True)
+settings.register_profile("proof", max_examples=500, deadline=None, print_blob=True)
+settings.load_profile("samples")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marks."""
+    for line in (
+        "proof: takes long, or proves what others sample; run by `make proof`, or by name",
+        "property: runs on generated examples (set by conftest.py); more of them in `make proof`",
+        "needs(*programs): needs real programs, see tests/components.py",
+    ):
+        config.addinivalue_line("markers", line)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave long tests to `make proof`, unless marks are asked for, or a file or test is named."""
+    for item in items:
+        if is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.property)
+    if config.option.markexpr or not all(Path(argument).is_dir() for argument in config.args):
+        return
+    long = [item for item in items if item.get_closest_marker("proof")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("proof")]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose programs are not here; fail where all of them must be."""
+    for mark in item.iter_markers("needs"):
+        for name in mark.args:
+            if components.find(name) is None:
+                lacking = f"needs {name}: {components.REMEDIES[name]}"
+                if os.environ.get("CI"):
+                    pytest.fail(lacking, pytrace=False)
+                pytest.skip(lacking)
 
 
 @pytest.fixture(autouse=True)

@@ -26,6 +26,7 @@ def _figure(output: str, label: str) -> int:
     return int(line.split("│")[2])
 
 
+@pytest.mark.proof
 def test_the_story_told_is_what_was_done_through_a_restart_and_a_compaction() -> None:
     done = _demo("--pods", "30", "--changes", "200")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -38,6 +39,7 @@ def test_the_story_told_is_what_was_done_through_a_restart_and_a_compaction() ->
     assert done.stderr == ""
 
 
+@pytest.mark.proof
 def test_a_story_that_differs_is_shown_and_ends_with_another_exit_code() -> None:
     done = _demo("--pods", "20", "--changes", "60", "--forgetful")
     assert done.returncode == 1
@@ -46,6 +48,7 @@ def test_a_story_that_differs_is_shown_and_ends_with_another_exit_code() -> None
     assert "was never told" in done.stdout
 
 
+@pytest.mark.proof
 def test_live_goes_on_until_ctrl_c_and_then_compares() -> None:
     with subprocess.Popen(
         [sys.executable, str(DEMO), "--live", "--pods", "10", "--changes", "40"],

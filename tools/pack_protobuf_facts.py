@@ -3,7 +3,7 @@
 Usage: python tools/pack_protobuf_facts.py KUBECTL
 
 KUBECTL is a kubectl binary: it carries the descriptors of all types that it can send.
-"""  # noqa: INP001 - a script
+"""
 
 import gzip
 import json
@@ -98,7 +98,7 @@ def main() -> None:
     text = json.dumps(found, separators=(",", ":"), sort_keys=True)
     _TARGET.write_bytes(gzip.compress(text.encode(), mtime=0))
     size = _TARGET.stat().st_size
-    print(f"{_TARGET}: {len(found)} messages, {size} bytes")  # noqa: T201 - a script's answer
+    print(f"{_TARGET}: {len(found)} messages, {size} bytes")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Usage: python tools/pack_schema_facts.py [FOLDER]
 
 FOLDER holds definitions.json, resources.json and table-columns.json (default: the recorded facts
 in tests/data/conformance/schema).
-"""  # noqa: INP001 - a script
+"""
 
 import gzip
 import json
@@ -30,7 +30,7 @@ def main() -> None:
     text = json.dumps(facts, separators=(",", ":"), sort_keys=True)
     text = text.replace("#/definitions/", "")
     _TARGET.write_bytes(gzip.compress(text.encode(), mtime=0))
-    print(f"{_TARGET}: {_TARGET.stat().st_size} bytes")  # noqa: T201 - a script's answer
+    print(f"{_TARGET}: {_TARGET.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

@@ -315,8 +315,6 @@ def fuzzed() -> Iterator[_Fuzzed]:
     query=_QUERIES.filter(lambda query: query.get("resourceVersion") != "1" * 9),
 )
 @settings(
-    max_examples=400,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 def test_no_request_makes_the_server_fail(
@@ -381,8 +379,6 @@ _WRITES = st.one_of(
 
 @given(path=_OBJECT_PATHS, write=_WRITES)
 @settings(
-    max_examples=400,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 def test_no_write_to_an_object_makes_the_server_fail(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,25 +9,9 @@ from pathlib import Path
 
 import pytest
 
-_KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
-if _KUBECTL is None and not os.environ.get("CI"):
-    pytest.skip(
-        "no kubectl here: install one (Debian: apt-get install kubernetes-client) or name it in "
-        "KUBECTL",
-        allow_module_level=True,
-    )
+import components
 
-
-def _minor_version() -> int:
-    if _KUBECTL is None:
-        return 0
-    told = subprocess.run(
-        [_KUBECTL, "version", "--client", "-o", "json"], capture_output=True, check=True
-    )
-    return int(json.loads(told.stdout)["clientVersion"]["minor"].rstrip("+"))
-
-
-_MINOR = _minor_version()
+pytestmark = pytest.mark.proof
 
 _MANIFEST = """
 apiVersion: apps/v1
@@ -71,18 +54,28 @@ def _manifest(name: str) -> str:
 class Kubectl:
     """Runs kubectl against one server, with a cache and home of its own."""
 
-    def __init__(self, kubeconfig: Path, home: Path) -> None:
+    def __init__(self, program: str, kubeconfig: Path, home: Path) -> None:
+        self._program = program
         self._env = {
             "PATH": os.environ.get("PATH", ""),
             "KUBECONFIG": str(kubeconfig),
             "HOME": str(home),
         }
         self.home = home
+        told = json.loads(self("version --client -o json"))
+        self._minor = int(told["clientVersion"]["minor"].rstrip("+"))
+
+    def since(self, minor: int, why: str) -> None:
+        """Skip the test where this kubectl is older."""
+        if self._minor < minor:
+            pytest.skip(f"{why} since 1.{minor}, and this one is 1.{self._minor}")
+
+    def is_before(self, minor: int) -> bool:
+        return self._minor < minor
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        assert _KUBECTL is not None, "CI needs kubectl: apt-get install kubernetes-client"
         return subprocess.Popen(
-            [_KUBECTL, *arguments],
+            [self._program, *arguments],
             env=self._env,
             text=True,
             stdin=subprocess.PIPE,
@@ -95,14 +88,22 @@ class Kubectl:
         process = self.start(*arguments)
         out, err = process.communicate(stdin, timeout=30)
         assert process.returncode == code, (arguments, out, err)
+        out = out.replace(" from default namespace\n", "\n")  # said by newer versions alone
         return out if code == 0 else out + err
 
     def __call__(self, line: str, stdin: str = "", code: int = 0) -> str:
         return self.run(*line.split(), stdin=stdin, code=code)
 
 
-@pytest.fixture(scope="module")
-def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.needs(name)) for name in ("kubectl", "kubectl-1.34")
+    ],
+)
+def kubectl(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Kubectl]:
     home = tmp_path_factory.mktemp("kubectl")
     config = home / "kubeconfig"
     server = subprocess.Popen(
@@ -119,7 +120,7 @@ def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
     assert server.stdout is not None
     with server.stdout:
         assert server.stdout.readline().startswith("listening on ")
-        yield Kubectl(config, home)
+        yield Kubectl(components.path(request.param), config, home)
         server.terminate()
         assert server.wait(10) == 0
 
@@ -197,8 +198,8 @@ def test_edits_scale_and_rollouts_change_the_spec(kubectl: Kubectl) -> None:
     assert replaced == "deployment.apps/ed replaced\n"
 
 
-@pytest.mark.skipif(_MINOR < 23, reason="kubectl waits for a jsonpath since 1.23")
 def test_a_wait_for_a_value_ends(kubectl: Kubectl) -> None:
+    kubectl.since(23, "kubectl waits for a jsonpath")
     kubectl("apply -f -", _manifest("value"))
     assert "condition met" in kubectl(
         "wait --for=jsonpath={.spec.replicas}=2 deployment/value --timeout=5s"
@@ -282,12 +283,13 @@ def test_strict_validation_names_unknown_fields(kubectl: Kubectl) -> None:
     refused = kubectl("create -f -", wrong, code=1)
     # the server's words since 1.25, before that the client's from the OpenAPI document
     assert 'unknown field "spec.replicaz"' in refused or (
-        _MINOR < 25 and 'ValidationError(Deployment.spec): unknown field "replicaz"' in refused
+        kubectl.is_before(25)
+        and 'ValidationError(Deployment.spec): unknown field "replicaz"' in refused
     )
 
 
-@pytest.mark.skipif(_MINOR < 26, reason="kubectl has `auth whoami` since 1.26")
 def test_who_one_is_is_told(kubectl: Kubectl) -> None:
+    kubectl.since(26, "kubectl has `auth whoami`")
     assert "kubernetes-admin" in kubectl("auth whoami")
 
 

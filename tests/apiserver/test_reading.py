@@ -1,7 +1,7 @@
 import asyncio
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.apiserver import APIServer
@@ -36,7 +36,6 @@ async def pages(
 _SERVER = APIServer(controllers=False, clock=FakeClock())
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     objects=st.sets(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 20)), max_size=25),
     changes=st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 20)), max_size=25),

@@ -2,7 +2,7 @@ import asyncio
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.apiserver.storage import Change, ChangeType, CompactedError, Entry, Store
@@ -77,7 +77,6 @@ OPERATIONS = st.lists(
 
 
 @given(OPERATIONS)
-@settings(max_examples=100, deadline=None)
 def test_every_readable_revision_is_as_a_plain_model_has_it(
     operations: list[tuple[str, int]],
 ) -> None:
@@ -106,7 +105,6 @@ def test_every_readable_revision_is_as_a_plain_model_has_it(
         assert told == [change.revision for change in changes if change.revision > revision]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["a", "b", "a-b"]), st.sampled_from("pqr")), max_size=25),
     st.sampled_from(["", "a", "b", "a-b", "zz"]),

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.queue_story import (
@@ -452,7 +452,6 @@ CHANGE = st.tuples(
 )
 
 
-@settings(max_examples=25, deadline=None)
 @given(changes=st.lists(CHANGE, max_size=20))
 def test_behind_a_reflector_with_faults_the_consumer_ends_with_what_the_server_has(
     changes: list[tuple[str, bool, bool, object, float]],
@@ -558,7 +557,6 @@ STEP = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(steps=st.integers(0, 40).flatmap(lambda n: st.lists(STEP, min_size=n, max_size=n)))
 def test_a_consumer_of_single_events_ends_with_what_the_server_has(
     steps: list[tuple[str, int, bool]],

@@ -5,7 +5,7 @@ import random
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.cache.deltas import Item
@@ -290,7 +290,6 @@ async def live_shared(seed: int, actions: list[str]) -> None:
 
 @pytest.mark.parametrize("fifo", ["ordered", "delta"])
 @given(seed=st.integers(0, 2**32), actions=st.lists(st.sampled_from(ACTIONS), max_size=40))
-@settings(max_examples=100, deadline=None)
 def test_at_rest_the_cache_equals_the_source_and_every_story_is_consistent(
     fifo: Literal["ordered", "delta"], seed: int, actions: list[str]
 ) -> None:
@@ -301,7 +300,6 @@ def test_at_rest_the_cache_equals_the_source_and_every_story_is_consistent(
     seed=st.integers(0, 2**32),
     actions=st.lists(st.sampled_from([*ACTIONS, "join", "join", "join"]), max_size=40),
 )
-@settings(max_examples=100, deadline=None)
 def test_every_handler_of_a_shared_informer_hears_a_consistent_story(
     seed: int, actions: list[str]
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cache.frame_bodies import ANY_CUT, chunks, item, json_value, read_list
@@ -234,7 +234,6 @@ def list_bodies(draw: st.DrawFn) -> bytes:
     return text.encode(errors="surrogatepass")
 
 
-@settings(max_examples=250, deadline=None)
 @given(list_bodies(), st.randoms(use_true_random=False))
 def test_any_list_in_any_chunks_is_what_json_loads_says(body: bytes, rng: random.Random) -> None:
     expected = json.loads(body)["items"]
@@ -249,7 +248,6 @@ def test_any_list_in_any_chunks_is_what_json_loads_says(body: bytes, rng: random
     assert answer.undecodable == []
 
 
-@settings(max_examples=150, deadline=None)
 @given(list_bodies(), st.data())
 def test_a_damaged_list_is_never_taken_for_another(body: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(body) - 1))

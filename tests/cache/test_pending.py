@@ -1,7 +1,7 @@
 """What waits for a handler, merged or not, tells a consistent story."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.cache.handlers import Added, Change, Deleted, Updated, last_state
@@ -63,7 +63,6 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sampled_from([None, 1, 2, 7]))
-@settings(max_examples=300, deadline=None)
 def test_the_story_is_consistent_and_what_waits_is_bounded(
     steps: list[tuple[str, bool] | int], bound: int | None
 ) -> None:

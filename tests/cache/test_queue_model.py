@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.queue_story import make, raising
@@ -307,10 +307,6 @@ def run(
     asyncio.run(tell())
 
 
-moderately = settings(max_examples=100, deadline=None)
-
-
-@moderately
 @given(operations, st.booleans(), st.booleans())
 def test_delta_fifo_with_known_objects(
     steps: list[tuple[object, ...]], may_fail: bool, has_past: bool
@@ -323,7 +319,6 @@ def test_delta_fifo_with_known_objects(
     )
 
 
-@moderately
 @given(operations, st.booleans(), st.booleans())
 def test_ordered_fifo_with_known_objects(
     steps: list[tuple[object, ...]], may_fail: bool, has_past: bool
@@ -336,7 +331,6 @@ def test_ordered_fifo_with_known_objects(
     )
 
 
-@moderately
 @given(operations, st.booleans(), st.booleans())
 def test_ordered_fifo_with_atomic_events(
     steps: list[tuple[object, ...]], may_fail: bool, has_past: bool
@@ -344,7 +338,6 @@ def test_ordered_fifo_with_atomic_events(
     run(lambda _, clock: OrderedFIFO(clock=clock), steps, may_fail=may_fail, has_past=has_past)
 
 
-@moderately
 @given(operations, st.booleans(), st.booleans())
 def test_delta_fifo_with_a_compressor(
     steps: list[tuple[object, ...]], may_fail: bool, has_past: bool

@@ -511,4 +511,4 @@ class IndexerMachine(RuleBasedStateMachine):
 
 
 TestIndexerAgainstADict = IndexerMachine.TestCase
-TestIndexerAgainstADict.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestIndexerAgainstADict.settings = settings(stateful_step_count=20)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.frame_bodies import ANY_CUT, chunks, item, json_value, read_list, read_watch
@@ -98,7 +98,6 @@ def test_a_watch_is_the_same_however_it_is_chunked(size: int) -> None:
     assert json.loads(events[0].object.raw) == pod("ä→😀", "1") if events[0].object else False
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -17,8 +17,6 @@ from listwatch.client.command import config_command
 SECRET = "sw0rdfish-planted"
 SECRETS = (SECRET, base64.b64encode(SECRET.encode()).decode().rstrip("="))
 FUZZ = settings(
-    max_examples=150,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import components
 from listwatch.client.kubeconfig import load_config
 from listwatch.errors import ConfigError
 
-_KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
-pytestmark = pytest.mark.skipif(
-    _KUBECTL is None and not os.environ.get("CI"),
-    reason="needs kubectl: apt-get install kubernetes-client, or KUBECTL=FILE",
-)
+pytestmark = pytest.mark.needs("kubectl")
 
 NAMES = ("a", "b")
 
@@ -56,10 +52,11 @@ FILE = st.fixed_dictionaries(
 
 
 def by_kubectl(environ: dict[str, str]) -> dict[str, Any] | None:
-    assert _KUBECTL is not None, "CI needs kubectl: apt-get install kubernetes-client"
     arguments = ["config", "view", "--minify", "--raw", "-o", "json"]
     environ = {**os.environ, **environ}
-    done = subprocess.run([_KUBECTL, *arguments], env=environ, capture_output=True, check=False)
+    done = subprocess.run(
+        [components.path("kubectl"), *arguments], env=environ, capture_output=True, check=False
+    )
     if done.returncode:
         return None
     view = json.loads(done.stdout)
@@ -71,9 +68,7 @@ def by_kubectl(environ: dict[str, str]) -> dict[str, Any] | None:
     return found if "server" in found else None  # kubectl would then try port 8080
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(FILE, min_size=1, max_size=3))
 def test_files_merge_as_kubectl_merges_them(tmp_path: Path, files: list[dict[str, Any]]) -> None:
     paths = [tmp_path / str(number) / "config" for number in range(len(files))]

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from client.transport_server import (
@@ -68,7 +68,6 @@ def unfinished() -> set[str]:
     cuts=st.lists(st.floats(0, 1), max_size=12),
     one_by_one=st.integers(0, 900),
 )
-@settings(max_examples=150, deadline=None)
 def test_where_the_network_cuts_changes_nothing(
     name: str, cuts: list[float], one_by_one: int
 ) -> None:
@@ -81,7 +80,6 @@ def test_where_the_network_cuts_changes_nothing(
 
 
 @given(name=st.sampled_from(["list-pods", "watch-pods", "get-404"]), where=st.floats(0, 1))
-@settings(max_examples=80, deadline=None)
 def test_a_cut_anywhere_is_told_from_the_end(name: str, where: float) -> None:
     data = (WIRE / f"{name}.response").read_bytes()
     head_end = data.index(b"\r\n\r\n") + 4

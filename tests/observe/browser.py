@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import itertools
-import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
+import components
 
 
 class Tab:
@@ -65,10 +64,9 @@ class Tab:
 @asynccontextmanager
 async def open_page(url: str, profile: Path) -> AsyncIterator[Tab]:
     """Open a page in a browser of its own, which ends with the body."""
-    assert CHROMIUM is not None
     process = await asyncio.create_subprocess_exec(
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
-        f"--user-data-dir={profile}", "--no-first-run", "about:blank",
+        components.path("chromium"), "--headless", "--no-sandbox", "--disable-gpu",
+        "--remote-debugging-port=0", f"--user-data-dir={profile}", "--no-first-run", "about:blank",
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip

@@ -14,6 +14,7 @@ import yaml
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
 from processes import LISTWATCH, api_server, listwatch, running
+from sampling import sampled
 
 SERVICE = """
 kind: Service
@@ -48,7 +49,7 @@ BAD = "bad{ .missingkey }key"
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [
+    sampled([
         (["services", "--once"], "Sync ended"),
         (["daemonsets", "--once"], "Nothing to sync, exiting immediately"),
         ([*ALL, "--once"], "default kubernetes"),
@@ -73,7 +74,7 @@ BAD = "bad{ .missingkey }key"
             "Sync should_be_passed",
         ),
         ([*ALL, "--once", "-o", "jsonpath={.spec.clusterIP}"], "10.3.0.1"),
-    ],
+    ], every=3),
 )  # fmt: skip
 def test_it_succeeds_and_prints(kubeconfig: Path, arguments: list[str], text: str) -> None:
     done = listwatch("observe", *arguments, KUBECONFIG=str(kubeconfig), MYENV="should_be_passed")
@@ -83,7 +84,7 @@ def test_it_succeeds_and_prints(kubeconfig: Path, arguments: list[str], text: st
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [
+    sampled([
         ([], "you must specify at least one argument containing the resource to observe"),
         (["services", "--once", "--names", "echo"], "--delete and --names must both be specified"),
         (
@@ -100,7 +101,7 @@ def test_it_succeeds_and_prints(kubeconfig: Path, arguments: list[str], text: st
             [*ALL, "--once", "--template", BAD, "--allow-missing-template-keys=false"],
             "missingkey is not found",
         ),
-    ],
+    ], every=2),
 )  # fmt: skip
 def test_it_fails_and_says_why(kubeconfig: Path, arguments: list[str], text: str) -> None:
     done = listwatch("observe", *arguments, KUBECONFIG=str(kubeconfig))

@@ -3,7 +3,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.clock import FakeClock
@@ -139,7 +139,6 @@ async def test_what_a_run_raises_ends_the_work() -> None:
     assert caught.group_contains(ValueError, match="no more")
 
 
-@settings(max_examples=40)
 @given(
     steps=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2)), max_size=30),
     parallel=st.integers(1, 3),

@@ -15,7 +15,7 @@ from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.page import Page
 from listwatch.observe.printing import Printer
 from listwatch.observe.server import serve
-from observe.browser import CHROMIUM, open_page
+from observe.browser import open_page
 
 
 def _object(version: int, kind: str = "Pod", **fields: object) -> Object:
@@ -121,7 +121,8 @@ async def test_an_open_page_does_not_hold_the_end_up() -> None:
             assert await response.content.read() == b""
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium")
+@pytest.mark.proof
+@pytest.mark.needs("chromium")
 async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> None:
     page = Page("pods, nodes", Printer(), Clock())
     async with _served(page) as url, open_page(url, tmp_path / "profile") as tab:

@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import components
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
 from processes import api_server
@@ -41,10 +41,14 @@ async def _observing(title: str, directory: Path, kubeconfig: Path) -> AsyncIter
     file = directory / name
     file.write_text(script)
     file.chmod(0o755)
+    kubectl = components.find("kubectl")
+    search = os.environ["PATH"]
+    if kubectl is not None:
+        search = f"{Path(kubectl).parent}{os.pathsep}{search}"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "listwatch.cli", *words,
         cwd=directory,
-        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        env={**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": search},
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
@@ -95,7 +99,7 @@ async def test_the_hosts_file_is_right_also_after_a_restart(tmp_path: Path) -> N
     assert _lines(hosts) == ["10.3.0.2 db.default", "10.3.0.3 mail.default"]
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="the recipe needs kubectl")
+@pytest.mark.needs("kubectl")
 async def test_every_new_namespace_gets_its_label(tmp_path: Path) -> None:
     with api_server(tmp_path) as kubeconfig:
         async with (

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.clock import FakeClock
@@ -162,7 +162,6 @@ async def _run(steps: list[tuple[str, str]], parallel: int, path: Path) -> None:
     await world.kill()
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     steps=st.lists(
         st.tuples(

@@ -93,6 +93,7 @@ class Cluster:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.proof
 async def test_thirty_days_of_churn_leave_memory_flat(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.clock import Clock, FakeClock
@@ -490,7 +490,6 @@ async def test_clocks_that_have_gone_on_end_the_leadership_although_the_monotoni
 PAUSES = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 300), st.integers(1, 80)), max_size=4)
 
 
-@settings(max_examples=150, deadline=None)
 @given(FAULTS, FAULTS, PAUSES, st.integers(-100, 100))
 def test_there_are_never_two_acting_leaders_and_faults_that_end_leave_one(
     faults_a: list[str], faults_b: list[str], pauses: list[tuple[int, int, int]], skew: int

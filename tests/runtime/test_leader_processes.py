@@ -33,6 +33,7 @@ def acting(name: str, since: int) -> Callable[[list[tuple[int, str]]], object]:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.proof
 async def test_two_processes_never_act_for_one_lease_at_once(
     server: APIServer, client: Client
 ) -> None:

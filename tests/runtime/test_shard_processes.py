@@ -74,6 +74,7 @@ def test_an_act_after_another_members_beginning_would_be_found() -> None:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.proof
 async def test_two_processes_never_work_on_one_key_at_once(
     server: APIServer, client: Client
 ) -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.clock import FakeClock
@@ -240,7 +240,6 @@ async def test_a_member_whose_lease_is_lost_accepts_nothing() -> None:
 PAUSES = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 300), st.integers(1, 80)), max_size=4)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.tuples(FAULTS, FAULTS, FAULTS), PAUSES, st.tuples(*[st.floats(0.1, 6)] * 3), st.data())
 def test_no_key_is_worked_on_by_two_members_whatever_fails(
     faults: tuple[list[str], ...],

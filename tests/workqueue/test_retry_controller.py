@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.cache.delta_fifo import DeltaFIFO
@@ -623,7 +623,6 @@ def test_run_until_works_where_tasks_start_eagerly() -> None:
     asyncio.run(main())
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     adds=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([0.0, 0.3, 0.7])), max_size=30),
     failures=st.fixed_dictionaries({key: st.integers(0, 4) for key in "abc"}),

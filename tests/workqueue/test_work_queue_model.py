@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.clock import FakeClock
@@ -246,7 +246,6 @@ class Run:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "fair", "priority"])
-@settings(max_examples=60, deadline=None)
 @given(steps=STEPS, end=ENDS)
 def test_a_queue_does_what_its_model_does(
     kind: str, steps: list[tuple[Any, ...]], end: str
@@ -286,7 +285,6 @@ def test_a_queue_does_what_its_model_does(
 
 
 @pytest.mark.parametrize("kind", ["fifo", "fair", "priority"])
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_workers_cancelled_at_any_moment_lose_nothing_and_never_share_an_item(
     kind: str, seed: int
@@ -340,7 +338,6 @@ def test_workers_cancelled_at_any_moment_lose_nothing_and_never_share_an_item(
     asyncio.run(scenario())
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     steps=st.lists(
         st.tuples(st.integers(-100, 100), st.booleans(), st.sampled_from([0.0, 0.5, 3.0])),

@@ -3,7 +3,7 @@
 import asyncio
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controllers.build_cluster import NAME, Cluster, build, build_pod
@@ -82,7 +82,6 @@ class Story:
         self.cluster.builds.modify(value)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 async def test_no_build_runs_without_its_pod_and_no_pod_stays_without_its_build(seed: int) -> None:
     chance = random.Random(seed)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controllers.build_cluster import NAME, Cluster, build, build_pod
@@ -80,7 +80,6 @@ async def test_a_start_that_is_no_time_leaves_the_duration_out(start: str) -> No
     assert "duration" not in cluster.status("lost")
 
 
-@settings(max_examples=60, deadline=None)
 @given(status=JSON | FIELDS, spec=JSON, annotations=JSON)
 def test_whatever_a_build_is_made_of_its_neighbour_is_handled(
     status: object, spec: object, annotations: object

@@ -1,7 +1,6 @@
 """Service controller, local provider and embedded API server together, also when one fails."""
 
 import asyncio
-import os
 import random
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from listwatch.client.kubeconfig import load_config
 from listwatch.controllers.services.api import ClientServices
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.providers.address_pool import AddressPool
-from listwatch.controllers.services.providers.haproxy_process import find_program
 from listwatch.controllers.services.providers.local import LocalProvider
 from listwatch.controllers.services.service import FINALIZER, LoadBalancerStatus, Service
 from listwatch.controllers.services.service_controller import ServiceController
@@ -33,10 +31,11 @@ from listwatch.testing.load_balancer_conformance import ask, free_port, named_se
 DEMO = Path(__file__).parents[3] / "examples" / "services.py"
 
 
-@pytest.mark.parametrize("provider", ["local", "haproxy"])
+@pytest.mark.parametrize(
+    "provider",
+    ["local", pytest.param("haproxy", marks=[pytest.mark.needs("haproxy"), pytest.mark.proof])],
+)
 def test_the_demo_finds_everything_as_it_should_be(provider: str) -> None:
-    if provider == "haproxy" and find_program("haproxy") is None and not os.environ.get("CI"):
-        pytest.skip("haproxy is not installed: apt-get install haproxy")
     done = subprocess.run(
         [sys.executable, str(DEMO), "--services", "40", "--nodes", "5", "--provider", provider],
         capture_output=True,
@@ -306,6 +305,7 @@ async def test_what_happens_while_the_controller_is_down_is_made_good() -> None:
         assert await it.address("stays") == before
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", range(3))
 async def test_any_mix_of_faults_ends_in_order(seed: int) -> None:
     """Whatever fails in whichever step: at the end everybody has what is due, and no more."""

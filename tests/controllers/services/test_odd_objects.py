@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controllers.service_cluster import World, node, service
@@ -57,7 +57,6 @@ async def test_null_is_no_value() -> None:
         assert world.provider.nodes["uid-of-a"] == ["n1", "n2"]
 
 
-@settings(max_examples=100, deadline=None)
 @given(spec=JSON | SPEC, status=JSON, annotations=JSON, node_spec=JSON, node_status=JSON)
 def test_whatever_an_object_is_made_of_its_neighbour_gets_a_load_balancer(
     spec: object, status: object, annotations: object, node_spec: object, node_status: object

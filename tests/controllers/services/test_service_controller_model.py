@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controllers.service_cluster import World, node, service
@@ -85,7 +85,6 @@ class Story:
         return asyncio.Event().wait() if value == "hangs" else None
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 @example(464)  # the status was written after the state in which it was no load balancer any more
 @example(1724)  # worker and node loop both wanted a retry

@@ -1,7 +1,6 @@
 """The HAProxy provider with the real program."""
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,7 +12,7 @@ from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import ProviderError
 from listwatch.controllers.services.providers.address_pool import AddressPool
 from listwatch.controllers.services.providers.haproxy import HAProxyProvider
-from listwatch.controllers.services.providers.haproxy_process import HAProxyError, find_program
+from listwatch.controllers.services.providers.haproxy_process import HAProxyError
 from listwatch.controllers.services.service import Service
 from listwatch.objects import Object
 from listwatch.testing.load_balancer_conformance import (
@@ -27,10 +26,7 @@ from listwatch.testing.load_balancer_conformance import (
     named_server,
 )
 
-pytestmark = pytest.mark.skipif(
-    find_program("haproxy") is None and not os.environ.get("CI"),
-    reason="haproxy is not installed: apt-get install haproxy",
-)
+pytestmark = pytest.mark.needs("haproxy")
 
 
 class TestHAProxyProvider(LoadBalancerConformance):

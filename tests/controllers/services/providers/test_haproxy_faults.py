@@ -1,7 +1,6 @@
 """The HAProxy provider when HAProxy, a predecessor or a service is not as it should be."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 from controllers.published import Slices
 from controllers.services.providers.test_haproxy import one_service, running
 from listwatch.controllers.services.providers import haproxy
-from listwatch.controllers.services.providers.haproxy_process import HAProxyError, find_program
+from listwatch.controllers.services.providers.haproxy_process import HAProxyError
 from listwatch.testing.load_balancer_conformance import (
     ask,
     eventually,
@@ -23,10 +22,7 @@ from listwatch.testing.load_balancer_conformance import (
     named_server,
 )
 
-pytestmark = pytest.mark.skipif(
-    find_program("haproxy") is None and not os.environ.get("CI"),
-    reason="haproxy is not installed: apt-get install haproxy",
-)
+pytestmark = [pytest.mark.needs("haproxy"), pytest.mark.proof]
 
 
 async def test_source_ranges_may_be_more_than_fit_one_line() -> None:
