@@ -100,6 +100,52 @@ def test_several_queues_share_the_families() -> None:
     assert samples["workqueue_depth", "two", ""] == 1
 
 
+def test_queues_of_one_name_are_told_apart_by_a_number() -> None:
+    queues: list[WorkQueue[str]] = [WorkQueue(name=name) for name in ("a", "a", "a-2", "a", "b")]
+    for number, queue in enumerate(queues):
+        for item in range(number):
+            queue.add(f"{item}")
+    registry = CollectorRegistry()
+    registry.register(prometheus_collector(queues))
+    lines = [
+        line
+        for line in generate_latest(registry).decode().splitlines()
+        if "workqueue_depth{" in line
+    ]
+    assert lines == [
+        'workqueue_depth{name="a",priority=""} 0.0',
+        'workqueue_depth{name="a-3",priority=""} 1.0',
+        'workqueue_depth{name="a-2",priority=""} 2.0',
+        'workqueue_depth{name="a-4",priority=""} 3.0',
+        'workqueue_depth{name="b",priority=""} 4.0',
+    ]
+
+
+async def test_depth_counts_what_was_added_again_while_in_process() -> None:
+    queue: WorkQueue[str] = WorkQueue(name="q")
+    queue.add("a")
+    taken = await queue.get()
+    assert queue.statistics().depth == 0
+    queue.add("a")
+    assert (queue.statistics().depth, len(queue)) == (1, 0)
+    queue.done(taken)
+    assert (queue.statistics().depth, len(queue)) == (1, 1)
+
+
+async def test_depth_by_priority_counts_what_was_added_again_while_in_process() -> None:
+    queue: PriorityQueue[str] = PriorityQueue(name="q")
+    queue.add("a", priority=3)
+    queue.add("b", priority=7)
+    taken = await queue.get()
+    assert taken == "b"
+    queue.add("b", priority=3)
+    state = queue.statistics()
+    assert (state.depth, state.depth_by_priority) == (2, {3: 2})
+    queue.add("b", priority=9)
+    assert queue.statistics().depth_by_priority == {3: 1, 9: 1}
+    assert sum(value for key, value in scrape(queue).items() if "depth" in key[0]) == 2
+
+
 def test_a_queue_added_later_is_in_the_next_scrape() -> None:
     queues: list[WorkQueue[str]] = [WorkQueue(name="one")]
     registry = CollectorRegistry()

@@ -211,11 +211,12 @@ class Run:
     def compare(self) -> None:
         state = self.queue.statistics()
         model = self.model
-        assert len(self.queue) == state.depth == len(model.ready)
+        assert len(self.queue) == len(model.ready)
+        assert state.depth == len(model.ready) + len(model.again)
         assert state.waiting == len(model.waiting)
         assert state.processing == len(model.processing)
         if isinstance(model, PriorityModel):
-            levels = [model.wanted[key] for key in model.ready]
+            levels = [model.wanted[key] for key in (*model.ready, *model.again)]
             assert state.depth_by_priority == {level: levels.count(level) for level in levels}
             assert isinstance(self.queue, PriorityQueue)
             assert self.queue._priority == model.wanted

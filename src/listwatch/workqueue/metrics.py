@@ -6,7 +6,7 @@ workqueue`. All values are computed when they are asked for; nothing runs in bet
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -39,7 +39,7 @@ class WorkQueueStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a work queue at one moment."""
 
     name: str
-    #: Items that a worker could take now.
+    #: Items due for work: those a worker could take now, and those added again while in process.
     depth: int
     #: `depth` by priority; empty unless the queue has priorities.
     depth_by_priority: Mapping[int, int]
@@ -93,12 +93,13 @@ class Histogram:
 def prometheus_metrics(queues: Iterable[HasWorkQueueStatistics]) -> "Iterator[Metric]":
     """Yield the metric families `workqueue_…` of these queues, labelled with their names.
 
-    Queues without a name are left out, as in the field. May be called from any thread.
+    Queues without a name are left out, as in the field. Of queues with one name the second is
+    labelled `NAME-2`, the third `NAME-3`, and so on: a scrape with the same series twice is
+    refused as a whole. May be called from any thread.
     """
     from prometheus_client import core  # noqa: PLC0415 - loaded only where metrics are served
 
-    every = [queue.statistics() for queue in queues]
-    named = [state for state in every if state.name]
+    named = _with_unique_names([queue.statistics() for queue in queues])
 
     depth = core.GaugeMetricFamily(
         "workqueue_depth", "Current depth of workqueue", labels=["name", "priority"]
@@ -156,6 +157,24 @@ def prometheus_collector(queues: Collection[HasWorkQueueStatistics]) -> "Collect
             return prometheus_metrics(queues)
 
     return WorkQueueCollector()
+
+
+def _with_unique_names(states: Sequence[WorkQueueStatistics]) -> list[WorkQueueStatistics]:
+    taken = {state.name for state in states}
+    seen: set[str] = set()
+    numbers: dict[str, Iterator[int]] = {}
+    unique: list[WorkQueueStatistics] = []
+    for state in states:
+        name = state.name
+        if not name:
+            continue
+        if name in seen:
+            count = numbers.setdefault(name, itertools.count(2))
+            name = next(new for number in count if (new := f"{name}-{number}") not in taken)
+            state = msgspec.structs.replace(state, name=name)  # noqa: PLW2901 - under its label
+        seen.add(name)
+        unique.append(state)
+    return unique
 
 
 def _depths(state: WorkQueueStatistics) -> list[tuple[str, int]]:

@@ -160,6 +160,10 @@ class PriorityQueue(WorkQueue[K]):
     def statistics(self) -> WorkQueueStatistics:
         """Return the state of this moment, with the depth of every priority."""
         depths = dict(self._by_priority.depths)
+        for item in list(self._processing):  # those added again are due, but not ready
+            if item in self._dirty:
+                priority = self._priority.get(item, 0)
+                depths[priority] = depths.get(priority, 0) + 1
         return msgspec.structs.replace(super().statistics(), depth_by_priority=depths)
 
     def _take(self, now: float) -> K:

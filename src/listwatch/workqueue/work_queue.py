@@ -354,7 +354,7 @@ class WorkQueue(Generic[K]):
         running = [now - started for started in list(self._processing.values())]
         return WorkQueueStatistics(
             name=self.name,
-            depth=len(self._ready),
+            depth=len(self._dirty),
             depth_by_priority={},
             waiting=len(self._waiting),
             processing=len(running),
