@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, assert_type
 
@@ -136,7 +138,7 @@ def test_an_informer_speaks_in_a_type_of_ones_own(cluster: Cluster) -> None:
         pods.add_handler(HandlerFuncs(lambda obj, _: told.append(obj.spec))).wait_for_sync(20)
         assert told == [{"x": 1}, {}]
         changes = pods.changes()
-        assert_type(changes, Iterator[Added[Pod] | Updated[Pod] | Deleted[Pod]])
+        assert_type(changes, Generator[Added[Pod] | Updated[Pod] | Deleted[Pod], None, None])
         first, second = next(changes), next(changes)
         assert isinstance(first, Added)
         assert (first.key, first.obj.spec, second.key) == ("b", {"x": 1}, "ns/a")
@@ -227,4 +229,99 @@ def test_after_a_fork_the_error_is_clear(
     monkeypatch.setattr(os, "getpid", lambda: real + 1)
     with pytest.raises(RuntimeError, match="forked"):
         connection.informer("pods")
+    with pytest.raises(RuntimeError, match="forked"):
+        connection.__enter__()
     monkeypatch.undo()
+
+
+FORKING = """
+import os, sys
+from contextlib import asynccontextmanager
+from listwatch.cache.handlers import HandlerFuncs
+from listwatch.sync import Connection
+from listwatch.testing.fake_controller_source import FakeControllerSource, pod
+
+@asynccontextmanager
+async def opened():
+    yield source
+
+class Source(FakeControllerSource):
+    def list_watch(self, *_, **__):
+        return super().list_watch()
+
+source = Source()
+source.add(pod("a"))
+with Connection(opened) as connection:
+    pods = connection.informer("pods")
+    registration = pods.add_handler(HandlerFuncs())
+    registration.wait_for_sync(20)
+    changes = pods.changes()
+    next(changes)
+    child = os.fork()
+    if not child:
+        LEAVE
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(len(pods.statistics().listeners))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+@pytest.mark.parametrize(
+    ("leave", "code", "words"),
+    [
+        ("sys.exit(3)", 3, ""),
+        ("raise KeyError('its own')", 1, "KeyError: 'its own'"),
+        ("registration.remove(); changes.close(); connection.close(); sys.exit(3)", 3, ""),
+        ("del changes, registration, pods; sys.exit(3)", 3, ""),
+    ],
+)
+def test_a_forked_child_leaves_as_if_there_were_no_connection(
+    leave: str, code: int, words: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING.replace("LEAVE", leave)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+    # The parent goes on, with the handler and the iteration that it had.
+    assert ended.stdout.split() == [str(code), "2"]
+    assert ended.stderr.strip().splitlines()[-1:] == ([words] if words else [])
+
+
+def test_a_handler_may_remove_itself_and_nothing_is_told_afterwards(
+    connection: Connection, cluster: Cluster
+) -> None:
+    pods = connection.informer("pods")
+    cluster.pods.add(pod("b"))
+    told: list[str] = []
+    added = threading.Event()
+    removed = threading.Event()
+
+    def on_add(obj: Object, _: bool) -> None:
+        told.append(obj.name)
+        added.wait(20)
+        registration.remove()
+        removed.set()
+
+    registration = pods.add_handler(HandlerFuncs(on_add))
+    added.set()
+    assert removed.wait(20)
+    write(connection, lambda: cluster.pods.add(pod("c")))
+    pods.wait_for_resource_version("3", seconds=20)
+    with pytest.raises(StoppedError, match="removed"):
+        registration.wait_for_sync(20)
+    assert len(told) == 1
+    assert pods.statistics().listeners == ()
+
+
+def test_leaving_late_is_no_error(cluster: Cluster) -> None:
+    with Connection(lambda: opened(cluster)) as connection:
+        pods = connection.informer("pods")
+        registration = pods.add_handler(HandlerFuncs())
+        changes = pods.changes()
+        next(changes)
+    registration.remove()
+    changes.close()
+    assert pods.is_stopped

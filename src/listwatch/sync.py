@@ -14,7 +14,8 @@ holds that loop up while it waits.
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import TracebackType
@@ -35,6 +36,9 @@ from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.objects import ObjectDecodeError
 
+# Seconds between two looks at whether the thread from which an answer is due still runs.
+_LOOK_AFTER_THREAD = 1.0
+
 #: Opens what informers are fed from, in the background thread.
 OpenSource = Callable[[], AbstractAsyncContextManager[ListWatchSource]]
 
@@ -43,7 +47,8 @@ class Connection:
     """A client with its informers, in a thread of their own: `with connect() as connection`.
 
     Methods may be called from any thread but that one; a handler that is called there must not
-    wait for anything here. A process that was forked off needs a connection of its own.
+    wait for anything here. A process that was forked off needs a connection of its own: there,
+    methods raise RuntimeError, but closing and leaving do nothing and hide no exception.
 
     Args:
         open_source: opens what informers are fed from.
@@ -61,9 +66,10 @@ class Connection:
         self._informers: dict[SharedInformer, Informer] = {}
 
     def __enter__(self) -> Self:
-        self._check_process()
         if self._thread is not None:
+            self._check_process()
             raise RuntimeError("a connection is opened once; make another one")
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="listwatch", daemon=True)
         self._thread.start()
         try:
@@ -82,8 +88,15 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """End all informers and wait for that. Their caches stay as they were."""
-        self._check_process()
+        """End all informers and wait for that. Their caches stay as they were.
+
+        In a process that was forked off it does nothing: the thread is in the other one.
+
+        Raises:
+            RuntimeError: from the connection's own thread.
+        """
+        if not self._is_ours:
+            return
         thread, loop, stop = self._thread, self._loop, self._stop
         if thread is None or not thread.is_alive():
             return
@@ -113,8 +126,12 @@ class Connection:
             self._ready.set_result(factory)
             await self._stop.wait()
 
+    @property
+    def _is_ours(self) -> bool:
+        return os.getpid() == self._process
+
     def _check_process(self) -> None:
-        if os.getpid() != self._process:
+        if not self._is_ours:
             raise RuntimeError(
                 "this connection belongs to another process, which was forked: threads don't "
                 "survive a fork, so open a connection in this process"
@@ -145,12 +162,17 @@ class Connection:
             coroutine.close()
             raise StoppedError("the connection is closed") from None
         try:
-            return future.result(seconds)
+            return _result(future, thread, seconds)
         except CancelledError:
             raise StoppedError("the connection was closed meanwhile") from None
         except BaseException:
             future.cancel()
             raise
+
+    def forget(self, listener: Listener) -> None:
+        """Remove a listener; in a process that was forked off nothing happens."""
+        if self._is_ours:
+            listener.remove()
 
     def informer(
         self,
@@ -194,6 +216,25 @@ class Connection:
         return self.call(lambda: self._ready.result().wait_for_cache_sync(seconds))
 
 
+def _result(future: Future[T], thread: threading.Thread, seconds: float | None) -> T:
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while True:
+        left = _LOOK_AFTER_THREAD if deadline is None else deadline - time.monotonic()
+        try:
+            error = future.exception(max(0.0, min(left, _LOOK_AFTER_THREAD)))
+        except TimeoutError:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise
+            # What reaches a loop in its last moments is never answered.
+            if not thread.is_alive() and not future.done():
+                raise StoppedError("the connection was closed meanwhile") from None
+        else:
+            break
+    if error is not None:
+        raise error
+    return future.result()
+
+
 class Registration:
     """A handler that was added; see `Listener`."""
 
@@ -211,12 +252,8 @@ class Registration:
         self._connection.call(self._listener.wait_for_sync, seconds)
 
     def remove(self) -> None:
-        """Tell the handler nothing more; not from the handler itself."""
-
-        async def remove() -> None:
-            self._listener.remove()
-
-        self._connection.call(remove)
+        """Tell the handler nothing more, as `Listener.remove` does; from any thread."""
+        self._connection.forget(self._listener)
 
     def statistics(self) -> ListenerStatistics:
         """Return what it was told until now."""
@@ -315,10 +352,11 @@ class Informer(Generic[T]):
 
         return Registration(self._connection, self._connection.call(add))
 
-    def changes(self, *, max_pending: int | None = None) -> Iterator[Change[T]]:
+    def changes(self, *, max_pending: int | None = None) -> Generator[Change[T], None, None]:
         """Iterate over the whole cache as additions, then over every change, until the end.
 
-        The iteration ends when the connection is closed, from another thread.
+        The iteration ends when the connection is closed, from another thread. Close it
+        (`contextlib.closing`) when leaving early, or what comes later is kept until then.
 
         A state that does not fit the informer's type is reported and left out.
 
@@ -337,16 +375,12 @@ class Informer(Generic[T]):
         async def add() -> Listener:
             return self._shared.listen(name="changes", max_pending=max_pending)
 
-        async def remove(listener: Listener) -> None:
-            listener.remove()
-
         listener = self._connection.call(add)
         try:
             while batch := self._take(listener):
                 yield from retelling.retell_all(batch, on_misfit)
         finally:
-            if not self._shared.is_stopped:
-                self._connection.call(lambda: remove(listener))
+            self._connection.forget(listener)
 
     def _take(self, listener: Listener) -> list[Change]:
         async def take() -> list[Change]:

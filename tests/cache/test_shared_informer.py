@@ -12,7 +12,7 @@ import pytest
 from listwatch.cache.deltas import Item
 from listwatch.cache.failures import Failure
 from listwatch.cache.handlers import Added, Change, Deleted, HandlerFuncs, Updated
-from listwatch.cache.processor import StoppedError
+from listwatch.cache.processor import Listener, StoppedError
 from listwatch.cache.reflector_machine import Phase
 from listwatch.cache.shared_informer import NotSyncedError, SharedInformer
 from listwatch.clock import FakeClock
@@ -238,6 +238,79 @@ async def test_a_handler_may_be_removed_also_by_itself() -> None:
         assert scene.informer.statistics().listeners == ()
         with pytest.raises(StoppedError, match="removed"):
             await other.wait_for_sync()
+
+
+async def test_another_informers_handler_is_refused_and_stays() -> None:
+    scene, other = Scene(pod("a"), name="pods"), Scene(name="nodes")
+    recorder = Recorder()
+    listener = scene.informer.add_handler(recorder, name="mine")
+    with pytest.raises(ValueError, match="mine is not a handler of nodes"):
+        other.informer.remove_handler(listener)
+    async with scene.informer:
+        await listener.wait_for_sync()
+        assert recorder.take() == ["add a 1!"]
+        view = scene.informer.view(dict)
+        view.remove_handler(listener)
+        view.remove_handler(listener)
+        assert listener.is_removed
+
+
+def test_a_handler_may_be_removed_while_no_event_loop_runs() -> None:
+    scene = Scene(pod("a"))
+    told = Recorder()
+    gone = scene.informer.add_handler(told, resync_period=10)
+    threaded = scene.informer.add_handler(told, threaded=True)
+    gone.remove()
+    threaded.remove()
+    assert scene.informer.statistics().listeners == ()
+
+    async def run() -> Listener:
+        stays = scene.informer.add_handler(HandlerFuncs(), resync_period=10)
+        async with scene.informer:
+            await stays.wait_for_sync()
+        return stays
+
+    ended = asyncio.run(run())
+    ended.remove()
+    assert (told.told, ended.is_removed) == ([], True)
+
+
+async def test_a_threaded_handler_may_remove_itself_and_what_it_raises_is_reported() -> None:
+    scene = Scene(pod("a"), pod("b"))
+    told: list[str] = []
+
+    def remove(obj: Object, _: bool) -> None:
+        told.append(obj.name)
+        own.remove()
+        raise ValueError("at the end")
+
+    own = scene.informer.add_handler(HandlerFuncs(remove), threaded=True, resync_period=10)
+    async with scene.informer:
+        await scene.failed.wait()
+        with pytest.raises(StoppedError, match="removed"):
+            await own.wait_for_sync()
+        assert [str(failure) for failure in scene.failures] == [
+            "HandlerFuncs: handler of added a: at the end"
+        ]
+        assert scene.informer.statistics().listeners == ()
+        scene.source.add(pod("c"))
+        await scene.clock.advance(20)
+        assert told == ["a"]
+
+
+async def test_a_handler_may_be_removed_from_any_thread() -> None:
+    scene = Scene(pod("a"))
+    recorder = Recorder()
+    listener = scene.informer.add_handler(recorder)
+    async with scene.informer:
+        await listener.wait_for_sync()
+        recorder.take()
+        await asyncio.to_thread(listener.remove)
+        assert listener.is_removed
+        scene.source.add(pod("b"))
+        await scene.clock.settle()
+        assert recorder.take() == []
+        assert scene.informer.statistics().listeners == ()
 
 
 async def test_a_handler_that_hangs_may_be_removed() -> None:

@@ -305,3 +305,29 @@ def _is_alive(number: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
+
+
+FORKING = """
+import os, sys
+from listwatch.testing import APIServer
+
+with APIServer(subprocess=True) as server:
+    child = os.fork()
+    if not child:
+        sys.exit(3)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    server.cut_watches()  # it answers
+    print("serves")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_a_forked_child_does_not_end_the_server() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+    assert ended.stdout.split() == ["3", "serves"]

@@ -1,6 +1,9 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import os
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -352,3 +355,43 @@ async def test_threads_and_tasks_together_lose_nothing_and_never_share_an_item(
         assert await queue.shut_down_with_drain(20) is True
     assert ledger.in_process == set()
     assert ledger.seen == ledger.added  # every item was worked on after it was last added
+
+
+FORKING = """
+import asyncio, os, sys, threading
+from listwatch.workqueue.threads import BlockingWorkQueue
+from listwatch.workqueue.work_queue import WorkQueue
+
+def work(blocking):
+    with blocking.item() as key:
+        child = os.fork()
+        if not child:
+            try:
+                blocking.add("b")
+            except RuntimeError as error:
+                print("another process" in str(error), flush=True)
+    if not child:
+        print("left", flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+async def main():
+    queue = WorkQueue()
+    queue.add("a")
+    await asyncio.to_thread(work, BlockingWorkQueue(queue))
+    print(queue.statistics().processing, len(queue))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_a_forked_child_leaves_an_item_to_the_parent() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+    assert ended.stdout.split() == ["True", "left", "0", "0"]

@@ -65,6 +65,11 @@ class Caller:
         self._longest = 0.0
         self._began: float | None = None
 
+    @property
+    def is_current_thread(self) -> bool:
+        """Whether this is asked on a thread that is the handler's alone."""
+        return False
+
     def statistics(self) -> HandlerStatistics:
         """Return what was told until now."""
         running = 0.0 if self._began is None else self._clock.now() - self._began
@@ -181,6 +186,11 @@ class ThreadedCaller(Caller):
         super().__init__(handler, on_error=on_error, clock=clock, name=name)
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+
+    @property
+    def is_current_thread(self) -> bool:
+        """Whether this is asked on a thread that is the handler's alone."""
+        return threading.current_thread() is self._thread
 
     async def tell(
         self, changes: Iterable[Change], wanted: Callable[[], bool] | None = None

@@ -1,6 +1,6 @@
 """What waits to be told to one handler, with or without a bound."""
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 
 from listwatch.cache.handlers import Added, Change, Deleted, Updated
@@ -34,8 +34,9 @@ class Pending:
             raise ValueError(f"a bound of {bound} pending changes: it must be 1 or more")
         self._bound = bound
         self._queue: deque[Entry] = deque()
-        # While this is in use, the queue is empty.
-        self._by_key: dict[str | Marker, list[Change]] = {}
+        # While this is in use, the queue is empty. Finding the first key of a dict that loses its
+        # first keys takes time in proportion to those lost; of an OrderedDict it does not.
+        self._by_key: OrderedDict[str | Marker, list[Change]] = OrderedDict()
         self._merged_length = 0
         self._resyncs = 0
         self._markers = 0

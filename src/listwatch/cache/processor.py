@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
 
@@ -49,7 +50,7 @@ class ListenerStatistics(msgspec.Struct, frozen=True, gc=False):
 class Listener:
     """One of those who are told; what `SharedInformer.add_handler` returns.
 
-    For the informer's event loop.
+    For the informer's event loop, but for `remove`, which any thread may call.
     """
 
     def __init__(self, processor: "Processor", name: str, bound: int | None) -> None:
@@ -61,6 +62,11 @@ class Listener:
         self._removed = False
         self._caller: Caller | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._serving: asyncio.Task[None] | None = None
+
+    def is_of(self, processor: "Processor") -> bool:
+        """Whether this processor tells it, or has told it until it was removed."""
+        return self._processor is processor
 
     @property
     def has_synced(self) -> bool:
@@ -98,13 +104,24 @@ class Listener:
     def remove(self) -> None:
         """Tell it nothing more; what waits is forgotten. Does nothing the second time.
 
-        A call of the handler that is waiting is cancelled, unless the handler itself removes.
+        May be called before the informer has started and after it has ended, and by the handler
+        itself. Once it has returned, no call of the handler begins. A call that is waiting is
+        cancelled, unless the handler itself removes; one on a thread of the handler's goes on.
         """
+        if self._removed:
+            return
+        self._removed = True  # here and not in the loop: the handler's thread looks before a call
+        by_handler = self._caller is not None and self._caller.is_current_thread
+        self._processor.in_loop(partial(self._leave, self._serving if by_handler else None))
+
+    def _leave(self, spared: asyncio.Task[None] | None) -> None:
         self._processor.discard(self)
         self.close()
+        if not self._tasks:
+            return
         own = asyncio.current_task()
         for task in self._tasks:
-            if task is not own:
+            if task is not own and task is not spared:
                 task.cancel()
 
     # --- For the processor ---
@@ -154,6 +171,7 @@ class Listener:
     async def serve(self, caller: Caller) -> None:
         """Tell a handler until removed."""
         self._caller = caller
+        self._serving = asyncio.current_task()
         try:
             while changes := await self.take():
                 await caller.tell(changes, self._is_wanted)
@@ -183,11 +201,13 @@ class Processor:
         self._on_error = on_error
         self._clock = clock
         self._name = name
-        self._listeners: list[Listener] = []
-        self._joining: list[Listener] = []
+        # Dicts for their order, and because many may leave at once.
+        self._listeners: dict[Listener, None] = {}
+        self._joining: dict[Listener, None] = {}
         self._resyncing: list[Listener] = []
         self._starting: list[tuple[Listener, _Work]] = []
         self._tasks: asyncio.TaskGroup | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         # Between a write to the store and its changes' distribution nobody can join.
         self._applying = False
         self._synced = False
@@ -229,22 +249,30 @@ class Processor:
         if resync_period:
             self._start(listener, partial(self._resync_forever, listener, resync_period))
         if self._applying:
-            self._joining.append(listener)
+            self._joining[listener] = None
         else:
             self._join(listener)
         return listener
 
     def _join(self, listener: Listener) -> None:
-        self._listeners.append(listener)
+        self._listeners[listener] = None
         listener.put([Added(obj, True) for obj in self._store.list()])
         if self._synced:
             listener.put_marker()
 
     def discard(self, listener: Listener) -> None:
         """Forget a listener; does nothing if it is not known."""
-        for known in (self._listeners, self._joining):
-            if listener in known:
-                known.remove(listener)
+        self._listeners.pop(listener, None)
+        self._joining.pop(listener, None)
+
+    def in_loop(self, work: Callable[[], None]) -> None:
+        """Do some work in the event loop: at once in it, and while the processor does not run."""
+        loop = self._loop
+        if loop is None or loop is _running_loop():
+            work()
+        else:
+            with suppress(RuntimeError):  # it is closed, after `end`
+                loop.call_soon_threadsafe(work)
 
     def _start(self, listener: Listener, work: _Work) -> None:
         if self._tasks is None:
@@ -264,7 +292,7 @@ class Processor:
                     listener.put(changes)
         finally:
             self._applying = False
-            joining, self._joining = self._joining, []
+            joining, self._joining = self._joining, {}
             for listener in joining:
                 self._join(listener)
             resyncing, self._resyncing = self._resyncing, []
@@ -289,12 +317,13 @@ class Processor:
 
     async def run(self) -> None:
         """Tell until cancelled. What waits to be told then is forgotten."""
+        self._loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 starting, self._starting = self._starting, []
                 for listener, work in starting:
                     self._start(listener, work)
-                await asyncio.get_running_loop().create_future()
+                await self._loop.create_future()
         finally:
             self.end()
 
@@ -302,8 +331,16 @@ class Processor:
         """Tell nobody any more; whoever waits for changes gets none."""
         self._ended = True
         self._tasks = None
+        self._loop = None
         self._starting.clear()
         for listener in self.listeners:
             listener.close()
         self._listeners.clear()
         self._joining.clear()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -313,7 +313,16 @@ class SharedInformer(Generic[T]):
         )
 
     def remove_handler(self, listener: Listener) -> None:
-        """Tell a handler nothing more, as `Listener.remove` does."""
+        """Tell a handler nothing more, as `Listener.remove` does.
+
+        Raises:
+            ValueError: it is a handler of another informer.
+        """
+        if not listener.is_of(self._processor):
+            raise ValueError(
+                f"{listener.name} is not a handler of {self.name or 'this informer'}: "
+                "call its own remove(), or remove it from the informer that it was added to"
+            )
         listener.remove()
 
     def listen(self, *, name: str = "", max_pending: int | None = None) -> Listener:

@@ -52,7 +52,8 @@ class APIServer:
     server` in a thread of its own; `APIServer(subprocess=True)` in a process of its own, in either
     statement. Whatever is done to it is an ordinary method in all three, callable from any thread
     (with `async with`: from the thread of the event loop, unless it is a process); for a process
-    it is a short request over loopback.
+    it is a short request over loopback. A process that the test forks may leave the statement
+    without ending the server.
 
     Args:
         subprocess: run it in a process of its own, which only its end stops.
@@ -80,6 +81,7 @@ class APIServer:
         self._options = _Options(data, tokens, controllers, seed, tls)
         self._subprocess = subprocess
         self._home: _Home | None = None
+        self._owner = 0
         self._config: Config | None = None
 
     # -- life --------------------------------------------------------------------------------
@@ -126,6 +128,7 @@ class APIServer:
     def _begin(self, home: _Home) -> None:
         if self._home is not None:
             raise RuntimeError("this APIServer runs already")
+        self._owner = os.getpid()
         home.start()
         self._home = home
         try:
@@ -136,7 +139,8 @@ class APIServer:
 
     def _end(self) -> None:
         home, self._home = self._home, None
-        if home is not None:
+        # A fork of the test leaves the `with` statement too, and must not end the test's server.
+        if home is not None and os.getpid() == self._owner:
             home.stop()
 
     # -- reaching it -------------------------------------------------------------------------

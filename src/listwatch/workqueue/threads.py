@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Coroutine, Hashable, Iterator
 from typing import Generic, TypeVar
@@ -24,7 +25,8 @@ class BlockingWorkQueue(Generic[K]):
     Make it in the loop that the queue belongs to, and before that loop ends shut the queue down and
     wait for the threads: later they get errors. `add` and `add_after` hand the item over and
     return, in the order of one thread's calls; `len` and `num_requeues` look at once; all others
-    wait for the loop's answer.
+    wait for the loop's answer. In a process that was forked off, methods raise RuntimeError, but
+    leaving `item` does nothing and hides no exception.
 
     Args:
         queue: the queue; tasks may go on using it.
@@ -32,7 +34,7 @@ class BlockingWorkQueue(Generic[K]):
 
     Raises:
         RuntimeError: no event loop is running; or, from a method that waits, the caller is in the
-            queue's own loop, which would wait for itself.
+            queue's own loop, which would wait for itself; or in another process.
     """
 
     def __init__(self, queue: WorkQueue[K], *, clock: Clock | None = None) -> None:
@@ -40,6 +42,7 @@ class BlockingWorkQueue(Generic[K]):
         self._clock = clock or Clock()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
+        self._process = os.getpid()
 
     def __len__(self) -> int:
         """Return how many items a worker could take now."""
@@ -142,7 +145,9 @@ class BlockingWorkQueue(Generic[K]):
             kind = type(error)
             raise
         finally:
-            if requeue:
+            if os.getpid() != self._process:
+                pass  # the item is taken in the other process, which goes on
+            elif requeue:
                 self._ask(finish, self._queue, key, kind)
             else:
                 self._ask(self._queue.done, key)
@@ -166,6 +171,7 @@ class BlockingWorkQueue(Generic[K]):
             self._send(self._queue.put_back, future.result())
 
     def _send(self, call: Callable[..., object], *arguments: object) -> None:
+        self._refuse_other_process()
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError as error:
@@ -190,9 +196,17 @@ class BlockingWorkQueue(Generic[K]):
                 "a BlockingWorkQueue is for other threads: in the event loop use its WorkQueue"
             )
 
+    def _refuse_other_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this work queue belongs to another process, which was forked: its event loop "
+                "doesn't run here, so make a queue in this process"
+            )
+
     def _start(self, work: Coroutine[object, object, T]) -> "concurrent.futures.Future[T]":
         """Let the loop do some work, which this thread, its owner, waits for."""
         try:
+            self._refuse_other_process()
             self._refuse_own_thread()
         except RuntimeError:
             work.close()

@@ -229,3 +229,21 @@ def test_a_jinja2_template_without_end_is_an_error(text: str) -> None:
 def test_a_jinja2_template_beyond_reason_is_refused_when_it_is_read(text: str) -> None:
     with pytest.raises(TemplateSyntaxError, match="jinja2"):
         _render("jinja2", text)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_a_forked_child_does_not_end_the_worker() -> None:
+    program = (
+        "import os, sys\n"
+        "from listwatch.observe.templates.worker import WorkerTemplate\n"
+        "template = WorkerTemplate('jinja2', '{{ kind }}')\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    sys.exit(3)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "print(template._process.poll())\n"  # a dead one would be replaced by `render`
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True
+    )
+    assert ended.stdout.split() == ["3", "None"]
