@@ -306,3 +306,60 @@ def test_chunks_are_put_together(kubectl: Kubectl) -> None:
     assert [name for name in names if "chunk" in name] == [
         f"configmap/chunk{number}" for number in range(5)
     ]
+
+
+def test_labels_are_set_listed_and_removed(kubectl: Kubectl) -> None:
+    kubectl("create configmap l1")
+    kubectl("create configmap l2")
+    kubectl("label configmap l1 l2 tier=front")
+    assert kubectl("get cm -l tier=front -o name").split() == ["configmap/l1", "configmap/l2"]
+    refused = kubectl("label configmap l1 tier=back", code=1)
+    assert "already has a value (front)" in refused
+    kubectl("label configmap l1 tier=back --overwrite")
+    kubectl("label configmap l2 tier-")
+    assert kubectl("get cm -l tier -o name").split() == ["configmap/l1"]
+    assert columns(kubectl("get cm -l tier=back --show-labels --no-headers"))[0][-1] == "tier=back"
+
+
+def test_a_diff_of_what_is_the_same_says_nothing_and_of_what_is_new_everything(
+    kubectl: Kubectl,
+) -> None:
+    fresh = _manifest("diffed")
+    assert "+  name: diffed" in kubectl("diff -f -", fresh, code=1)
+    assert "(NotFound)" in kubectl("get deployment diffed", code=1)
+    kubectl("apply -f -", fresh)
+    assert kubectl("diff -f -", fresh) == ""
+    assert kubectl("diff --server-side -f -", fresh) == ""
+
+
+def test_a_status_is_patched_through_its_subresource(kubectl: Kubectl) -> None:
+    kubectl.since(24, "kubectl patches subresources")
+    kubectl("apply -f -", _manifest("st"))
+    patch = '{"status":{"replicas":2,"readyReplicas":2}}'
+    kubectl.run("patch", "deployment", "st", "--subresource=status", "--type=merge", "-p", patch)
+    assert kubectl("get deployment st -o jsonpath={.status.readyReplicas}") == "2"
+    assert columns(kubectl("get deployment st --no-headers"))[0][1] == "2/2"
+    kubectl("wait --for=jsonpath={.status.readyReplicas}=2 deployment/st --timeout=5s")
+
+
+def test_a_pruning_apply_removes_what_is_no_longer_there(kubectl: Kubectl) -> None:
+    both = "---\n".join(
+        f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, labels: {{set: p}}}}\n"
+        for name in ("prune1", "prune2")
+    )
+    kubectl("apply -f - --prune -l set=p --prune-allowlist=core/v1/ConfigMap", both)
+    kubectl("apply -f - --prune -l set=p --prune-allowlist=core/v1/ConfigMap", both.split("---")[0])
+    assert kubectl("get cm -l set=p -o name").split() == ["configmap/prune1"]
+
+
+def test_events_of_an_object_are_shown(kubectl: Kubectl) -> None:
+    kubectl.since(26, "kubectl has `events`")
+    kubectl("create configmap told")
+    event = (
+        "apiVersion: v1\nkind: Event\nmetadata: {name: told.1, namespace: default}\n"
+        "involvedObject: {apiVersion: v1, kind: ConfigMap, name: told, namespace: default}\n"
+        "reason: Told\nmessage: hello\ntype: Normal\ncount: 1\n"
+        "firstTimestamp: 2026-01-01T00:00:00Z\nlastTimestamp: 2026-01-01T00:00:00Z\n"
+    )
+    kubectl("create -f -", event)
+    assert columns(kubectl("events --for configmap/told --no-headers"))[0][-1] == "hello"
