@@ -17,7 +17,8 @@ class ListWatchError(Exception):
     """
 
     def __str__(self) -> str:
-        return printable(" ".join(super().__str__().split()))
+        lines = (line.strip() for line in super().__str__().splitlines())
+        return printable(" ".join(filter(None, lines)))
 
 
 class StatusError(ListWatchError):
