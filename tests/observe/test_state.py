@@ -297,6 +297,7 @@ def _without_repeats(told: list[story.Change]) -> list[story.Change]:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.proof
 def test_killing_it_at_any_instant_loses_nothing_and_repeats_only_what_was_running(
     tmp_path: Path,
 ) -> None:

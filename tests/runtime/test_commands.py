@@ -37,6 +37,7 @@ def test_the_example_is_what_new_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.proof
 def test_a_new_project_passes_its_own_tests(tmp_path: Path) -> None:
     where = tmp_path / "gadget"
     result = CliRunner().invoke(

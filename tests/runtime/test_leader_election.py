@@ -460,7 +460,7 @@ async def test_an_event_loop_that_is_held_for_longer_than_the_lease_keeps_the_le
         guard.check()
         return elector.statistics().renewals - before
 
-    assert await elector.run(hold_the_loop) >= 8
+    assert await elector.run(hold_the_loop) >= 2
     assert "holderIdentity" not in server.leases["lock"]["spec"]
 
 

@@ -13,6 +13,7 @@ from listwatch.apiserver.control import Control
 from listwatch.apiserver.faults import Fault
 from listwatch.apiserver.group_rules import GROUP_RULES
 from listwatch.apiserver.spec_rules import CREATE_RULES
+from sampling import sampled
 
 _SETTINGS = """\
 [pytest]
@@ -68,7 +69,7 @@ async def test_the_marker_says_how_it_runs(client):
 """
 
 
-@pytest.mark.parametrize("mode", ["auto", "strict"])
+@pytest.mark.parametrize("mode", sampled(["auto", "strict"], every=2))
 def test_tests_get_a_server_and_a_client_of_their_own(mode: str, tmp_path: Path) -> None:
     code, output = _pytest(tmp_path, _TESTS, mode=mode)
     assert code == 0, output
@@ -115,6 +116,7 @@ def test_the_kinds_with_rules_of_their_own_are_those_that_the_page_names() -> No
     assert set(re.split(r", | and ", named)) == kinds | {"CustomResourceDefinition"}
 
 
+@pytest.mark.proof
 def test_nothing_is_loaded_before_a_fixture_is_used(tmp_path: Path) -> None:
     tests = (
         "import sys\n"
@@ -126,6 +128,7 @@ def test_nothing_is_loaded_before_a_fixture_is_used(tmp_path: Path) -> None:
     assert code == 0, output
 
 
+@pytest.mark.proof
 def test_without_pytest_asyncio_the_client_says_what_is_missing(tmp_path: Path) -> None:
     """And everything else works. Its absence is played, by hiding it from the import system."""
     hide = (
