@@ -1,6 +1,9 @@
 # ruff: noqa: ASYNC110, ASYNC240 - polls what another process does, which no event tells
 import asyncio
+import errno
 import json
+import os
+import resource
 import signal
 import subprocess
 import sys
@@ -10,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from listwatch.clock import Clock
-from listwatch.observe.execute import LONGEST_STRING, Executor, Outcome
+from listwatch.clock import Clock, FakeClock
+from listwatch.observe.execute import LONGEST_STRING, Executor, Outcome, StartError
 
 
 class Captured:
@@ -185,7 +188,7 @@ REAPER = """
 import asyncio, ctypes, os, pathlib
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come here, as to PID 1
 os.getpid, own = (lambda: 1), os.getpid()
-from listwatch.clock import Clock
+from listwatch.clock import Clock, FakeClock
 from listwatch.observe.execute import Executor
 
 async def sink(fd, data): pass
@@ -212,3 +215,112 @@ def test_as_pid_1_it_reaps_orphans_and_leaves_its_own_exit_codes_alone() -> None
         [sys.executable, "-c", REAPER], capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout == "[1, 2, 3, 4, 5, 6, 7, 8] []\n"
+
+
+class Shortage:
+    """An attempt to start something that the system has no room for, so many times."""
+
+    def __init__(self, times: int, code: int = errno.EMFILE) -> None:
+        self.left = times
+        self._code = code
+        self.tried_at: list[float] = []
+        self.warnings: list[str] = []
+        self.clock = FakeClock()
+        self.executor = Executor(self.clock, warn=self._warn)
+
+    async def _warn(self, words: str) -> None:
+        self.warnings.append(words)
+
+    def __call__(self) -> str:
+        self.tried_at.append(self.clock.now())
+        self.left -= 1
+        if self.left >= 0:
+            raise OSError(self._code, os.strerror(self._code))
+        return "started"
+
+    async def start(self) -> str:
+        task = asyncio.ensure_future(self.executor.start(self, 'command "x"'))
+        while not task.done():
+            await self.clock.advance(0.5)
+        return task.result()
+
+
+async def test_what_there_is_no_room_for_is_tried_again_after_growing_waits() -> None:
+    shortage = Shortage(3)
+    begun = shortage.clock.now()
+    assert await shortage.start() == "started"
+    assert [at - begun for at in shortage.tried_at] == [0, 0.5, 1.5, 3.5]
+    assert shortage.warnings == [
+        f'unable to start command "x": Too many open files (next try in {delay}s)'
+        for delay in ("0.5", "1", "2")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.EMFILE, r"Too many open files \(6 tries\); raise the limit of open files"),
+        (errno.EAGAIN, r"unavailable \(6 tries\); raise the limit of processes"),
+        (errno.ENOMEM, r"\(6 tries\); there is not enough memory"),
+        (errno.ENOSPC, r"\(6 tries\); make room"),
+    ],
+)
+async def test_what_there_is_no_room_for_is_an_error_of_its_own_in_the_end(
+    code: int, words: str
+) -> None:
+    shortage = Shortage(100, code)
+    with pytest.raises(StartError, match=words):
+        await shortage.start()
+    assert len(shortage.tried_at) == 6
+
+
+async def test_it_is_not_given_up_while_other_commands_may_make_room() -> None:
+    shortage = Shortage(30)
+    sleeping = asyncio.ensure_future(shortage.executor.run(_sh("sleep 600"), _ignore))
+    await asyncio.sleep(0)
+    assert await shortage.start() == "started"
+    assert len(shortage.tried_at) == 31
+    sleeping.cancel()
+    await asyncio.wait({sleeping})
+
+
+async def test_another_error_of_the_system_is_told_at_once() -> None:
+    shortage = Shortage(1, errno.EACCES)
+    with pytest.raises(PermissionError):
+        await shortage.start()
+
+
+async def _ignore(_fd: int, _data: bytes) -> None:
+    """Take no notice."""
+
+
+@pytest.mark.parametrize("stdin", [None, b"object"])
+async def test_at_the_limit_of_open_files_no_command_runs_halfway_and_none_is_lost(
+    tmp_path: Path, stdin: bytes | None
+) -> None:
+    clock = FakeClock()
+    executor = Executor(clock)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    ran = tmp_path / "ran"
+    before = sorted(path.name for path in Path("/proc/self/fd").iterdir())
+    free = os.dup(1)
+    os.close(free)
+    task = None
+    try:
+        for room in range(12):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + room, hard))
+            task = asyncio.ensure_future(
+                executor.run(_sh(f"echo ran >> {ran}"), _ignore, stdin=stdin)
+            )
+            await asyncio.sleep(0)
+            if clock.next_timer is None:
+                break
+            task.cancel()
+            await asyncio.wait({task})
+            assert not ran.exists()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert task is not None
+    assert (await task).exit_code == 0
+    assert ran.read_text() == "ran\n"
+    assert sorted(path.name for path in Path("/proc/self/fd").iterdir()) == before

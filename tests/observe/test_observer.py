@@ -21,7 +21,6 @@ from listwatch.observe.options import DeleteLimit
 from listwatch.observe.printing import Format
 from listwatch.observe.reaction import ErrorBudget, ErrorLimitError
 from listwatch.observe.templates.jsonpath import JSONPathTemplate
-from listwatch.observe.templates.template import TemplateError
 from listwatch.testing.fake_controller_source import FakeControllerSource, pod
 from observe.observing import Observing, observing
 
@@ -111,13 +110,20 @@ async def test_the_template_makes_one_more_argument_also_of_what_is_deleted(
     assert 'got ns a "10.0.0.1 x"' in state.headers[1]
 
 
-async def test_a_template_that_does_not_fit_ends_with_the_objects_name(tmp_path: Path) -> None:
+async def test_a_template_that_does_not_fit_an_object_is_a_failed_run_of_it(tmp_path: Path) -> None:
     source = FakeControllerSource()
     source.add(pod("a", "ns"))
-    template = JSONPathTemplate("{.spec.none}", allow_missing_keys=False)
-    with pytest.raises(TemplateError, match=r"ns/a: unable to write arguments: none is not found"):
-        async with observing(tmp_path, source, template=template) as state:
-            await state.task
+    source.add(pod("b", "ns", image="x"))
+    template = JSONPathTemplate("{.spec.image}", allow_missing_keys=False)
+    source.add(pod("c", "ns"))
+    async with observing(tmp_path, source, template=template, command=ECHO) as state:
+        await state.until(lambda: state.observer.synced)
+    assert _words(state.out) == ["got ns b x"]
+    assert state.err == (
+        "error: ns/a: unable to write arguments: image is not found\n"
+        "error: ns/c: unable to write arguments: image is not found\n"
+    )
+    assert state.observer.statistics().errors == 2
 
 
 async def test_variables_tell_the_type_and_the_object(

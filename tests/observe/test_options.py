@@ -72,7 +72,7 @@ def test_a_share_always_allows_one(
         (["echo", "a", "b"], "echo a b"),
         (["", "default", "kubernetes"], '"" default kubernetes'),
         (["a b", 'q"q', "back\\slash", "é"], '"a b" "q\\"q" "back\\\\slash" é'),
-        (["two\nlines", "\x1b[0m", "tab\t"], '"two\\nlines" "\\u001b[0m" "tab\\t"'),
+        (["two\nlines", "\x1b[0m", "tab\t"], '"two\\nlines" "\\x1b[0m" "tab\\t"'),
         (["\udcff"], '"\\udcff"'),
     ],
 )

@@ -128,7 +128,8 @@ async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> N
     async with _served(page) as url, open_page(url, tmp_path / "profile") as tab:
         await tab.until("document.querySelector('#link')?.textContent === 'live'")
         page.told(_update(spec="after"), "Updated")
-        page.told(Change(ChangeType.DELETED, "other/db-0", _object(9), resource="pods"), "Deleted")
+        gone = Object.from_dict({"metadata": {"name": "db-0", "namespace": "other"}})
+        page.told(Change(ChangeType.DELETED, gone.key, gone, resource="pods"), "Deleted")
         page.started(1, _update(), ["./ok.sh", "shop", "web-1"])
         page.started(2, _update(), ["./bad.sh", "shop", "web-1"])
         page.wrote(2, 2, b"<script>no route</script>")

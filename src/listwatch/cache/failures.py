@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from listwatch.clock import Clock
+from listwatch.printable import printable
 
 _log = logging.getLogger("listwatch")
 
@@ -34,7 +35,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
             what = f"{what} {self.key}"
         text = " ".join(str(self.error).split()) or type(self.error).__name__
         again = "" if self.delay is None else f"; next try in {self.delay:.1f} s"
-        return f"{what}: {text}{again}"
+        return printable(f"{what}: {text}{again}")
 
 
 #: Is told of every failure, in the task where it happened. Must not block, and must not raise:

@@ -57,6 +57,16 @@ class Change(msgspec.Struct, frozen=True):
     position: int = 0
 
     @property
+    def namespace(self) -> str:
+        """The object's namespace; empty where it has none."""
+        return self.object.namespace if self.object is not None else self.key.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """The object's name."""
+        return self.object.name if self.object is not None else self.key.rpartition("/")[2]
+
+    @property
     def resource_version(self) -> str:
         """The version of `object`; empty where nothing is known."""
         return self.object.resource_version if self.object is not None else ""

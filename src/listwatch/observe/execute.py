@@ -8,12 +8,14 @@ import subprocess
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import IO
+from typing import IO, Final, TypeVar
 
 import msgspec
 
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError
+
+T = TypeVar("T")
 
 #: Receives what a command writes: the descriptor (1 or 2) and the bytes.
 Sink = Callable[[int, bytes], Awaitable[None]]
@@ -23,6 +25,26 @@ LONGEST_STRING = 128 * 1024
 _CHUNK = 64 * 1024
 #: How long a command's group may live after SIGTERM before it gets SIGKILL, in seconds.
 KILL_AFTER = 2.0
+#: Seconds between the tries to start something that the system has no room for.
+START_DELAYS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
+
+_REMEDIES: Final = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n) or lower --parallel",
+    errno.ENFILE: "the whole system has too many open files",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u) or lower --parallel",
+    errno.ENOMEM: "there is not enough memory",
+    errno.ENOSPC: "make room in the directory of temporary files",
+    errno.EDQUOT: "make room in the directory of temporary files",
+}
+
+
+class StartError(ListWatchError):
+    """The system has no room for one more command: an error of the surroundings, no failed run."""
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Say whether an error means that open files, processes, memory or room on disk ran out."""
+    return isinstance(error, OSError) and error.errno in _REMEDIES
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -57,13 +79,22 @@ class Executor:
     Args:
         clock: measures and limits the commands' time.
         timeout: seconds that a command may run; None is no limit.
+        warn: is told in one line when the system has no room for a command, before each new try.
     """
 
-    def __init__(self, clock: Clock, *, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        timeout: float | None = None,
+        warn: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
         if not hasattr(os, "pidfd_open"):
             raise ListWatchError("running commands needs Linux 5.3 or newer (pidfd_open)")
         self._clock = clock
         self._timeout = timeout
+        self._warn = warn
+        self._running = self._ended = 0
         self._reaper = _Reaper() if os.getpid() == 1 else None
 
     @property
@@ -75,6 +106,39 @@ class Executor:
         """Reap the orphans that have ended, where this process is PID 1; for SIGCHLD."""
         if self._reaper is not None:
             self._reaper.reap()
+
+    async def start(self, attempt: Callable[[], T], what: str) -> T:
+        """Call what starts or opens something, again after a while where there is no room for it.
+
+        It is given up after some 15 seconds in which none of the commands here ran or ended,
+        since they are what makes room.
+
+        Args:
+            attempt: may raise `OSError`; undoes what it has done before it raises.
+            what: names it in messages.
+
+        Raises:
+            StartError: it was given up.
+            OSError: as `attempt`, for any other reason than a shortage.
+        """
+        failed, ended = 0, self._ended
+        while True:
+            try:
+                return attempt()
+            except OSError as error:
+                if not is_shortage(error):
+                    raise
+                if self._running or self._ended != ended:
+                    failed, ended = 0, self._ended
+                words = f"unable to start {what}: {error.strerror}"
+                if failed == len(START_DELAYS):
+                    remedy = _REMEDIES[error.errno or 0]
+                    raise StartError(f"{words} ({failed + 1} tries); {remedy}") from error
+                delay = START_DELAYS[failed]
+            failed += 1
+            if self._warn is not None:
+                await self._warn(f"{words} (next try in {delay:g}s)")
+            await self._clock.sleep(delay)
 
     async def run(
         self,
@@ -93,14 +157,25 @@ class Executor:
             stdin: what it can read, from a file, so that it never has to; None is nothing.
 
         Returns:
-            How it ended. A command that can't be started is an outcome too.
+            How it ended. A command that is not there or can't be executed is an outcome too.
+
+        Raises:
+            StartError: the system has no room for it, see `start`.
         """
+        try:
+            child = await self.start(lambda: _Child(argv, env, stdin), f'command "{argv[0]}"')
+        except (OSError, ValueError) as error:
+            return Outcome(-1, failure=_startup_failure(argv, env, error))
         started = self._clock.now()
-        with ExitStack() as stack:
-            try:
-                child = _Child(stack, argv, env, stdin)
-            except (OSError, ValueError) as error:
-                return Outcome(-1, failure=_startup_failure(argv, env, error))
+        self._running += 1
+        try:
+            return await self._watch(child, sink, started)
+        finally:
+            self._running -= 1
+            self._ended += 1
+
+    async def _watch(self, child: "_Child", sink: Sink, started: float) -> Outcome:
+        with child.stack:
             if self._reaper is not None:
                 self._reaper.ours.add(child.pid)
             limit = self._clock.timeout(self._timeout)
@@ -139,9 +214,21 @@ async def _discard(_fd: int, _data: bytes) -> None:
 
 
 class _Child:
-    """One child process with its pipes; the stack closes what it holds."""
+    """One child process with its pipes; its stack closes what it holds.
+
+    Raises:
+        OSError: it can't be started, and nothing of it is left.
+        ValueError: its arguments are none.
+    """
 
     def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str] | None, stdin: bytes | None
+    ) -> None:
+        with ExitStack() as stack:
+            self._start(stack, argv, env, stdin)
+            self.stack = stack.pop_all()
+
+    def _start(
         self,
         stack: ExitStack,
         argv: Sequence[str],
@@ -155,6 +242,10 @@ class _Child:
             stack.callback(source.close)
             source.write(stdin)
             source.seek(0)
+        # Holds a number for the pidfd: a command that has begun must not be ended for want of one.
+        spare = os.open(os.devnull, os.O_RDONLY)
+        place = stack.enter_context(ExitStack())
+        place.callback(os.close, spare)
         self._process = subprocess.Popen(  # noqa: S603 - running the user's command is the purpose
             argv,
             stdin=source,
@@ -167,6 +258,13 @@ class _Child:
         self.pid = self._process.pid
         self._status: os.waitid_result | None = None
         self._lost = False
+        self._pipes: dict[int, int] = {}
+        for number, pipe in ((1, self._process.stdout), (2, self._process.stderr)):
+            assert pipe is not None  # noqa: S101 - for the type checker
+            stack.callback(pipe.close)
+            os.set_blocking(pipe.fileno(), False)
+            self._pipes[pipe.fileno()] = number
+        place.close()
         try:
             self._pidfd = os.pidfd_open(self.pid)
         except OSError:
@@ -174,12 +272,6 @@ class _Child:
             self._process.wait()
             raise
         stack.callback(os.close, self._pidfd)
-        self._pipes: dict[int, int] = {}
-        for number, pipe in ((1, self._process.stdout), (2, self._process.stderr)):
-            assert pipe is not None  # noqa: S101 - for the type checker
-            stack.callback(pipe.close)
-            os.set_blocking(pipe.fileno(), False)
-            self._pipes[pipe.fileno()] = number
 
     async def finish(self, sink: Sink) -> None:
         """Pass its output on until it has ended; whoever else holds its pipes is not waited for."""

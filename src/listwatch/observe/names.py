@@ -10,6 +10,7 @@ from listwatch.observe.execute import Executor, Outcome
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.options import ObserveOptions
 from listwatch.observe.output import OutputStream
+from listwatch.printable import printable
 
 _SHOWN = 10
 _MOST_PRINTED = 64 * 1024 * 1024
@@ -85,10 +86,10 @@ class KnownNames:
         known = await self._known(source)
         missing = sorted(known.difference(listed))
         if self._options.selector or self._options.field_selector:
-            missing = [key for key in missing if not await source.exists(key)]
+            missing = [key for key in missing if await self._is_gone(source, key)]
         if self._options.names_dry_run:
             for key in missing:
-                await self._err.write(f"names: would be deleted: {key}\n")
+                await self._err.write(f"names: would be deleted: {printable(key)}\n")
             return ()
         if not self._options.max_deletes.allows(len(missing), len(known)):
             shown = ", ".join(missing[:_SHOWN]) + (" …" if len(missing) > _SHOWN else "")
@@ -105,30 +106,50 @@ class KnownNames:
             why = outcome.failure or f"exit status {outcome.exit_code}"
             words = " ".join(complaint.decode(errors="replace").split())
             raise NamesError(f"unable to list known keys: {why}{words and ': '}{words}")
-        keys = set()
-        for line in printed.decode(errors="replace").splitlines():
-            key = line.strip()
-            if not key:
-                continue
+        keys: set[str] = set()
+        odd: list[str] = []
+        lines = [line.strip() for line in printed.decode(errors="replace").split("\n")]
+        for line in filter(None, lines):
             try:
-                namespace, name = split_key(key)
+                key = self._key(line, source)
             except KeyFunctionError as error:
-                raise NamesError(f"unable to list known keys: {error}") from error
-            if source.namespaced and not namespace:
-                if not self._namespace:
-                    raise NamesError(
-                        f"unable to list known keys: {key!r} lacks a namespace;"
-                        " print namespace/name"
-                    )
-                key = f"{self._namespace}/{name}"
-            elif not source.namespaced and namespace:
-                raise NamesError(
-                    f"unable to list known keys: {key!r}, but {source.resource} have no namespace"
-                )
-            elif self._namespace and namespace and namespace != self._namespace:
+                odd.append(str(error))
                 continue
-            keys.add(key)
+            if key:
+                keys.add(key)
+        if odd and len(odd) == len(lines) - lines.count(""):
+            raise NamesError(f"unable to list known keys: {odd[0]}")
+        for words in odd[:_SHOWN]:
+            await self._err.write(f"warning: --names: {words}; it is left alone\n")
+        if len(odd) > _SHOWN:
+            await self._err.write(f"warning: --names: {len(odd) - _SHOWN} more lines like these\n")
         return keys
+
+    def _key(self, line: str, source: NamedSource) -> str:
+        """Return the key that a line of the command stands for; empty if it is not observed.
+
+        Raises:
+            KeyFunctionError: it stands for none.
+        """
+        namespace, name = split_key(line)
+        if not line.isprintable():
+            raise KeyFunctionError(f"{line!r} has control characters")
+        if source.namespaced and not namespace:
+            if not self._namespace:
+                raise KeyFunctionError(f"{line!r} lacks a namespace; print namespace/name")
+            return f"{self._namespace}/{name}"
+        if not source.namespaced and namespace:
+            raise KeyFunctionError(f"{line!r}, but {source.resource} have no namespace")
+        return "" if self._namespace and namespace not in {"", self._namespace} else line
+
+    async def _is_gone(self, source: NamedSource, key: str) -> bool:
+        """Ask the server; what it gives no clear answer about counts as there."""
+        try:
+            return not await source.exists(key)
+        except (ListWatchError, OSError, ValueError) as error:
+            words = printable(f"unable to ask for {key}: {error}")
+            await self._err.write(f"warning: --names: {words}; it is left alone for now\n")
+            return False
 
     async def _run(self) -> tuple[Outcome, bytes, bytes]:
         options = self._options

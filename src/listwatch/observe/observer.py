@@ -33,7 +33,7 @@ from listwatch.observe.names import KnownNames
 from listwatch.observe.options import ObserveOptions
 from listwatch.observe.output import OutputStream
 from listwatch.observe.reaction import Reaction
-from listwatch.observe.state import ResumingListWatch, StateFile, version_number
+from listwatch.observe.state import ResumingListWatch, StateFile, number_or_none, version_number
 
 #: What no later try will mend, while nothing was listed yet.
 _HOPELESS = (
@@ -256,12 +256,14 @@ class _Feed:
         self._lists: asyncio.Queue[tuple[int, bool]] = asyncio.Queue()
         self._state = state
         self._positions: deque[tuple[int, int]] = deque()
+        self._version = 0  # the last that was a number
         list_watch, watch_list = source.list_watch, True
         self._resumed: ResumingListWatch | None = None
         self._begun: frozenset[str] = frozenset()
         if state is not None:
             remembered = state.load(source.full_name)
             self._begun = remembered.begun
+            self._version = remembered.version
             self.store.replace(remembered.objects, "")
             if remembered.version and not options.once:
                 list_watch = self._resumed = ResumingListWatch(list_watch, remembered)
@@ -302,10 +304,10 @@ class _Feed:
             await self._reaction.sync_line("started", self._source.resource)
         if self._begun:
             changes = self._with_begun(changes, None if whole else {d.key for d in batch})
-        version = _version(batch)
         told = [self._told(change, kind, initial=initial) for change in changes]
         if self._state is not None:
-            told = _with_positions(told, version)
+            self._version = _version(batch) or self._version
+            told = _with_positions(told, self._version)
         for change in told:
             if self._wanted(change):
                 self._dispatcher.submit(change)
@@ -315,8 +317,8 @@ class _Feed:
             if self._known_names is not None:
                 await self._tell_unknown(self._known_names)
             self._lists.put_nowait((self._dispatcher.last, True))
-        if self._state is not None and version:
-            self._positions.append((self._dispatcher.last, version_number(version)))
+        if self._state is not None and self._version:
+            self._positions.append((self._dispatcher.last, self._version))
             self.remember_progress()
 
     def _with_begun(
@@ -423,28 +425,41 @@ class _Feed:
         self._log(failure)
 
 
-def _version(batch: Sequence[Deltas]) -> str:
-    """Return the version that the server had after these deltas; empty if they don't tell."""
+def _version(batch: Sequence[Deltas]) -> int:
+    """Return the version that the server had after these deltas; 0 if they don't tell.
+
+    Raises:
+        StateError: the version of a list is no number, so that no other will be one.
+    """
     last = batch[-1][-1]
-    if last.type in {DeltaType.REPLACED_ALL, DeltaType.BOOKMARK}:
-        return last.resource_version
-    return last.object.resource_version if isinstance(last.object, Object) else ""
+    if last.type is DeltaType.REPLACED_ALL:
+        return version_number(last.resource_version)
+    if last.type is DeltaType.BOOKMARK:
+        return number_or_none(last.resource_version) or 0
+    return _own_version(last.object) or 0
 
 
-def _with_positions(changes: Sequence[Change], version: str) -> list[Change]:
-    """Add to each change the version up to which it completes its object's story."""
+def _own_version(item: object) -> int | None:
+    return number_or_none(item.resource_version) if isinstance(item, Object) else None
+
+
+def _with_positions(changes: Sequence[Change], version: int) -> list[Change]:
+    """Add to each change the version up to which it completes its object's story.
+
+    Args:
+        changes: in their order.
+        version: of the server after them; it stands in for an object's version that is no number.
+    """
     placed: list[Change] = []
     next_life: dict[str, int] = {}
     for change in reversed(changes):
+        own = _own_version(change.object)
+        position = version if own is None else own
         if change.type is not ChangeType.DELETED:
-            position = version_number(change.resource_version)
             next_life[change.key] = position
-        elif not change.final_state_unknown:
-            position = version_number(change.resource_version)
-        elif change.key in next_life:
-            position = next_life[change.key] - 1  # its addition is still to be told
-        else:
-            position = version_number(version)
+        elif change.final_state_unknown:
+            # Where its key has a new life, the addition is still to be told.
+            position = next_life[change.key] - 1 if change.key in next_life else version
         placed.append(msgspec.structs.replace(change, position=position))
     placed.reverse()
     return placed

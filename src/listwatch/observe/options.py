@@ -9,6 +9,7 @@ import msgspec
 
 from listwatch.errors import ListWatchError
 from listwatch.observe.templates.template import Template
+from listwatch.printable import printable
 from listwatch.selector import SelectorError, parse_field_selector, parse_label_selector
 
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
@@ -256,11 +257,12 @@ def shown_command(words: Sequence[str]) -> str:
 
 
 def _shown_word(word: str) -> str:
-    if word and not re.search(r'["\\\s\x00-\x1f\x7f\ud800-\udfff]', word):
+    if word and word.isprintable() and not re.search(r'["\\\s]', word):
         return word
-    escapes = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-    letters = (
-        escapes.get(letter) or (letter if letter.isprintable() else f"\\u{ord(letter):04x}")
-        for letter in word
-    )
-    return f'"{"".join(letters)}"'
+    return f'"{"".join(map(_shown_letter, word))}"'
+
+
+def _shown_letter(letter: str) -> str:
+    if letter in '"\\':
+        return f"\\{letter}"
+    return letter if letter.isprintable() else printable(letter)

@@ -17,6 +17,7 @@ from listwatch.clock import Clock
 from listwatch.observe.changes import Change
 from listwatch.observe.execute import Outcome
 from listwatch.observe.printing import Printer
+from listwatch.printable import printable
 
 _KEPT: Final = 1000
 _MOST_DIFFERENCES: Final = 50
@@ -70,28 +71,28 @@ class Page:
     def told(self, change: Change, kind: str) -> None:
         """Take a change."""
         fields = list(islice(self._printer.fields(change), _MOST_DIFFERENCES))
-        namespace, _, name = change.key.rpartition("/")
         self._send(
             "change",
             type=kind,
             resource=change.resource,
-            namespace=namespace,
-            name=name,
-            version=change.resource_version,
+            namespace=printable(change.namespace),
+            name=printable(change.name),
+            version=printable(change.resource_version),
             fields=fields,
         )
 
     def started(self, run: int, change: Change, argv: Sequence[str]) -> None:
         """Take the start of a command."""
         self._written[run] = 0
-        self._send("started", run=run, key=change.key, argv=list(argv))
+        self._send("started", run=run, key=printable(change.key), argv=[*map(printable, argv)])
 
     def wrote(self, run: int, fd: int, data: bytes) -> None:
         """Take what a command wrote; what is beyond 8 KB is left out."""
         room = _MOST_OUTPUT - self._written.get(run, 0)
         if room > 0:
             self._written[run] += len(data)
-            self._send("output", run=run, fd=fd, text=data[:room].decode(errors="replace"))
+            text = data[:room].decode(errors="replace")
+            self._send("output", run=run, fd=fd, text=printable(text, None, keep="\n\t"))
 
     def ended(self, run: int, outcome: Outcome) -> None:
         """Take the end of a command."""
@@ -100,7 +101,7 @@ class Page:
             "ended",
             run=run,
             code=outcome.exit_code,
-            failure=outcome.failure,
+            failure=printable(outcome.failure),
             timed_out=outcome.timed_out,
             seconds=outcome.seconds,
         )

@@ -1,6 +1,7 @@
 """Changes for people to read, or for programs: what is printed where no command is run."""
 
 import difflib
+import json
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -11,6 +12,7 @@ import yaml
 
 from listwatch.objects import Object
 from listwatch.observe.changes import MISSING, Change, ChangeType, differences
+from listwatch.printable import printable
 
 _LONGEST_VALUE = 120
 _COLOURS = {
@@ -79,7 +81,7 @@ class Printer:
             case Format.YAML:
                 return f"# {kind}\n{_yaml(change.object)}---\n"
             case Format.NAME:
-                return f"{change.resource}/{change.key}\n"
+                return printable(f"{change.resource}/{change.key}", None) + "\n"
             case Format.DIFF:
                 return self._header(change, header) + self._diff(change)
             case _:
@@ -101,9 +103,9 @@ class Printer:
             if any(_matches(path, pattern) for pattern in self._ignored):
                 continue
             if secret and path.startswith(("data", "stringData")):
-                yield path, "(hidden)", "(hidden)"
+                yield printable(path), "(hidden)", "(hidden)"
             else:
-                yield path, _value(difference.old), _value(difference.new)
+                yield printable(path), _value(difference.old), _value(difference.new)
 
     def _fields(self, change: Change) -> str:
         return "".join(
@@ -117,8 +119,8 @@ class Printer:
         lines = difflib.unified_diff(
             _yaml(old, hide_secrets=True).splitlines(keepends=True),
             _yaml(new, hide_secrets=True).splitlines(keepends=True),
-            f"{change.key} {old.resource_version if old else ''}".rstrip(),
-            f"{change.key} {new.resource_version if new else ''}".rstrip(),
+            printable(f"{change.key} {old.resource_version if old else ''}".rstrip()),
+            printable(f"{change.key} {new.resource_version if new else ''}".rstrip()),
             lineterm="\n",
         )
         return "".join(self._paint_line(line) for line in lines)
@@ -140,7 +142,7 @@ def _value(value: Any) -> str:
     if value is MISSING:
         return repr(value)
     text = msgspec.json.encode(value).decode()
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+    return printable(text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…")
 
 
 def _json_line(change: Change, kind: str) -> str:
@@ -148,7 +150,22 @@ def _json_line(change: Change, kind: str) -> str:
     for field, obj in (("object", change.object), ("oldObject", change.old)):
         if obj is not None:
             document[field] = msgspec.Raw(obj.json())
-    return msgspec.json.encode(document).decode() + "\n"
+    return _one_line(msgspec.json.encode(document).decode()) + "\n"
+
+
+def _one_line(text: str) -> str:
+    """Return JSON with the same meaning in which everything can be printed, in one line."""
+    if text.isprintable():
+        return text
+    return "".join(map(_json_letter, text))
+
+
+def _json_letter(letter: str) -> str:
+    if letter.isprintable():
+        return letter
+    if letter in "\n\r\t":  # between the values: within a string JSON has no such letters
+        return " "
+    return json.dumps(letter)[1:-1]
 
 
 def _yaml(obj: Object | None, *, hide_secrets: bool = False) -> str:
@@ -159,4 +176,7 @@ def _yaml(obj: Object | None, *, hide_secrets: bool = False) -> str:
         for field in ("data", "stringData"):
             if isinstance(value.get(field), dict):
                 value[field] = dict.fromkeys(value[field], "(hidden)")
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    if text.replace("\n", "").isprintable():
+        return text
+    return yaml.safe_dump(value, sort_keys=False)  # with an escape for all that is not ASCII

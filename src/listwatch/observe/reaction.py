@@ -2,25 +2,29 @@
 
 import os
 import tempfile
+import unicodedata
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError
-from listwatch.objects import split_key
 from listwatch.observe.changes import Change, ChangeType, differences
-from listwatch.observe.execute import LONGEST_STRING, Executor, Outcome
+from listwatch.observe.execute import LONGEST_STRING, Executor, Outcome, StartError
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.options import ObserveOptions, shown_command
 from listwatch.observe.output import LineCutter, OutputStream
 from listwatch.observe.printing import Printer
-from listwatch.observe.templates.template import TemplateError, TemplateLimitError
+from listwatch.observe.templates.template import TemplateError
+from listwatch.printable import printable
+
+T = TypeVar("T")
 
 _MOST_HELD = 1024 * 1024
 _LONGEST_RETRY_DELAY = 60.0
@@ -126,52 +130,89 @@ class Reaction:
     async def __call__(self, change: Change) -> None:
         """Tell of a change and run its command to the end, retries included.
 
+        An object that can't be told of costs only itself: it is reported by its key.
+
         Raises:
             ErrorLimitError: a run failed and was one too many.
-            TemplateError: the template does not fit the object.
+            StartError: the system has no room for a command.
             BrokenPipeError: nobody reads what is printed.
             OutputError: what is printed can't be written.
         """
-        try:
-            await self._react(change)
-        except RecursionError:
-            await self._complain(f"{change.key}: nested too deeply to be looked into")
-        except TemplateLimitError as error:
-            await self._complain(f"{change.key}: unable to write arguments: {error}")
-
-    async def _react(self, change: Change) -> None:
         kind = self.type_word(change)
         self._metrics.told(kind)
+        what = f"what renders {change.resource} {change.key}"
+        try:
+            told = await self._start(lambda: self._told(change, kind), what)
+        except TemplateError as error:
+            await self._complain(f"{change.key}: unable to write arguments: {error}")
+            return
+        except StartError:
+            raise
+        except RecursionError:
+            await self._report(f"{change.key}: nested too deeply to be looked into")
+            return
+        except Exception as error:  # noqa: BLE001 - whatever an odd object does to its readers
+            await self._report(
+                f"{change.key}: unable to tell of it: {type(error).__name__}: {error}"
+            )
+            return
+        if told.argv:
+            await self._react(change, kind, told)
+        else:
+            await self._streams[1].write(told.printed)
+
+    async def _start(self, attempt: Callable[[], T], what: str) -> T:
+        try:
+            return await self._executor.start(attempt, what)
+        except OSError as error:
+            raise StartError(f"unable to start {what}: {error.strerror or error}") from error
+
+    def _told(self, change: Change, kind: str) -> "_Told":
+        """Make all that depends on the object, before anything is done."""
         if self._spectator is not None:
             self._spectator.told(change, kind)
-        words = self._name(change)
+        options = self._options
+        namespace, name = change.namespace, change.name
+        words = [namespace, name] if self._namespaced[change.resource] else [name]
         text = self._rendered(change)
-        by_stdin = self._options.stdin == "template"
-        if text is not None and not by_stdin:
+        if text is not None and options.stdin != "template":
             words.append(text)
         command = self._command(change)
         line = shown_command([*(command or [self._which(change)]), *words])
-        header = f"# {self.timestamp()} {kind} {change.resource_version}\t{line}\n"
+        version = printable(change.resource_version)
+        header = f"# {self.timestamp()} {kind} {version}\t{line}\n"
         if not command:
-            await self._streams[1].write(self._printer.text(change, kind, header))
+            return _Told(printed=self._printer.text(change, kind, header))
+        if options.stdin == "template":
+            stdin: bytes | None = (text or "").encode()
+        else:
+            stdin = _standard_input(options.stdin, change, kind)
+        data = None
+        if options.object_env_var:
+            data = change.object.json() if change.object is not None else b""
+        return _Told([*command, *words], header, stdin, data)
+
+    async def _react(self, change: Change, kind: str, told: "_Told") -> None:
+        if odd := _oddity(change):
+            await self._report(f"{change.key}: no command is run for it: {odd}")
             return
-        if text is not None and not by_stdin and len(text.encode()) >= LONGEST_STRING:
-            size = len(text.encode())
+        text = told.argv[-1]
+        if len(text.encode(errors="replace")) >= LONGEST_STRING:
             await self._complain(
-                f'command "{command[0]}" was not run for {change.key}: the argument is too long'
-                f" ({size} bytes); use --stdin=template"
+                f'command "{told.argv[0]}" was not run for {change.key}: the argument is too long'
+                f" ({len(text.encode())} bytes); use --stdin=template"
             )
             return
         lines = _Lines(self._streams, held=self._options.parallel > 1)
         if not self._options.quiet:
-            await lines.write(1, header.encode())
+            await lines.write(1, told.header.encode())
         try:
-            async with self._surroundings(change, kind, text) as (env, stdin):
-                outcome = await self._run([*command, *words], change, lines, env, stdin)
+            async with self._environment(kind, told) as env:
+                outcome = await self._run(told.argv, change, lines, env, told.stdin)
         finally:
             await lines.finish()
         if not outcome.succeeded:
-            await self._failed(command[0], outcome)
+            await self._failed(told.argv[0], outcome)
 
     def type_word(self, change: Change) -> str:
         """Return the word for a change's type that the options ask for."""
@@ -197,47 +238,36 @@ class Reaction:
         """Return what stands in a header for the command that there is none of."""
         return change.resource if len(self._options.resources) > 1 else ""
 
-    def _name(self, change: Change) -> list[str]:
-        namespace, name = split_key(change.key)
-        return [namespace, name] if self._namespaced[change.resource] else [name]
-
     def _rendered(self, change: Change) -> str | None:
         if self._options.template is None or change.object is None:
             return None
-        try:
-            return self._options.template.render(change.object)
-        except TemplateLimitError:
-            raise
-        except TemplateError as error:
-            raise TemplateError(f"{change.key}: unable to write arguments: {error}") from error
+        return self._options.template.render(change.object)
 
     @asynccontextmanager
-    async def _surroundings(
-        self, change: Change, kind: str, text: str | None
-    ) -> AsyncIterator[tuple[Mapping[str, str] | None, bytes | None]]:
-        """Make the environment and the standard input of a change's command."""
+    async def _environment(
+        self, kind: str, told: "_Told"
+    ) -> AsyncIterator[Mapping[str, str] | None]:
+        """Make the environment of a change's command; None is that of this process."""
         options = self._options
-        env: dict[str, str] | None = None
-        path: Path | None = None
-        if options.type_env_var or options.object_env_var:
-            env = dict(os.environ)
-        if env is not None and options.type_env_var:
+        if not (options.type_env_var or options.object_env_var):
+            yield None
+            return
+        env = dict(os.environ)
+        if options.type_env_var:
             env[options.type_env_var] = kind
-        if env is not None and (name := options.object_env_var):
-            data = change.object.json() if change.object is not None else b""
+        path: Path | None = None
+        if (data := told.object_json) is not None:
+            name = options.object_env_var
             env.pop(f"{name}_FILE", None)
             if len(os.fsencode(name)) + 1 + len(data) + 1 > LONGEST_STRING:
                 # The kernel refuses a longer string, whatever the sum of all of them.
-                path = _write_file(data)
+                path = await self._start(partial(_write_file, data), "a command with a file")
                 env[name] = ""
                 env[f"{name}_FILE"] = str(path)
             else:
-                env[name] = data.decode()
+                env[name] = data.decode(errors="replace")
         try:
-            if options.stdin == "template":
-                yield env, (text or "").encode()
-            else:
-                yield env, _standard_input(options.stdin, change, kind)
+            yield env
         finally:
             if path is not None:
                 path.unlink(missing_ok=True)
@@ -304,9 +334,43 @@ class Reaction:
         await self._complain(text)
 
     async def _complain(self, text: str) -> None:
-        """Print an error and count it."""
-        await self._streams[2].write(f"error: {text}\n")
+        """Print an error and count it as a failed run."""
+        await self._report(text)
         self.budget.spend()
+
+    async def _report(self, text: str) -> None:
+        await self._streams[2].write(f"error: {printable(text)}\n")
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """What is made of a change.
+
+    Attributes:
+        argv: the command and its arguments; empty where there is none.
+        header: the line that goes before it.
+        stdin: what the command finds on standard input.
+        object_json: the object for the environment.
+        printed: what is printed where there is no command.
+    """
+
+    argv: Sequence[str] = ()
+    header: str = ""
+    stdin: bytes | None = None
+    object_json: bytes | None = None
+    printed: str = ""
+
+
+def _oddity(change: Change) -> str:
+    """Say why no command can be given an object's names; empty where there is no reason.
+
+    Kubernetes accepts no such names, so scripts take them for parts of a path or of a line.
+    """
+    for what, word in (("namespace", change.namespace), ("name", change.name)):
+        if "/" in word or word in {".", ".."}:
+            return f"its {what} is no part of a path"
+        if any(unicodedata.category(letter) in {"Cc", "Cs"} for letter in word):
+            return f"its {what} has control characters"
+    return "" if change.name else "it has no name"
 
 
 class _Lines:
@@ -360,7 +424,12 @@ def _standard_input(what: str, change: Change, kind: str) -> bytes | None:
 
 
 def _write_file(data: bytes) -> Path:
-    fd, path = tempfile.mkstemp(prefix="listwatch-", suffix=".json")
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-    return Path(path)
+    fd, name = tempfile.mkstemp(prefix="listwatch-", suffix=".json")  # mode 0600
+    path = Path(name)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+    except BaseException:
+        path.unlink()
+        raise
+    return path

@@ -19,7 +19,7 @@ from listwatch.errors import (
     NotFoundError,
 )
 from listwatch.objects import decode_object
-from listwatch.observe.execute import Executor
+from listwatch.observe.execute import Executor, StartError, is_shortage
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.names import KnownNames
 from listwatch.observe.observer import Companion, Observer, Source, namespaced
@@ -46,9 +46,12 @@ def exit_code(error: BaseException) -> int:
         (2, (UsageError, TemplateSyntaxError, BadRequestError)),
         (7, (UnknownResourceError, NotFoundError)),
         (8, (StateError,)),
+        (125, (StartError,)),
         (126, (CommandNotExecutableError,)),
         (127, (CommandNotFoundError,)),
     )
+    if is_shortage(error):
+        return 125
     own = next((code for code, types in kinds if isinstance(error, types)), None)
     return command_line.exit_code(error) if own is None else own
 
@@ -131,7 +134,11 @@ async def _observe(
             await find_source(client, word, options, namespace) for word in options.resources
         ]
         metrics = ObserveMetrics()
-        executor = Executor(clock, timeout=options.timeout)
+
+        async def warn(words: str) -> None:
+            await err.write(f"warning: {printable(words)}\n")
+
+        executor = Executor(clock, timeout=options.timeout, warn=warn)
         names = None
         if options.names_command:
             names = KnownNames(
@@ -168,7 +175,7 @@ async def _observe(
             state = StateFile(options.state, await _binding(client, options, namespace, sources))
             stack.callback(state.close)
             if state.warning:
-                await err.write(f"warning: {printable(state.warning)}\n")
+                await warn(state.warning)
         decode: Decode = decode_object
         beside: list[Companion] = []
         # With both on a terminal, the lines of the changes show the progress.
