@@ -81,19 +81,25 @@ class Cache:
         return self._informer is not None and self.indexer.get_by_key(key) is not None
 
     def add_handler(self, handler: ResourceEventHandler, name: str) -> None:
-        """Tell this handler too; before the start only."""
-        if self._informer is not None:
-            raise RuntimeError(f"the cache of {self.selection} has started: add handlers before")
-        self._handlers.append((name, handler))
+        """Tell this handler too; after the start it is told first what is there."""
+        if self._informer is None:
+            self._handlers.append((name, handler))
+        else:
+            self._listeners.append(self._informer.add_handler(handler, name=name))
 
     def want_fields(self, fields: type[msgspec.Struct] | None) -> None:
         """Decode these fields with each object.
 
         Raises:
-            ValueError: somebody else wants others; one cache has one kind.
+            ValueError: somebody else wants others, or the cache has started without; one cache
+                has one kind.
         """
         if fields is None:
             return
+        if self._informer is not None and self._fields is None:
+            raise ValueError(
+                f"the cache of {self.selection} has started without fields=: name them before"
+            )
         if self._fields not in {None, fields}:
             raise ValueError(
                 f"two reconcilers want different fields= of {self.selection}: use one Struct"
@@ -101,7 +107,9 @@ class Cache:
         self._fields = fields
 
     def open(self, factory: InformerFactory) -> None:
-        """Make the informer."""
+        """Make the informer, where there is none yet."""
+        if self._informer is not None:
+            return
         self._informer = factory.informer(
             self.selection.resource,
             self.selection.namespace,
@@ -124,7 +132,7 @@ class Cache:
         try:
             async with self._clock.timeout(seconds):
                 await self.informer.wait_until_synced()
-                for listener in self._listeners:
+                for listener in list(self._listeners):
                     await listener.wait_for_sync()
         except TimeoutError:
             raise NotSyncedError(
@@ -188,7 +196,7 @@ class Caches:
         return cache
 
     def __iter__(self) -> Iterator[Cache]:
-        return iter(self._caches.values())
+        return iter(list(self._caches.values()))  # more may come at any time
 
     @property
     def factory(self) -> InformerFactory:
@@ -202,9 +210,14 @@ class Caches:
         return self._factory
 
     def open(self, source: ListWatchSource) -> None:
-        """Make all informers; reconcilers can add none from now on."""
+        """Make all informers. A cache that comes later needs `ensure_open`."""
         self._factory = InformerFactory(source, clock=self._clock, on_error=self._note)
         for cache in self._caches.values():
+            cache.open(self._factory)
+
+    def ensure_open(self, cache: Cache) -> None:
+        """Make the informer of a cache that came after `open`; before that it has time."""
+        if self._factory is not None:
             cache.open(self._factory)
 
     def _note(self, failure: Failure) -> None:

@@ -1,13 +1,17 @@
-"""Leader election on a Lease, which never has two acting leaders.
+"""Leader election on a Lease, which never lets two leaders write.
 
 The rules are those of client-go's `tools/leaderelection`; what is added to them: a leader's time
 runs from before the request that renewed it was sent, by every clock that the machine has; work is
 cancelled when that time is over, whatever a request or a thread is doing; and a guard refuses what
-a leader whose time is over still wants to do.
+a leader whose time is over still wants to do: its writes, and each further step of its work.
+
+What is left: a step that has begun goes on to its next `await`. If the process is stopped in the
+middle of one and goes on after another leads, the rest of that step still runs.
 """
 
 import asyncio
 import logging
+import math
 import random
 import socket
 import threading
@@ -26,6 +30,7 @@ from listwatch.errors import ConflictError, ListWatchError, NotFoundError
 from listwatch.objects import Object
 from listwatch.runtime.api_time import micro_time
 from listwatch.runtime.beside import BesideTask
+from listwatch.runtime.leading import WhileLeading
 from listwatch.runtime.lease import (
     LeaseClient,
     LeaseRecord,
@@ -87,6 +92,8 @@ class LeadershipGuard:
     that was stopped and continues gets its refusal from the first question on. Once it has refused
     it never agrees again. Any thread may ask.
 
+    Ask `check` right before an effect outside of the API server too, such as a call of a cloud.
+
     A write that is under way when the time ends can't be called back. So give it no longer than
     `remaining` seconds, and the resourceVersion that it rests on, which is what an API server has
     for fencing.
@@ -103,13 +110,23 @@ class LeadershipGuard:
         self._deadlines: tuple[float, ...] | None = None
         self._refusal = ""
 
+    @classmethod
+    def unlimited(cls, identity: str) -> "LeadershipGuard":
+        """Return the guard of a process that leads without an election, until `end`."""
+        guard = cls(identity, 0, ())
+        guard.extend((), 0.0)
+        return guard
+
     def remaining(self) -> float:
         """Return for how many seconds this process leads, if nothing is renewed; 0 is not."""
         if self._refusal or self._deadlines is None:
             return 0.0
         left = min(
-            deadline - clock()
-            for deadline, clock in zip(self._deadlines, self._clocks, strict=True)
+            (
+                deadline - clock()
+                for deadline, clock in zip(self._deadlines, self._clocks, strict=True)
+            ),
+            default=math.inf,
         )
         if left <= 0:
             self.end("the lease was not renewed in time")
@@ -506,6 +523,12 @@ class Contender(Protocol):
         ...
 
 
+def _led(
+    work: Callable[[LeadershipGuard], Awaitable[T]], guard: LeadershipGuard
+) -> WhileLeading[T]:
+    return WhileLeading(work(guard), guard)
+
+
 class LeaderElector:
     """Runs work while this process leads.
 
@@ -579,13 +602,20 @@ class LeaderElector:
             seconds_since_renewal=None,
         )
 
-    async def run(self, work: Callable[[LeadershipGuard], Awaitable[T]]) -> T:
+    async def run(
+        self, work: Callable[[LeadershipGuard], Awaitable[T]], *, guard_steps: bool = True
+    ) -> T:
         """Wait for leadership, then run `work(guard)`, and return or raise what it does.
 
         When leadership is lost the work is cancelled, `renew_deadline` seconds after the last
         renewal was sent, so it has the rest of the lease's duration for its end. When this is
         cancelled the work is cancelled first, under renewals; then the lease is given up. A second
-        cancellation does not wait for that.
+        cancellation does not wait for that. Once the guard has refused, the work takes no step but
+        to end; tasks that it started do until they are cancelled.
+
+        Args:
+            work: what only a leader may do.
+            guard_steps: ask the guard before each step of the work; False leaves that to the work.
 
         Raises:
             LeadershipLostError: leadership was lost, once the work has ended.
@@ -627,7 +657,8 @@ class LeaderElector:
                     guard = await elected
                     if guard is not None:
                         guard.check()  # this event loop may have been busy since
-                        return await in_own_task(partial(work, guard))
+                        led = partial(_led, work, guard) if guard_steps else partial(work, guard)
+                        return await in_own_task(led)
             except TimeoutError:
                 if not term.expired:
                     raise

@@ -5,10 +5,11 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -31,9 +32,11 @@ from listwatch.runtime.leader_election import (
     LeadershipGuard,
     LeaseTimings,
 )
+from listwatch.runtime.leading import WhileLeading
 from listwatch.runtime.lease import ClientLeases, LeaseClient
 from listwatch.runtime.metrics import Parts, make_registry
 from listwatch.runtime.reconciler import NotStartedError, Reconciler
+from listwatch.runtime.results import single
 from listwatch.runtime.sharding import ShardMember
 from listwatch.workqueue.rate_limiters import RateLimiter
 
@@ -57,8 +60,17 @@ class _Task(msgspec.Struct, frozen=True):
     leader_only: bool
 
 
-class _Part(NamedTuple):
-    task: "asyncio.Task[None]"
+class _Part:
+    """A task that is cancelled once, however many want it to end."""
+
+    def __init__(self, task: "asyncio.Task[None]") -> None:
+        self.task = task
+        self._is_ending = False
+
+    def cancel(self) -> None:
+        if not self._is_ending:
+            self._is_ending = True
+            self.task.cancel()
 
 
 class Manager:
@@ -144,6 +156,8 @@ class Manager:
         self._recorder: EventRecorder | None = None
         self._server: HealthServer | None = None
         self._elector: LeaderElector | None = None
+        #: Whether this process may act for all; ask `guard.check()` right before an effect outside
+        #: of the API server. None before it leads; without an election it always agrees.
         self.guard: LeadershipGuard | None = None
         self._serving: asyncio.Task[None] | None = None
         self._scope: Timeout | None = None
@@ -588,14 +602,16 @@ class Manager:
     async def _part(self, name: str, run: Task) -> AsyncIterator["_Part"]:
         """Run something beside the body, and end it with the body."""
         task = asyncio.get_running_loop().create_task(self._watched(name, run), name=name)
+        part = _Part(task)
         try:
-            yield _Part(task)
+            yield part
         finally:
-            await self._end(name, task)
+            await self._end(name, part)
 
-    async def _end(self, name: str, task: "asyncio.Task[None]") -> None:
+    async def _end(self, name: str, part: "_Part") -> None:
         """Cancel a part and wait for its end; what never ends is killed where that may be."""
-        task.cancel()
+        part.cancel()
+        task = part.task
         try:
             async with self._clock.timeout(self._grace):
                 await asyncio.wait({task})
@@ -620,8 +636,7 @@ class Manager:
             self._fail(name, error)
 
     def _fail(self, name: str, error: BaseException) -> None:
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
+        error = single(error)
         if self._failure is None:
             self._failure = (name, error)
             _logger.error("%s failed, so everything stops: %s", name, error)
@@ -636,7 +651,7 @@ class Manager:
         elector = self._elector
 
         async def run() -> None:
-            await elector.run(self._lead)
+            await elector.run(self._lead, guard_steps=False)  # each part has its own guard
 
         async with self._part("leadership", run) as part:
             leading = part.task
@@ -653,40 +668,47 @@ class Manager:
             stopping.cancel()
 
     async def _lead(self, guard: LeadershipGuard | None) -> None:
-        self.guard = guard
+        self.guard = LeadershipGuard.unlimited(self.name) if guard is None else guard
         self._leads = True
+        parts: list[_Part] = []
         try:
             async with AsyncExitStack() as stack:
                 for task in self._tasks:
                     if task.leader_only:
-                        await stack.enter_async_context(self._part(task.name, task.run))
+                        run = task.run if guard is None else partial(_led, task.run, guard)
+                        part = await stack.enter_async_context(self._part(task.name, run))
+                        parts.append(part)
                 await stack.enter_async_context(
-                    self._reconciling([r for r in self._reconcilers if r.leader_only])
+                    self._reconciling([r for r in self._reconcilers if r.leader_only], guard)
                 )
-                await self._stop.wait()
+                with _cancelled_at_once(parts):
+                    await self._stop.wait()
         finally:
             self._leads = False
 
     @contextlib.asynccontextmanager
-    async def _reconciling(self, reconcilers: Sequence[Reconciler]) -> AsyncIterator[None]:
+    async def _reconciling(
+        self, reconcilers: Sequence[Reconciler], guard: LeadershipGuard | None = None
+    ) -> AsyncIterator[None]:
         """Run reconcilers beside the body; at its orderly end they get the grace."""
         async with AsyncExitStack() as stack:
-            tasks = []
+            parts: list[_Part] = []
             for reconciler in reconcilers:
                 name = f"reconciler {reconciler.name}"
-                part = await stack.enter_async_context(self._part(name, reconciler.run))
-                tasks.append(part.task)
-            yield
-            for reconciler in reconcilers:
-                reconciler.stop()
-            if not tasks:
-                return
-            try:
-                async with self._clock.timeout(self._grace):
-                    await asyncio.wait(tasks)
-            except TimeoutError:
-                late = {r.name: sorted(r.in_process) for r in reconcilers if r.in_process}
-                _logger.warning("cancelled after %g s of grace: %s", self._grace, late)
+                run = partial(reconciler.run, guard)
+                parts.append(await stack.enter_async_context(self._part(name, run)))
+            with _cancelled_at_once(parts):
+                yield
+                for reconciler in reconcilers:
+                    reconciler.stop()
+                if not parts:
+                    return
+                try:
+                    async with self._clock.timeout(self._grace):
+                        await asyncio.wait([part.task for part in parts])
+                except TimeoutError:
+                    late = {r.name: sorted(r.in_process) for r in reconcilers if r.in_process}
+                    _logger.warning("cancelled after %g s of grace: %s", self._grace, late)
 
     async def _serve_with_signals(self) -> None:
         task = asyncio.current_task()
@@ -711,6 +733,21 @@ class Manager:
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def _cancelled_at_once(parts: Sequence[_Part]) -> Iterator[None]:
+    """Cancel all parts when the body is cancelled, before any of them is waited for."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        for part in parts:
+            part.cancel()
+        raise
+
+
+def _led(run: Task, guard: LeadershipGuard) -> WhileLeading[object]:
+    return WhileLeading(run(), guard)
 
 
 def _there(part: P | None, name: str) -> P:

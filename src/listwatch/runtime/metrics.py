@@ -118,6 +118,11 @@ def _reconciler_metrics(states: Sequence[ReconcilerStatistics]) -> Iterator["Met
         "Reconciliations put off because their key is hot",
         labels=["controller"],
     )
+    unseen = core.CounterMetricFamily(
+        "listwatch_reconcile_unseen_keys",
+        "Reconciliations of keys whose objects were never seen, such as those deleted meanwhile",
+        labels=["controller"],
+    )
     for name, words, field in (
         ("max_concurrent_reconciles", "Reconciliations that may run at once", "concurrency"),
         ("active_workers", "Reconciliations that run now", "active"),
@@ -133,8 +138,10 @@ def _reconciler_metrics(states: Sequence[ReconcilerStatistics]) -> Iterator["Met
     )
     for state in states:
         throttled.add_metric([state.name], state.throttled)
+        unseen.add_metric([state.name], state.unseen)
         seconds.add_metric([state.name], *_histogram(state.duration))
     yield throttled
+    yield unseen
     yield seconds
 
 

@@ -3,22 +3,23 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, TypeVar
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 import msgspec
 
 from listwatch.cache.factory import Selection
 from listwatch.cache.lister import Lister
-from listwatch.clock import Clock, in_own_task, is_cancelled
+from listwatch.clock import Clock, is_cancelled
 from listwatch.errors import ListWatchError, QueueClosedError
 from listwatch.objects import Object
+from listwatch.printable import printable
 from listwatch.runtime.caches import Cache, Caches
+from listwatch.runtime.calling import Caller, ReconcileFunction
 from listwatch.runtime.predicates import Predicate
-from listwatch.runtime.results import Result, TerminalError, checked
+from listwatch.runtime.results import Result, is_terminal, single
 from listwatch.runtime.sources import KeySource, MapFunc, owner_keys
-from listwatch.runtime.token_buckets import TokenBuckets
+from listwatch.runtime.token_buckets import Lru, TokenBuckets
 from listwatch.shard_range import ShardRange
 from listwatch.workqueue.metrics import Histogram, HistogramStatistics, WorkQueueStatistics
 from listwatch.workqueue.priority_queue import LOW_PRIORITY, PriorityQueue
@@ -26,23 +27,21 @@ from listwatch.workqueue.rate_limiters import RateLimiter
 
 if TYPE_CHECKING:
     from listwatch.client.discovery import Resource
+    from listwatch.runtime.leader_election import LeadershipGuard
 
 _logger = logging.getLogger(__name__)
 
-#: A plain function that holds the event loop for so many seconds is named in the log.
-HELD_SECONDS = 0.1
-
 #: For so many seconds a key that belongs to another replica is remembered.
-REFUSED_SECONDS = 120.0
+REFUSED_SECONDS: Final = 120.0
+
+#: So many keys of deleted objects are remembered as seen.
+_REMEMBERED_DELETIONS: Final = 10_000
 
 
 class NotStartedError(ListWatchError):
     """Something is asked of a reconciler that its manager has not started."""
 
 
-ReconcileFunction: TypeAlias = (
-    Callable[[str], Awaitable[Result | None]] | Callable[[str], Result | None]
-)
 F = TypeVar("F", bound=ReconcileFunction)
 
 
@@ -63,7 +62,9 @@ class ReconcilerStatistics(msgspec.Struct, frozen=True, kw_only=True):
         requeues: those that asked to come again after a time.
         errors: those that raised, terminal errors included.
         terminal_errors: those that are not retried.
-        timeouts: those that were cancelled because they took too long.
+        timeouts: those that were cancelled because they took too long, whatever they made of it.
+        unseen: those of keys that it is for and has never seen: objects that were deleted while
+            nobody watched, as far as something else woke their keys.
         throttled: times that a hot key was put off.
         active: reconciles that run now.
         concurrency: how many may.
@@ -78,6 +79,7 @@ class ReconcilerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     errors: int
     terminal_errors: int
     timeouts: int
+    unseen: int
     throttled: int
     active: int
     concurrency: int
@@ -105,6 +107,9 @@ class Reconciler:
 
     The function may be `async def`; `def`, which must not block; or `def` with `threaded=True`,
     which runs in a thread, and which a time-out can report but not end.
+
+    Sources may be added while it runs, in the manager's event loop. They start at once, and no
+    reconcile begins until their caches have synced.
 
     Args:
         name: for logs and metrics; unique in the process.
@@ -162,15 +167,25 @@ class Reconciler:
         self._streams: list[Callable[[], AsyncIterable[str]]] = []
         self._accepts: Callable[[str], bool] | None = None
         self._refused: dict[str, float] = {}
-        self._executor: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._discovery: FindsResources | None = None
+        self._owner: Resource | None = None
+        self._caller: Caller | None = None
+        self._guard: LeadershipGuard | None = None
+        # While it works: what feeds the queue, and the sources that have not synced yet.
+        self._group: asyncio.TaskGroup | None = None
+        self._beside: list[asyncio.Task[None]] = []
+        self._syncing = 0
+        self._all_synced = asyncio.Event()
         self._stopping = False
+        self._stopped = asyncio.Event()
         # Around the wait for the caches; `stop` lets it expire.
         self._waiting = self._clock.timeout(None)
         self._running: set[str] = set()
         self._ended = asyncio.Event()
         self._successes = self._requeues = self._errors = self._terminal_errors = 0
-        self._timeouts = self._throttled = 0
+        self._timeouts = self._throttled = self._unseen = 0
+        self._deleted: Lru[str, bool] = Lru(_REMEMBERED_DELETIONS)
         self._duration = Histogram()
         self._last_error = ""
 
@@ -212,7 +227,10 @@ class Reconciler:
             raise ValueError(f"reconciler {self.name} is for {self._primary.selection} already")
         selection = Selection(resource, namespace, label_selector, field_selector, shard=shard)
         self._primary = self._use(selection, fields)
-        self._primary.add_handler(KeySource(self._put, None, predicates), self.name)
+        self._primary.add_handler(
+            KeySource(self._put, None, predicates, self._remember_deleted), self.name
+        )
+        self._begin(self._primary)
         return self
 
     def owns(
@@ -240,6 +258,7 @@ class Reconciler:
         selection = Selection(resource, namespace, label_selector, field_selector)
         cache = self._use(selection, fields)
         self._owned.append((cache, predicates, controllers_only))
+        self._begin(cache)
         return self
 
     def watches(
@@ -267,13 +286,14 @@ class Reconciler:
         selection = Selection(resource, namespace, label_selector, field_selector)
         cache = self._use(selection, fields)
         cache.add_handler(KeySource(self._put_own, map_func, predicates), self.name)
+        self._begin(cache)
         return self
 
     def reads(
         self, resource: str, *, namespace: str | None = None, label_selector: str = ""
     ) -> Self:
         """Keep a cache of a resource for the function to read, whose changes wake nothing."""
-        self._use(Selection(resource, namespace, label_selector), None)
+        self._begin(self._use(Selection(resource, namespace, label_selector), None))
         return self
 
     def writes(self, resource: str, *verbs: str) -> Self:
@@ -297,7 +317,10 @@ class Reconciler:
         """
         if not seconds > 0:
             raise ValueError(f"reconciler {self.name}: every {seconds} seconds is too often")
-        self._timers.append((seconds, self._all_keys if keys is None else keys))
+        self._check_may_add()
+        timer = (seconds, self._all_keys if keys is None else keys)
+        self._timers.append(timer)
+        self._spawn(self._tick(*timer))
         return self
 
     def events(self, stream: Callable[[], AsyncIterable[str]]) -> Self:
@@ -306,7 +329,9 @@ class Reconciler:
         Args:
             stream: makes the stream; called again, after a wait, when it has ended or failed.
         """
+        self._check_may_add()
         self._streams.append(stream)
+        self._spawn(self._follow(stream))
         return self
 
     def shard(self, accepts: Callable[[str], bool]) -> None:
@@ -415,22 +440,14 @@ class Reconciler:
         if self._function is None:
             raise ValueError(f"reconciler {self.name} has no function: decorate one with it")
         self._loop = asyncio.get_running_loop()
-        if not self._owned:
-            return
-        if self._primary is None:
-            raise ValueError(f"reconciler {self.name} owns something but is for nothing: call for_")
-        owner = await discovery.find(self._primary.selection.resource)
-        for cache, predicates, controllers_only in self._owned:
-            map_func = owner_keys(
-                owner.group,
-                owner.kind,
-                namespaced=owner.namespaced,
-                controllers_only=controllers_only,
-            )
-            cache.add_handler(KeySource(self._put_own, map_func, predicates), self.name)
+        self._discovery = discovery
+        await self._begin_owned()
 
-    async def run(self) -> None:
+    async def run(self, guard: "LeadershipGuard | None" = None) -> None:
         """Wait for the caches, then reconcile until `stop` or a cancellation.
+
+        Args:
+            guard: no step of the function is taken once this says that another process may lead.
 
         Raises:
             NotSyncedError: a cache has no first list after `sync_timeout`.
@@ -438,37 +455,51 @@ class Reconciler:
         was_stopped = self._stopping
         if was_stopped:
             return
+        self._guard = guard
         try:
             async with self._waiting:
-                for cache in self._used.values():
-                    await cache.wait_for_sync(self._sync_timeout)
+                synced: set[Cache] = set()
+                while self._owned or set(self._used.values()) - synced:
+                    await self._begin_owned()
+                    missing = set(self._used.values()) - synced
+                    for cache in missing:
+                        await cache.wait_for_sync(self._sync_timeout)
+                    synced |= missing
         except TimeoutError:
             if not self._waiting.expired:
                 raise
+        assert self._function is not None  # noqa: S101 - prepare has seen it
+        threads = self.concurrency if self._threaded else 0
+        self._caller = Caller(self.name, self._function, threads, self._clock)
         try:
             async with asyncio.TaskGroup() as group:
+                self._group = group
                 workers = [
-                    group.create_task(self._work(), name=f"{self.name} {number}")
+                    group.create_task(self._work(self._caller), name=f"{self.name} {number}")
                     for number in range(self.concurrency)
                 ]
-                feeders = [
-                    *(group.create_task(self._tick(*timer)) for timer in self._timers),
-                    *(group.create_task(self._follow(stream)) for stream in self._streams),
-                ]
+                for timer in self._timers:
+                    self._spawn(self._tick(*timer))
+                for stream in self._streams:
+                    self._spawn(self._follow(stream))
                 await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
                 if not self._stopping:
                     raise RuntimeError("somebody has cancelled one of its workers")
                 await asyncio.wait(workers)
-                for feeder in feeders:
-                    feeder.cancel()
+                self._group = None
+                for task in self._beside:
+                    task.cancel()
         finally:
+            self._group = None
+            self._stopping = True
             self.queue.shut_down()
-            if self._executor is not None:
-                self._executor.shutdown(wait=False, cancel_futures=True)
+            self._caller.close()
 
     def stop(self) -> None:
         """Begin no new reconcile; `run` returns when those that run have ended."""
         self._stopping = True
+        self._stopped.set()
+        self._all_synced.set()
         self._waiting.postpone(0)
         self.queue.shut_down()
 
@@ -481,6 +512,7 @@ class Reconciler:
             errors=self._errors,
             terminal_errors=self._terminal_errors,
             timeouts=self._timeouts,
+            unseen=self._unseen,
             throttled=self._throttled,
             active=len(self._running),
             concurrency=self.concurrency,
@@ -492,9 +524,74 @@ class Reconciler:
     # --- Sources ---
 
     def _use(self, selection: Selection, fields: type[msgspec.Struct] | None) -> Cache:
-        cache = self._used[selection] = self._caches.of(selection)
+        self._check_may_add()
+        cache = self._caches.of(selection)
         cache.want_fields(fields)
+        self._used[selection] = cache
         return cache
+
+    def _check_may_add(self) -> None:
+        if self._stopping:
+            raise RuntimeError(f"reconciler {self.name} has stopped: it takes no more sources")
+        if self._loop is None:
+            return
+        try:
+            inside = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            inside = False
+        if not inside:
+            raise RuntimeError(
+                f"reconciler {self.name} has started: add sources in its manager's event loop"
+            )
+
+    def _begin(self, cache: Cache) -> None:
+        """Let a source begin that may have come after the start."""
+        self._caches.ensure_open(cache)
+        if self._group is not None:
+            self._syncing += 1
+            self._all_synced.clear()
+            self._spawn(self._sync(cache))
+
+    async def _sync(self, cache: Cache) -> None:
+        await self._begin_owned()
+        await cache.wait_for_sync(self._sync_timeout)
+        self._syncing -= 1
+        if not self._syncing:
+            self._all_synced.set()
+
+    async def _begin_owned(self) -> None:
+        """Let changes of what is owned wake the owners' keys."""
+        if not self._owned:
+            return
+        if self._primary is None:
+            raise ValueError(f"reconciler {self.name} owns something but is for nothing: call for_")
+        assert self._discovery is not None  # noqa: S101 - prepare has set it
+        if self._owner is None:
+            self._owner = await self._discovery.find(self._primary.selection.resource)
+        owner = self._owner
+        while self._owned:
+            cache, predicates, controllers_only = self._owned.pop()
+            map_func = owner_keys(
+                owner.group,
+                owner.kind,
+                namespaced=owner.namespaced,
+                controllers_only=controllers_only,
+            )
+            cache.add_handler(KeySource(self._put_own, map_func, predicates), self.name)
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        """Run something beside the workers; before they work, `run` begins it."""
+        if self._group is None:
+            work.close()
+            return
+        try:
+            self._beside.append(self._group.create_task(work))
+        except RuntimeError:  # the group is ending
+            work.close()
+            raise
+
+    def _remember_deleted(self, key: str) -> None:
+        self._deleted.put(key, True)
 
     def _put(self, key: object, priority: int) -> None:
         if not isinstance(key, str) or not key:
@@ -518,7 +615,7 @@ class Reconciler:
                 for key in keys():
                     self._put_own(key, LOW_PRIORITY)
             except Exception as error:  # noqa: BLE001 - reported; the next time may do
-                self._report(f"the keys of a timer: {error}", error)
+                self._report(printable(f"the keys of a timer: {error}"), error)
 
     async def _follow(self, stream: Callable[[], AsyncIterable[str]]) -> None:
         failures = 0
@@ -528,13 +625,13 @@ class Reconciler:
                     failures = 0
                     self._put_own(key, 0)
             except Exception as error:  # noqa: BLE001 - reported, and tried again below
-                self._report(f"a stream of events failed: {error}", error)
+                self._report(printable(f"a stream of events failed: {error}"), error)
             failures += 1
             await self._clock.sleep(min(30.0, 0.5 * 2 ** min(failures, 10)))
 
     # --- Work ---
 
-    async def _work(self) -> None:
+    async def _work(self, caller: Caller) -> None:
         queue = self.queue
         while True:
             try:
@@ -555,13 +652,26 @@ class Reconciler:
                 queue.done(key)
                 continue
             try:
-                await self._reconcile(key)
+                is_held = self._syncing or self._guard is not None
+                if is_held and not await self._may_begin():
+                    queue.put_back(key)
+                    return
+                await self._reconcile(key, caller)
             except asyncio.CancelledError:
                 queue.put_back(key)  # which also is done with it
                 raise
             queue.done(key)
             if is_cancelled():  # and the function has kept that to itself
                 raise asyncio.CancelledError
+
+    async def _may_begin(self) -> bool:
+        """Return when a reconcile may begin; False to stop."""
+        while self._syncing and not self._stopping:
+            await self._all_synced.wait()
+        if self._guard is not None and not self._guard.is_leader:
+            # Another process may lead: a cancellation is on its way, or a stop.
+            await self._stopped.wait()
+        return not self._stopping
 
     def _remember_refused(self, key: str) -> None:
         # A key may be refused by its old and its new owner while views change, and one whose
@@ -572,29 +682,38 @@ class Reconciler:
         while now - self._refused[oldest := next(iter(self._refused))] > REFUSED_SECONDS:
             del self._refused[oldest]
 
-    async def _reconcile(self, key: str) -> None:
-        queue = self.queue
+    async def _reconcile(self, key: str, caller: Caller) -> None:
         started = self._clock.now()
         self._running.add(key)
+        self._count_unseen(key)
         try:
-            async with self._clock.timeout(self._timeout) as limit:
-                result = await self._call(key)
-        except TerminalError as error:
-            self._terminal_errors += 1
-            self._failed(key, error)
-            queue.forget(key)
-        except asyncio.CancelledError as error:
-            if is_cancelled():
-                raise
-            # Something that the function waited for was cancelled, and not the function.
-            self._failed(key, error)
-            queue.requeue(key, failed=True)
-        except Exception as error:  # noqa: BLE001 - whatever a reconcile raises, the key comes again
-            if isinstance(error, TimeoutError) and limit.expired:
+            result: Result | None = None
+            error: BaseException | None = None
+            limit = self._clock.timeout(self._timeout)
+            try:
+                async with limit:
+                    result = await caller.call(key, self._guard)
+            except asyncio.CancelledError as cancellation:
+                if is_cancelled():
+                    raise
+                # Something that the function waited for was cancelled, and not the function.
+                error = cancellation
+            except Exception as raised:  # noqa: BLE001 - whatever a reconcile raises, the key comes again
+                error = raised
+            if limit.expired:
+                # What the function made of its cancellation is no reason to believe it has ended.
                 self._timeouts += 1
-            self._failed(key, error)
-            queue.requeue(key, failed=True)
-        else:
+                error = error or TimeoutError(f"it went on after its {self._timeout:g} s")
+            self._settle(key, result, error)
+        finally:
+            self._running.discard(key)
+            self._ended.set()
+            self._duration.observe(self._clock.now() - started)
+
+    def _settle(self, key: str, result: Result | None, error: BaseException | None) -> None:
+        """Decide when the key comes again."""
+        queue = self.queue
+        if error is None:
             queue.forget(key)
             if result is not None and result.requeue_after is not None:
                 self._requeues += 1
@@ -602,47 +721,25 @@ class Reconciler:
                 queue.add_with(key, priority=priority, after=max(0.0, result.requeue_after))
             else:
                 self._successes += 1
-        finally:
-            self._running.discard(key)
-            self._ended.set()
-            self._duration.observe(self._clock.now() - started)
+            return
+        self._failed(key, error)
+        if is_terminal(error):
+            self._terminal_errors += 1
+            queue.forget(key)
+        else:
+            queue.requeue(key, failed=True)
 
-    async def _call(self, key: str) -> Result | None:
-        function = self._function
-        assert function is not None  # noqa: S101 - prepare has seen it
-        if self._threaded:
-            return await self._call_in_thread(function, key)
-        began = self._clock.now()
-        outcome = function(key)
-        held = self._clock.now() - began
-        if held > HELD_SECONDS:
-            _logger.warning(
-                "reconciler %s held the event loop for %.0f ms with %s; use async def or threaded",
-                self.name,
-                held * 1000,
-                key,
-            )
-        if inspect.isawaitable(outcome):
-            waiting = outcome
-            return checked(self.name, await in_own_task(lambda: waiting))
-        return checked(self.name, outcome)
-
-    async def _call_in_thread(self, function: ReconcileFunction, key: str) -> Result | None:
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(self.concurrency, thread_name_prefix=self.name)
-        loop = asyncio.get_running_loop()
-        thread = loop.run_in_executor(self._executor, function, key)
-        try:
-            outcome = await asyncio.shield(thread)
-        except asyncio.CancelledError:
-            # No thread can be ended from outside, and the key must not be worked on twice.
-            await asyncio.wait({thread})
-            raise
-        return checked(self.name, outcome)
+    def _count_unseen(self, key: str) -> None:
+        primary = self._primary
+        if primary is None or primary.holds(key) or self._deleted.get(key):
+            return
+        self._unseen += 1
+        self._deleted.put(key, True)  # from now on it was seen, as being gone
 
     def _failed(self, key: str, error: BaseException) -> None:
         self._errors += 1
-        self._report(f"{key}: {type(error).__name__}: {error}", error)
+        error = single(error)
+        self._report(printable(f"{key}: {type(error).__name__}: {error}"), error)
 
     def _report(self, words: str, error: BaseException) -> None:
         self._last_error = words

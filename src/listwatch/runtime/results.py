@@ -38,7 +38,32 @@ def requeue_after(seconds: float) -> Result:
 
 
 class TerminalError(ListWatchError):
-    """Raised by a reconcile that no retry can help: the key waits for the next change."""
+    """Raised by a reconcile that no retry can help: the key waits for the next change.
+
+    It counts as well in an exception group, and as the cause of another error, as Go's `errors.Is`
+    finds it.
+    """
+
+
+def is_terminal(error: BaseException) -> bool:
+    """Whether an error is a `TerminalError`, holds one in a group, or was caused by one."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, TerminalError):
+            return True
+        seen.add(id(one))
+        inner = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        cause = () if one.__cause__ is None else (one.__cause__,)
+        waiting += (each for each in (*inner, *cause) if id(each) not in seen)
+    return False
+
+
+def single(error: BaseException) -> BaseException:
+    """Return the one error that an exception group holds, at any depth; else the error itself."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def checked(name: str, outcome: object) -> Result | None:

@@ -370,7 +370,9 @@ class ShardMember(LeaderElector):
         """What this process may work on."""
         return self._claim
 
-    async def run(self, work: Callable[[LeadershipGuard], Awaitable[T]]) -> T:
+    async def run(
+        self, work: Callable[[LeadershipGuard], Awaitable[T]], *, guard_steps: bool = True
+    ) -> T:
         """Join the group, then run `work(guard)`; see `LeaderElector.run`.
 
         Raises:
@@ -386,7 +388,7 @@ class ShardMember(LeaderElector):
                 self._guard = None
                 self._claim = Claim(self.identity)
 
-        return await super().run(guarded)
+        return await super().run(guarded, guard_steps=guard_steps)
 
     def make_candidate(self, client: LeaseClient) -> Contender:
         """Return what takes part, in the election's event loop."""
@@ -405,7 +407,13 @@ class ShardMember(LeaderElector):
         if loop is None or loop is asyncio.get_running_loop():
             await self._settle(claim)
         else:
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._settle(claim), loop))
+            settling = self._settle(claim)
+            try:
+                future = asyncio.run_coroutine_threadsafe(settling, loop)
+            except RuntimeError:  # the work's event loop is closed
+                settling.close()
+                raise
+            await asyncio.wrap_future(future)
 
     async def _settle(self, claim: Claim) -> None:
         before, self._claim = self._claim, claim

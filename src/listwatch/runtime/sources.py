@@ -26,14 +26,20 @@ class KeySource:
         enqueue: takes the keys.
         map_func: gives the keys of an object; None for its own.
         predicates: all must agree to a change.
+        gone: told the key of each object that was deleted, whatever the predicates say.
     """
 
     def __init__(
-        self, enqueue: Enqueue, map_func: MapFunc | None, predicates: Sequence[Predicate]
+        self,
+        enqueue: Enqueue,
+        map_func: MapFunc | None,
+        predicates: Sequence[Predicate],
+        gone: Callable[[str], object] | None = None,
     ) -> None:
         self._enqueue = enqueue
         self._map = map_func
         self._predicates = predicates
+        self._gone = gone
 
     def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: FBT001 - the protocol's signature
         """Queue the keys of a new object."""
@@ -48,6 +54,8 @@ class KeySource:
 
     def on_delete(self, obj: Item) -> None:
         """Queue the keys of an object's last state."""
+        if self._gone is not None:
+            self._gone(obj.key)
         if not self._passes(Deleted(obj)):
             return
         if self._map is None:

@@ -1,0 +1,99 @@
+"""Calls a reconciler's function: async, plain or in a thread."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from listwatch.clock import Clock, in_own_task
+from listwatch.printable import printable
+from listwatch.runtime.leading import WhileLeading
+from listwatch.runtime.results import Result, checked
+
+if TYPE_CHECKING:
+    from listwatch.runtime.leader_election import LeadershipGuard
+
+_logger = logging.getLogger(__name__)
+
+#: A plain function that holds the event loop for so many seconds is named in the log.
+HELD_SECONDS: Final = 0.1
+
+ReconcileFunction: TypeAlias = (
+    Callable[[str], Awaitable[Result | None]] | Callable[[str], Result | None]
+)
+
+
+class Caller:
+    """Calls one function.
+
+    A cancellation is over when the function has ended: also a thread is waited for.
+
+    Args:
+        name: of the reconciler, for messages.
+        function: to call.
+        threads: run a plain function in one of so many threads; 0 runs it in the event loop.
+        clock: time.
+    """
+
+    def __init__(self, name: str, function: ReconcileFunction, threads: int, clock: Clock) -> None:
+        self._name = name
+        self._function = function
+        self._clock = clock
+        self._executor = (
+            ThreadPoolExecutor(threads, thread_name_prefix=name) if threads > 0 else None
+        )
+
+    async def call(self, key: str, guard: "LeadershipGuard | None") -> Result | None:
+        """Call the function with a key, and return what it asks for.
+
+        Args:
+            key: for the function.
+            guard: refuses each step of the function once this process no longer leads.
+
+        Raises:
+            TypeError: it returned something else than None or a `Result`.
+            Exception: what the function raises.
+        """
+        if self._executor is not None:
+            return checked(self._name, await self._in_thread(self._executor, key, guard))
+        began = self._clock.now()
+        outcome = self._function(key)
+        held = self._clock.now() - began
+        if held > HELD_SECONDS:
+            _logger.warning(
+                "reconciler %s held the event loop for %.0f ms with %s; use async def or threaded",
+                self._name,
+                held * 1000,
+                printable(key),
+            )
+        if not inspect.isawaitable(outcome):
+            return checked(self._name, outcome)
+        waiting = outcome if guard is None else WhileLeading(outcome, guard)
+        try:
+            return checked(self._name, await in_own_task(lambda: waiting))
+        finally:
+            if inspect.iscoroutine(outcome):
+                outcome.close()  # its task may have been cancelled before the first step
+
+    async def _in_thread(
+        self, executor: ThreadPoolExecutor, key: str, guard: "LeadershipGuard | None"
+    ) -> object:
+        def call() -> object:
+            if guard is not None:
+                guard.check()  # the thread may have come late
+            return self._function(key)
+
+        thread = asyncio.get_running_loop().run_in_executor(executor, call)
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            # No thread can be ended from outside, and the key must not be worked on twice.
+            await asyncio.wait({thread})
+            raise
+
+    def close(self) -> None:
+        """Begin no more calls in threads."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
