@@ -1,15 +1,21 @@
 """What holds for every test."""
 
+import asyncio
+import importlib
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
 import components
+
+#: The event loop that asynchronous tests run in: the name of a module with `new_event_loop`, such
+#: as "uvloop"; asyncio's own if it is not set.
+TEST_LOOP = os.environ.get("LISTWATCH_TEST_LOOP", "")
 
 # A shell starts its background jobs with SIGINT ignored, and nohup its program with SIGHUP; so
 # would every program be that a test starts and signals. A handler of ours is not inherited: those
@@ -69,3 +75,13 @@ def _logging_is_left_as_it_was() -> Iterator[None]:
     for handler in list(root.handlers):
         if handler not in handlers and not type(handler).__module__.startswith("_pytest"):
             root.removeHandler(handler)
+
+
+if TEST_LOOP:
+
+    def pytest_asyncio_loop_factories(
+        config: pytest.Config, item: pytest.Item
+    ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+        """Run each asynchronous test in the event loop of `LISTWATCH_TEST_LOOP`."""
+        del config, item
+        return {TEST_LOOP: importlib.import_module(TEST_LOOP).new_event_loop}

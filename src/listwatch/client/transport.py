@@ -13,7 +13,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from ssl import SSLCertVerificationError, SSLContext, SSLError
-from typing import Final, Self
+from typing import Final, Self, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -107,8 +107,8 @@ class _Connection(asyncio.BufferedProtocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - asyncio's contract
-        self._transport = transport
+        # By its contract alone: that of another event loop, such as uvloop's, has another class.
+        self._transport = cast("asyncio.Transport", transport)
         _find_dead_hosts(transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
