@@ -1,15 +1,28 @@
 """What an API server serves, and which resource a user's word means."""
 
 import asyncio
+import logging
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
-import msgspec
-
+from listwatch.client import discovery_answers as answers
+from listwatch.client.discovery_answers import Served
 from listwatch.client.http import HTTP
-from listwatch.errors import FrameError, ListWatchError, NotFoundError, StatusError
+from listwatch.client.resource import Resource
+from listwatch.errors import (
+    DisconnectedError,
+    FrameError,
+    ListWatchError,
+    NotFoundError,
+    StatusError,
+)
+from listwatch.printable import printable
+
+__all__ = ["Discovery", "Resource", "UnknownResourceError"]
+
+_log = logging.getLogger(__name__)
 
 _AGGREGATED: Final = (
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"
@@ -18,6 +31,8 @@ _AGGREGATED: Final = (
 )
 #: How many group versions are asked for at a time where the server can't tell all at once.
 _AT_ONCE: Final = 8
+#: How many different complaints about groups are logged.
+_MOST_WARNINGS: Final = 1000
 
 
 class UnknownResourceError(ListWatchError):
@@ -32,148 +47,19 @@ class UnknownResourceError(ListWatchError):
         super().__init__(message)
 
 
-class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of object as an API server serves it.
-
-    Attributes:
-        group: empty for the core group.
-        plural: the name in URLs.
-        namespaced: objects live in namespaces.
-        subresources: such as "status" and "scale".
-    """
-
-    group: str = ""
-    version: str
-    plural: str
-    kind: str
-    namespaced: bool = True
-    singular: str = ""
-    verbs: tuple[str, ...] = ()
-    short_names: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    subresources: tuple[str, ...] = ()
-
-    @property
-    def api_version(self) -> str:
-        """As in an object's apiVersion."""
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-    @property
-    def full_name(self) -> str:
-        """The words that mean this resource alone, such as "deployments.v1.apps"."""
-        return f"{self.plural}.{self.version}.{self.group}"
-
-    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the path of a collection, an object or a subresource, percent-encoded.
-
-        Raises:
-            ValueError: a namespace for a cluster-scoped resource, or a name that no object has.
-        """
-        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
-        if namespace:
-            if not self.namespaced:
-                raise ValueError(f"{self.plural} have no namespace, but {namespace!r} was given")
-            parts += ["namespaces", namespace]
-        parts.append(self.plural)
-        if name:
-            parts.append(name)
-        if subresource:
-            parts.append(subresource)
-        for part in parts:
-            if part in {".", ".."} or "/" in part:
-                raise ValueError(f"{part!r} can't be the name of an object")
-        return "/" + "/".join(quote(part, safe=":") for part in parts)
-
-    def __str__(self) -> str:
-        return f"{self.plural}.{self.group}" if self.group else self.plural
-
-
-# --- What servers answer -------------------------------------------------------------------------
-
-
-class _Kind(msgspec.Struct):
-    kind: str = ""
-
-
-class _Sub(msgspec.Struct):
-    subresource: str = ""
-
-
-class _AggregatedResource(msgspec.Struct, rename="camel"):
-    resource: str
-    response_kind: _Kind | None = None
-    scope: str = ""
-    singular_resource: str = ""
-    verbs: tuple[str, ...] | None = ()
-    short_names: tuple[str, ...] | None = ()
-    categories: tuple[str, ...] | None = ()
-    subresources: list[_Sub] | None = None
-
-
-class _AggregatedVersion(msgspec.Struct):
-    version: str
-    resources: list[_AggregatedResource] | None = None
-    freshness: str = ""
-
-
-class _Name(msgspec.Struct):
-    name: str = ""
-
-
-class _AggregatedGroup(msgspec.Struct):
-    metadata: _Name = msgspec.field(default_factory=_Name)
-    versions: list[_AggregatedVersion] | None = None
-
-
-class _AggregatedGroups(msgspec.Struct):
-    kind: str = ""
-    items: list[_AggregatedGroup] | None = None
-
-
-class _GroupVersion(msgspec.Struct, rename="camel"):
-    group_version: str
-    version: str = ""
-
-
-class _Group(msgspec.Struct, rename="camel"):
-    name: str
-    versions: list[_GroupVersion] = []
-    preferred_version: _GroupVersion | None = None
-
-
-class _Groups(msgspec.Struct):
-    groups: list[_Group] | None = None
-
-
-class _Versions(msgspec.Struct):
-    versions: list[str] | None = None
-
-
-class _PlainResource(msgspec.Struct, rename="camel"):
-    name: str
-    singular_name: str = ""
-    namespaced: bool = False
-    kind: str = ""
-    verbs: tuple[str, ...] | None = ()
-    short_names: tuple[str, ...] | None = ()
-    categories: tuple[str, ...] | None = ()
-
-
-class _PlainResources(msgspec.Struct):
-    resources: list[_PlainResource] | None = None
-
-
 class Discovery:
     """Finds resources; asks the server when it is first used, and again on a miss.
 
     Aggregated discovery (two requests) where the server has it, else one request for each group
-    version. Belongs to one event loop; any number of tasks may ask, one of them does the work.
+    version. A group whose server answers nothing of use costs only its own resources; it is
+    logged. Belongs to one event loop; any number of tasks may ask, one of them does the work.
     """
 
     def __init__(self, http: HTTP) -> None:
         self._http = http
         self._resources: tuple[Resource, ...] | None = None
         self._unavailable: tuple[str, ...] = ()
+        self._warned: dict[str, str] = {}
         self._lock = asyncio.Lock()
 
     async def resources(self) -> Sequence[Resource]:
@@ -190,9 +76,9 @@ class Discovery:
         before = self._resources
         async with self._lock:
             if self._resources is None or self._resources is before:
-                self._unavailable = ()
-                core = await self._load("/api")
-                self._resources = (*core, *await self._load("/apis"))
+                core, groups = await self._load("/api"), await self._load("/apis")
+                self._unavailable = (*core.unavailable, *groups.unavailable)
+                self._resources = (*core.resources, *groups.resources)
             return self._resources
 
     def forget(self) -> None:
@@ -258,102 +144,51 @@ class Discovery:
             resources = await self.refresh()
         raise UnknownResourceError(f"the server has no kind {kind!r} in {api_version!r}")
 
-    async def _load(self, path: str) -> list[Resource]:
-        answer = await self._http.request("GET", path, accept=_AGGREGATED)
-        groups = _read(answer.body, _AggregatedGroups, path)
-        if groups.kind == "APIGroupDiscoveryList":
-            return [r for group in groups.items or () for r in self._aggregated(group)]
+    async def _load(self, path: str) -> Served:
+        answer = answers.decode(
+            (await self._http.request("GET", path, accept=_AGGREGATED)).body, path
+        )
+        if answers.is_aggregated(answer):
+            return answers.aggregated(answer)
         if path == "/api":
-            versions = _read(answer.body, _Versions, path).versions or []
-            names = [(f"{path}/{quote(version)}", "", version) for version in versions]
+            names = [("", version) for version in answers.core_versions(answer)]
         else:
-            names = [
-                (f"{path}/{quote(group.name)}/{quote(version)}", group.name, version)
-                for group in _read(answer.body, _Groups, path).groups or ()
-                for version in _versions_of(group)
-            ]
-        return await self._load_all(names)
-
-    def _aggregated(self, group: _AggregatedGroup) -> Iterable[Resource]:
-        for version in group.versions or ():
-            if version.freshness == "Stale":
-                # An aggregated server that does not answer: what it served last is shown.
-                self._unavailable += (f"{group.metadata.name}/{version.version}",)
-            for item in version.resources or ():
-                yield Resource(
-                    group=group.metadata.name,
-                    version=version.version,
-                    plural=item.resource,
-                    kind=item.response_kind.kind if item.response_kind else "",
-                    namespaced=item.scope == "Namespaced",
-                    singular=item.singular_resource,
-                    verbs=item.verbs or (),
-                    short_names=item.short_names or (),
-                    categories=item.categories or (),
-                    subresources=tuple(sub.subresource for sub in item.subresources or ()),
-                )
-
-    async def _load_all(self, names: Sequence[tuple[str, str, str]]) -> list[Resource]:
+            names = list(answers.group_versions(answer))
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def load(path: str, group: str, version: str) -> list[Resource]:
+        async def load(group: str, version: str) -> Served:
+            parts = (path, quote(group), quote(version)) if group else (path, quote(version))
             async with gate:
-                try:
-                    answer = await self._http.request("GET", path)
-                except NotFoundError:
-                    return []  # it went away since the groups were listed
-                except StatusError:
-                    if not group:
-                        raise
-                    self._unavailable += (f"{group}/{version}",)
-                    return []
-            return _plain(_read(answer.body, _PlainResources, path), group, version)
+                return await self._load_version("/".join(parts), group, version)
 
         try:
             async with asyncio.TaskGroup() as tasks:
                 loads = [tasks.create_task(load(*name)) for name in names]
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        return [resource for task in loads for resource in task.result()]
-
-
-def _read(body: bytes, into: type[Any], path: str) -> Any:
-    try:
-        return msgspec.json.decode(body, type=into)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise FrameError(f"{path} answered with something else than discovery: {error}") from None
-
-
-def _versions_of(group: _Group) -> list[str]:
-    versions = [version.version for version in group.versions]
-    if group.preferred_version and group.preferred_version.version in versions:
-        versions.remove(group.preferred_version.version)
-        versions.insert(0, group.preferred_version.version)
-    return versions
-
-
-def _plain(answer: _PlainResources, group: str, version: str) -> list[Resource]:
-    listed = answer.resources or []
-    return [
-        Resource(
-            group=group,
-            version=version,
-            plural=item.name,
-            kind=item.kind,
-            namespaced=item.namespaced,
-            singular=item.singular_name,
-            verbs=item.verbs or (),
-            short_names=item.short_names or (),
-            categories=item.categories or (),
-            subresources=tuple(
-                sub.name.removeprefix(f"{item.name}/")
-                for sub in listed
-                if sub.name.startswith(f"{item.name}/")
-            ),
+        served = [task.result() for task in loads]
+        return Served(
+            [resource for part in served for resource in part.resources],
+            [name for part in served for name in part.unavailable],
         )
-        for item in listed
-        if "/" not in item.name
-    ]
+
+    async def _load_version(self, path: str, group: str, version: str) -> Served:
+        try:
+            answer = await self._http.request("GET", path)
+            return answers.plain(answers.decode(answer.body, path), group, version)
+        except NotFoundError:
+            return Served(())  # it went away since the groups were listed
+        except (StatusError, FrameError, DisconnectedError, TimeoutError) as error:
+            # Another server may answer for a group, and one that nobody listens to is ours.
+            if not group or getattr(error, "refused", False):
+                raise
+            self._warn(f"{group}/{version}", str(error))
+            return Served((), [f"{group}/{version}"])
+
+    def _warn(self, name: str, words: str) -> None:
+        if self._warned.get(name) != words and len(self._warned) < _MOST_WARNINGS:
+            self._warned[name] = words
+            _log.warning("the server can't tell what %s serves: %s", printable(name), words)
 
 
 # --- What a word means ---------------------------------------------------------------------------
