@@ -1,0 +1,46 @@
+"""CEL, the Common Expression Language, as Kubernetes has it in rules, policies and conditions.
+
+Compile an expression once and evaluate it often::
+
+    kinds = schema_type({"type": "object", "properties": {"replicas": {"type": "integer"}}})
+    environment = Environment({"self": kinds.type}, object_types(kinds))
+    program = compile_expression("self.replicas <= 5", environment)
+    value, cost = program.evaluate({"self": to_value({"replicas": 3}, kinds)})
+
+It knows nothing of servers and clusters. Every evaluation has a budget, and regular expressions run
+in linear time, so that no expression and no value can hold up a process.
+"""
+
+from listwatch.cel.cost import estimate
+from listwatch.cel.environment import Environment
+from listwatch.cel.errors import (
+    CompilationError,
+    CostLimitExceededError,
+    EvaluationError,
+    InstantiationError,
+    Issue,
+)
+from listwatch.cel.program import PER_CALL_LIMIT, Program, compile_expression
+from listwatch.cel.schema_types import SchemaType, object_types, schema_type
+from listwatch.cel.schema_values import to_value
+from listwatch.cel.types import Type
+from listwatch.cel.values import Value
+
+__all__ = [
+    "PER_CALL_LIMIT",
+    "CompilationError",
+    "CostLimitExceededError",
+    "Environment",
+    "EvaluationError",
+    "InstantiationError",
+    "Issue",
+    "Program",
+    "SchemaType",
+    "Type",
+    "Value",
+    "compile_expression",
+    "estimate",
+    "object_types",
+    "schema_type",
+    "to_value",
+]

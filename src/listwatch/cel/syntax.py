@@ -1,0 +1,111 @@
+"""The tree of an expression, as the parser makes it, with macros expanded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from listwatch.cel.types import DYN, Type
+
+Constant: TypeAlias = "bool | int | float | str | bytes | None"
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A place in the source (line and column from 1), and what the checker found out about it."""
+
+    line: int
+    column: int
+    type: Type = field(default=DYN, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class Literal(Node):
+    """A constant. An unsigned integer is a `UInt`."""
+
+    value: Constant
+
+
+@dataclass(slots=True, eq=False)
+class Ident(Node):
+    """A variable or, once it is checked, the full name of a type."""
+
+    name: str
+
+
+@dataclass(slots=True, eq=False)
+class Select(Node):
+    """`operand.field`; with `test`, `has(operand.field)`; with `optional`, `operand.?field`."""
+
+    operand: Node
+    name: str
+    test: bool = False
+    optional: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Call(Node):
+    """A function, an operator such as `_&&_`, or with a target a method."""
+
+    function: str
+    target: Node | None
+    arguments: list[Node]
+    overloads: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class ListLiteral(Node):
+    """`[a, ?b]`; `optional` has the positions of the elements that may be absent."""
+
+    elements: list[Node]
+    optional: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One entry of a map, or with a string as its key one field of an object."""
+
+    key: Node
+    value: Node
+    optional: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class MapLiteral(Node):
+    """`{a: b, ?c: d}`."""
+
+    entries: list[Entry]
+
+
+@dataclass(slots=True, eq=False)
+class ObjectLiteral(Node):
+    """`name{field: value}`."""
+
+    name: str
+    entries: list[Entry]
+
+
+@dataclass(slots=True, eq=False)
+class Comprehension(Node):
+    """What a macro such as `all` becomes: a loop that folds a range into an accumulator.
+
+    A `variable2` makes the first one the index or key. A comprehension over nothing, with a
+    condition that is false, only binds the accumulator for the result (`optMap`, `sortBy`).
+    """
+
+    variable: str
+    variable2: str
+    range: Node
+    accumulator: str
+    initial: Node
+    condition: Node
+    step: Node
+    result: Node
+
+    @property
+    def binds(self) -> bool:
+        """Say whether it is no loop, but a name for a value."""
+        return self.accumulator != ACCUMULATOR
+
+
+ACCUMULATOR = "@result"
