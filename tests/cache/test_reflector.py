@@ -1,11 +1,14 @@
 """The reflector's requests and what its store gets, scene by scene."""
 
 import asyncio
+import itertools
 import logging
 import math
 import random
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, Self, cast
 
 import pytest
 
@@ -18,9 +21,12 @@ from listwatch.cache.list_watch import (
     DELETED,
     ERROR,
     MODIFIED,
+    ListerWatcher,
     ListOptions,
+    ObjectList,
     WatchEvent,
     WatchOptions,
+    WatchStream,
 )
 from listwatch.cache.reflector import Reflector
 from listwatch.cache.reflector_machine import Phase
@@ -48,9 +54,15 @@ REFUSED = DisconnectedError("nobody listens", refused=True)
 class Scene:
     """A reflector that feeds a store from a source, and what it asked for, in words."""
 
-    def __init__(self, *names: str, store: Any = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *names: str,
+        store: Any = None,
+        bookmark_seconds: float | None = 60.0,
+        **options: Any,
+    ) -> None:
         self.clock = FakeClock()
-        self.source = FakeControllerSource(clock=self.clock)
+        self.source = FakeControllerSource(clock=self.clock, bookmark_seconds=bookmark_seconds)
         for name in names:
             self.source.add(pod(name))
         self.store = store if store is not None else Store()
@@ -351,34 +363,90 @@ async def test_initial_events_of_a_watch_from_anywhere_move_no_position() -> Non
         assert scene.reflector.last_sync_resource_version == "4"
 
 
-async def test_a_silent_peer_that_has_sent_bookmarks_is_given_up_after_150_seconds() -> None:
-    """client-go#374, client-go#755: a half-open connection."""
+async def test_a_silent_peer_is_replaced_after_75_seconds_by_one_request() -> None:
+    """client-go#374, client-go#755: a half-open connection. The watch goes on where it was."""
     async with Scene("a") as scene:
         await scene.clock.advance(61)
         scene.source.silence_watches()
         scene.source.modify(pod("a"))
         scene.asked()
-        await scene.clock.advance(148)
+        await scene.clock.advance(73)
         assert scene.asked() == []
-        await scene.clock.advance(2)
-        assert scene.asked() == ["list limit=1 rv=''", "watch rv='1'"]
+        await scene.clock.advance(1)
+        assert scene.asked() == ["watch rv='1'"]
         assert scene.same()
 
 
-async def test_a_silent_peer_without_bookmarks_is_given_up_after_its_own_time() -> None:
-    scene = Scene("a")
-    scene.source._bookmark_seconds = None
-    async with scene:
-        options = scene.source.requests[0].options
-        assert isinstance(options, WatchOptions)
+async def test_a_peer_that_falls_silent_before_its_first_bookmark_is_found_as_soon() -> None:
+    async with Scene("a") as scene:
         scene.source.silence_watches()
         scene.source.modify(pod("a"))
         scene.asked()
-        await scene.clock.advance(options.timeout_seconds + 9)
+        await scene.clock.advance(75)
+        assert scene.asked() == ["watch rv='1'"]
+        assert scene.same()
+
+
+async def test_two_silences_in_a_row_mean_that_no_bookmarks_come() -> None:
+    """Then a peer is given up when its watch should have ended by itself."""
+    scene = Scene("a", bookmark_seconds=None)
+    async with scene:
+        scene.asked()
+        await scene.clock.advance(150)
+        assert scene.asked() == ["watch rv='1'", "list limit=1 rv=''", "watch rv='1'"]
+        seconds = watch_options(scene).timeout_seconds
+        scene.source.silence_watches()
+        scene.source.modify(pod("a"))
+        await scene.clock.advance(seconds + 9)
         assert scene.asked() == []
         await scene.clock.advance(1)
         assert scene.asked() == ["list limit=1 rv=''", "watch rv='1'"]
         assert scene.same()
+
+
+async def test_silence_counts_again_when_a_bookmark_has_come() -> None:
+    scene = Scene("a", bookmark_seconds=None)
+    async with scene:
+        await scene.clock.advance(150)
+        scene.source.send_bookmark()
+        await scene.clock.settle()
+        scene.asked()
+        await scene.clock.advance(76)
+        assert scene.asked() == ["watch rv='1'"]
+
+
+async def test_the_interval_of_a_server_with_rare_bookmarks_is_learnt() -> None:
+    """One that sends one in two minutes loses three requests once, and none after that."""
+    scene = Scene("a", bookmark_seconds=120.0)
+    async with scene:
+        await scene.clock.advance(150)
+        scene.asked()
+        seconds = watch_options(scene).timeout_seconds
+        await scene.clock.advance(seconds + 200)
+        assert scene.asked() == ["watch rv='1'"]
+        assert len([failure for failure in scene.failures if "silent" in str(failure)]) == 2
+        scene.source.silence_watches()
+        await scene.clock.advance(155)
+        assert scene.asked() == ["watch rv='1'"]
+
+
+async def test_the_interval_is_not_learnt_from_the_bookmark_before_the_end() -> None:
+    """A server sends one 2 s before the watch ends, however soon that is."""
+    scene = Scene("a", bookmark_seconds=120.0)
+    async with scene:
+        await scene.clock.advance(150 + 120)
+        seconds = watch_options(scene).timeout_seconds
+        await scene.clock.advance(seconds - 120 - 2)
+        scene.source.send_bookmark()
+        scene.asked()
+        await scene.clock.advance(2 + 125)
+        assert scene.asked() == ["watch rv='1'"]
+
+
+def watch_options(scene: Scene) -> WatchOptions:
+    options = scene.source.requests[-1].options
+    assert isinstance(options, WatchOptions)
+    return options
 
 
 async def test_a_quiet_watch_with_bookmarks_is_no_silent_one() -> None:
@@ -401,18 +469,21 @@ async def test_a_watch_that_is_not_answered_is_given_up_after_75_seconds() -> No
         assert scene.same()
 
 
-async def test_a_list_is_given_up_150_seconds_after_its_last_sign_of_life() -> None:
+async def test_a_list_is_given_up_that_does_not_begin_or_falls_silent() -> None:
     scene = Scene("a", watch_list=False)
-    scene.source.fail_lists(SILENCE)
+    scene.source.fail_lists(SILENCE, 2)
     async with scene:
-        request = scene.source.requests[0].options
+        await scene.clock.advance(149)
+        assert len(scene.asked()) == 1
+        await scene.clock.advance(2)
+        request = scene.source.requests[1].options
         assert isinstance(request, ListOptions)
         assert request.progress is not None
         await scene.clock.advance(100)
         request.progress()
-        await scene.clock.advance(149)
+        await scene.clock.advance(74)
         assert len(scene.asked()) == 1
-        await scene.clock.advance(2)
+        await scene.clock.advance(3)
         assert scene.same()
 
 
@@ -461,6 +532,247 @@ async def test_a_deletion_may_carry_the_version_of_the_last_state() -> None:
         assert scene.store.list_keys() == ["b"]
         assert scene.reflector.last_sync_resource_version == "2"
         assert scene.reflector.statistics().relists == 1
+
+
+# --- A peer that means harm --------------------------------------------------------------------
+
+
+class Flood:
+    """A `ListerWatcher` whose watches never wait: the same batch again and again."""
+
+    def __init__(self, batch: Sequence[WatchEvent]) -> None:
+        self.batch = batch
+        self.silent = False
+        self.watches = self.batches = 0
+
+    async def list(self, options: ListOptions) -> ObjectList:
+        del options
+        return ObjectList(items=[Object.from_dict(pod("a"))], resource_version="1")
+
+    @asynccontextmanager
+    async def watch(self, options: WatchOptions) -> AsyncIterator[WatchStream]:
+        del options
+        self.watches += 1
+        yield self._events()
+
+    async def _events(self) -> AsyncIterator[Sequence[WatchEvent]]:
+        while not self.silent:
+            self.batches += 1
+            yield self.batch
+        await asyncio.Event().wait()
+
+
+FLOODS: dict[str, Sequence[WatchEvent]] = {
+    "unknown types": [WatchEvent("MOVED")] * 50,
+    "no JSON": [WatchEvent("", error=FrameError("not JSON"))] * 50,
+    "undecodable objects": [WatchEvent(MODIFIED, error=ObjectDecodeError("?"))] * 50,
+    "one bookmark": [WatchEvent(BOOKMARK, resource_version="1")] * 50,
+    "the same event": [WatchEvent(ADDED, Object.from_dict(pod("a")), "1")] * 50,
+    "bytes without an event": [],
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+@pytest.mark.parametrize("watch_list", [True, False])
+async def test_a_stream_of_nothing_useful_is_ended_with_a_wait(
+    flood: str, watch_list: bool
+) -> None:
+    """The event loop gets its turn all the while, and nobody is told of each of a thousand."""
+    clock = FakeClock()
+    source = Flood(FLOODS[flood])
+    failures: list[Failure] = []
+    reflector = Reflector(
+        source,
+        Store(),
+        clock=clock,
+        watch_list=watch_list,
+        on_error=failures.append,
+        rng=random.Random(1),
+    )
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(reflector.run())
+        turns = 0
+        while not failures or failures[-1].doing == "decode":
+            await asyncio.sleep(0)
+            turns += 1
+            assert turns < 10_000
+        assert reflector.state in {Phase.BACKING_OFF, Phase.LISTING}
+        if FLOODS[flood]:
+            assert source.batches <= 30
+        else:
+            assert turns >= source.batches // 256
+        await clock.advance(60)
+        assert source.watches <= 12
+        running.cancel()
+    assert len([failure for failure in failures if failure.doing == "decode"]) <= 800
+    assert reflector.statistics().errors >= len(failures)
+
+
+async def test_a_stream_that_is_useful_may_have_much_that_is_not() -> None:
+    async with Scene("a") as scene:
+        for number in range(20):
+            for _ in range(900):
+                scene.source.send_bookmark()
+            await scene.clock.settle()
+            scene.source.modify(pod("a", number=number))
+            await scene.clock.settle()
+        assert scene.same()
+        assert not scene.failures
+
+
+async def test_failures_of_one_kind_are_told_at_a_bounded_rate_and_all_are_counted() -> None:
+    async with Scene("a") as scene:
+        scene.source.send(*[WatchEvent("MOVED")] * 900)
+        await scene.clock.settle()
+        assert len(scene.failures) == 100
+        assert scene.reflector.statistics().errors == 900
+        await scene.clock.advance(11)
+        scene.source.send(WatchEvent("MOVED"))
+        await scene.clock.settle()
+        last = scene.failures[-1]
+        assert isinstance(last, Failure)
+        assert last.more == 800
+
+
+class Pages(Flood):
+    """A `ListerWatcher` whose lists have no end."""
+
+    def __init__(self, tokens: Iterator[str], items: Iterator[list[Object]]) -> None:
+        super().__init__([])
+        self.tokens = tokens
+        self.items = items
+        self.lists = 0
+
+    async def list(self, options: ListOptions) -> ObjectList:
+        del options
+        self.lists += 1
+        return ObjectList(
+            items=next(self.items), resource_version="1", continue_token=next(self.tokens)
+        )
+
+
+OBJECTS = [Object.from_dict(pod(name)) for name in "abcdef"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "items"),
+    [
+        (itertools.repeat("again"), itertools.repeat([])),
+        (itertools.repeat("again"), ([obj] for obj in itertools.cycle(OBJECTS))),
+        (itertools.cycle("ab"), itertools.repeat(OBJECTS)),
+        (map(str, itertools.count()), itertools.repeat([])),
+        (map(str, itertools.count()), itertools.repeat(OBJECTS)),
+        (map(str, itertools.count()), itertools.cycle([OBJECTS[:3], OBJECTS[3:]])),
+    ],
+)
+async def test_pages_that_lead_nowhere_end_the_list_with_a_wait(
+    tokens: Iterator[str], items: Iterator[list[Object]]
+) -> None:
+    clock = FakeClock()
+    source = Pages(tokens, items)
+    failures: list[Failure] = []
+    reflector = Reflector(source, Store(), clock=clock, watch_list=False, on_error=failures.append)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(reflector.run())
+        await clock.settle()
+        assert reflector.state is Phase.BACKING_OFF
+        assert source.lists <= 12
+        assert isinstance(failures[0].error, FrameError)
+        assert failures[0].delay is not None
+        await clock.advance(600)
+        assert source.lists <= 12 * 30
+        running.cancel()
+
+
+async def test_a_server_may_leave_pages_empty() -> None:
+    tokens = iter([*"abcdefghi", ""])
+    items = iter([[OBJECTS[0]], *[[]] * 8, [OBJECTS[1]]])
+    store = Store()
+    source = Pages(tokens, items)
+    source.silent = True
+    clock = FakeClock()
+    reflector = Reflector(source, store, clock=clock, watch_list=False)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(reflector.run())
+        await clock.settle()
+        running.cancel()
+    assert store.list_keys() == ["a", "b"]
+
+
+# --- A resource that is defined no more ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("watch_list", [True, False])
+async def test_what_is_defined_no_more_is_gone_within_30_seconds_and_listed_when_it_is_back(
+    watch_list: bool,
+) -> None:
+    async with Scene("a", "b", watch_list=watch_list) as scene:
+        await scene.clock.advance(100)
+        scene.source.defined = False
+        scene.source.end_watches()
+        await scene.clock.advance(30)
+        assert scene.store.list_keys() == []
+        assert scene.source.inquiries == 1
+        scene.asked()
+        await scene.clock.advance(600)
+        assert len(scene.asked()) <= 40
+        assert scene.source.inquiries == 1
+        scene.source.delete("a")
+        scene.source.defined = True
+        await scene.clock.advance(31)
+        assert scene.store.list_keys() == ["b"]
+        assert scene.same()
+        scene.source.add(pod("c"))
+        await scene.clock.settle()
+        assert scene.same()
+
+
+@pytest.mark.parametrize("knows", [True, False])
+async def test_a_404_alone_empties_nothing(knows: bool) -> None:
+    """A replica that has just started, or an older one, says so too."""
+    scene = Scene("a", "b")
+    if knows:
+        scene.source.provable = False
+    else:
+        source = scene.source
+        plain = SimpleNamespace(list=source.list, watch=source.watch)
+        scene.reflector = Reflector(
+            cast("ListerWatcher", plain), scene.store, clock=scene.clock, on_error=lambda _: None
+        )
+    async with scene:
+        await scene.clock.advance(100)
+        scene.source.defined = False
+        scene.source.end_watches()
+        scene.asked()
+        await scene.clock.advance(60)
+        assert len(scene.asked()) <= 12
+        await scene.clock.advance(600)
+        assert len(scene.asked()) <= 40
+        assert scene.store.list_keys() == ["a", "b"]
+        scene.source.defined = True
+        scene.source.add(pod("c"))
+        await scene.clock.advance(61)
+        assert scene.same()
+
+
+async def test_an_inquiry_that_fails_is_reported_and_repeated() -> None:
+    scene = Scene("a")
+    is_gone = scene.source.is_gone
+    answers: list[Exception] = [DisconnectedError("reset by peer"), RuntimeError("?")]
+
+    async def inquire() -> bool:
+        if answers:
+            raise answers.pop()
+        return await is_gone()
+
+    scene.source.is_gone = inquire  # type: ignore[method-assign]  # a fault
+    async with scene:
+        scene.source.defined = False
+        scene.source.end_watches()
+        await scene.clock.advance(60)
+        assert scene.store.list_keys() == []
+        told = [f for f in scene.failures if isinstance(f, Failure)]
+        assert [f.doing for f in told].count("look for the definition") == 2
 
 
 class Resyncs(Store):

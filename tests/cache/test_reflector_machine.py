@@ -7,11 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.cache import reflector_machine as machine
-from listwatch.cache.backoff import Backoff
+from listwatch.cache.backoff import Backoff, RequestBudget
 from listwatch.cache.reflector_machine import (
+    Bookmarks,
     Ended,
     Fault,
     Follow,
+    Inquire,
+    Inquired,
     List,
     Listed,
     Phase,
@@ -37,16 +40,21 @@ from listwatch.errors import (
     ForbiddenError,
     FrameError,
     InvalidError,
+    NotFoundError,
     ServerTimeoutError,
     StatusError,
     TooManyRequestsError,
 )
 
 LISTING = State(Phase.LISTING, streaming=Streaming.NEVER)
+RELISTING = State(Phase.LISTING, "7")
+INQUIRING = State(Phase.INQUIRING, "7")
 STREAMING = State(Phase.WATCH_LISTING)
 WATCHING = State(Phase.WATCHING, "7")
 PROBING = State(Phase.PROBING, "7")
 LONG = 30.0
+#: A wait that ends when the server can be reached.
+AWAY = Wait(0, for_server=True)
 
 TABLE = [
     # The beginning.
@@ -56,32 +64,42 @@ TABLE = [
     (STREAMING, Listed("7"), Follow(), Phase.WATCHING),
     (LISTING, Listed("7"), Watch("7"), Phase.WATCHING),
     # A list that failed.
-    (LISTING, Ended(fault=Fault.UNREACHABLE), Wait(0), Phase.LISTING),
+    (LISTING, Ended(fault=Fault.UNREACHABLE), AWAY, Phase.LISTING),
+    (LISTING, Ended(fault=Fault.NOT_FOUND), Wait(0), Phase.LISTING),
+    # A list that says that there is no such resource, after one that had it.
+    (RELISTING, Ended(fault=Fault.NOT_FOUND), Inquire(), Phase.INQUIRING),
+    (INQUIRING, Inquired(gone=True), Wait(0), Phase.LISTING),
+    (INQUIRING, Inquired(gone=False), Wait(0), Phase.LISTING),
+    (INQUIRING, Ended(fault=Fault.UNREACHABLE), AWAY, Phase.LISTING),
     (LISTING, Ended(fault=Fault.EXPIRED), Wait(0), Phase.LISTING),
     (LISTING, Ended(fault=Fault.THROTTLED, retry_after=9.0), Wait(0, 1.0, 9.0), Phase.LISTING),
     (LISTING, Ended(fault=Fault.TOO_LARGE, retry_after=1.0), Wait(0, 1.0, 1.0), Phase.LISTING),
     # A stream of initial events that did not end.
-    (STREAMING, Ended(fault=Fault.UNREACHABLE), Wait(0), Phase.WATCH_LISTING),
+    (STREAMING, Ended(fault=Fault.UNREACHABLE), AWAY, Phase.WATCH_LISTING),
+    (STREAMING, Ended(fault=Fault.NOT_FOUND), Wait(0), Phase.LISTING),
     (STREAMING, Ended(fault=Fault.CUT), Wait(0), Phase.WATCH_LISTING),
     (STREAMING, Ended(fault=Fault.THROTTLED, retry_after=2.0), Wait(0, 1.0, 2.0), None),
     (STREAMING, Ended(fault=Fault.INVALID), List(), Phase.LISTING),
     (STREAMING, Ended(fault=Fault.NO_END), List(), Phase.LISTING),
     (STREAMING, Ended(fault=None), List(), Phase.LISTING),
-    (STREAMING, Ended(fault=Fault.EXPIRED), Wait(0), Phase.LISTING),
+    (STREAMING, Ended(fault=Fault.EXPIRED), List(), Phase.LISTING),
     (STREAMING, Ended(fault=Fault.OTHER), Wait(0), Phase.LISTING),
     # A watch that was healthy.
     (WATCHING, Ended(resource_version="9", lasted=LONG), Watch("9"), Phase.WATCHING),
     (WATCHING, Ended(lasted=LONG, quiet=True), Probe(), Phase.PROBING),
     (WATCHING, Ended(fault=Fault.CUT, resource_version="9", lasted=LONG), Wait(0), Phase.WATCHING),
-    (WATCHING, Ended(fault=Fault.SILENT, lasted=LONG), Probe(), Phase.PROBING),
-    (WATCHING, Ended(fault=Fault.EXPIRED, lasted=LONG), Wait(0), Phase.WATCH_LISTING),
+    (WATCHING, Ended(fault=Fault.SILENT, lasted=LONG), Watch("7"), Phase.WATCHING),
+    (WATCHING, Ended(fault=Fault.EXPIRED, lasted=LONG), WatchList(), Phase.WATCH_LISTING),
     (WATCHING, Ended(fault=Fault.SET_BACK, lasted=LONG), Wait(0), Phase.WATCH_LISTING),
     # A watch that was not.
     (WATCHING, Ended(lasted=1.0), Wait(0), Phase.WATCHING),
     (WATCHING, Ended(fault=Fault.CUT), Wait(0), Phase.WATCHING),
     (WATCHING, Ended(fault=Fault.THROTTLED, retry_after=5.0), Wait(0, 1.0, 5.0), Phase.WATCHING),
-    (WATCHING, Ended(fault=Fault.UNREACHABLE), Wait(0), Phase.PROBING),
-    (WATCHING, Ended(fault=Fault.EXPIRED), Wait(0), Phase.WATCH_LISTING),
+    (WATCHING, Ended(fault=Fault.UNREACHABLE), AWAY, Phase.PROBING),
+    (WATCHING, Ended(fault=Fault.SILENT), Probe(), Phase.PROBING),
+    (WATCHING, Ended(fault=Fault.USELESS), Wait(0), Phase.WATCHING),
+    (WATCHING, Ended(fault=Fault.NOT_FOUND), Wait(0), Phase.LISTING),
+    (WATCHING, Ended(fault=Fault.EXPIRED), WatchList(), Phase.WATCH_LISTING),
     (WATCHING, Ended(fault=Fault.TOO_LARGE), Wait(0), Phase.WATCH_LISTING),
     (WATCHING, Ended(fault=Fault.OTHER), Wait(0), Phase.WATCH_LISTING),
     # An event was lost.
@@ -96,7 +114,8 @@ TABLE = [
     (PROBING, Probed("70"), Watch("7"), Phase.WATCHING),
     (PROBING, Probed("6"), WatchList(), Phase.WATCH_LISTING),
     (PROBING, Probed(""), Watch("7"), Phase.WATCHING),
-    (PROBING, Ended(fault=Fault.UNREACHABLE), Wait(0), Phase.PROBING),
+    (PROBING, Ended(fault=Fault.UNREACHABLE), AWAY, Phase.PROBING),
+    (PROBING, Ended(fault=Fault.NOT_FOUND), Wait(0), Phase.LISTING),
     (PROBING, Ended(fault=Fault.OTHER), Wait(0), Phase.WATCH_LISTING),
 ]
 
@@ -119,10 +138,90 @@ def test_each_input_has_its_effect(
 
 def test_the_first_list_after_a_failed_watch_is_followed_by_a_watch_at_once() -> None:
     """The outage is over, it seems, and what happens next should not be heard of late."""
-    state = State(Phase.LISTING, "7", failures=6, suspect=True)
+    state = State(Phase.LISTING, "7", failures=6, suspect=True, acted=True)
     after, effect = step(state, Listed("9"))
     assert effect == Watch("9")
     assert step(after, Ended(fault=Fault.EXPIRED))[1] == Wait(6)
+
+
+def test_a_410_is_acted_upon_at_once_but_only_once() -> None:
+    state, effect = step(State(Phase.WATCHING, "7", failures=6), Ended(fault=Fault.EXPIRED))
+    assert effect == WatchList()
+    state, effect = step(state, Listed("9"))
+    assert effect == Follow()
+    state, effect = step(state, Ended(fault=Fault.EXPIRED))
+    assert effect == Wait(6)
+    state, _ = step(state, Woke())
+    state, _ = step(state, Listed("9"))
+    state, effect = step(state, Ended(fault=Fault.EXPIRED, lasted=LONG))
+    assert effect == WatchList()
+
+
+def test_a_server_that_was_away_and_is_back_is_asked_without_the_waits_of_before() -> None:
+    """Its version first, since it may have been restored meanwhile."""
+    state = State(Phase.WATCHING, "7", failures=9, suspect=True, probed=True, acted=True)
+    state, effect = step(state, Ended(fault=Fault.UNREACHABLE))
+    assert effect == Wait(9, for_server=True)
+    state, effect = step(state, Woke(restored=True))
+    assert effect == Probe()
+    assert (state.failures, state.acted) == (0, False)
+    state, effect = step(state, Probed("7"))
+    assert effect == Watch("7")
+    assert step(state, Ended(fault=Fault.EXPIRED))[1] == WatchList()
+
+
+def test_a_wait_for_a_server_that_was_never_away_changes_nothing() -> None:
+    state, _ = step(State(Phase.WATCHING, "7", failures=9), Ended(fault=Fault.UNREACHABLE))
+    state, _ = step(state, Woke(restored=False))
+    assert state.failures == 10
+
+
+SILENT = Ended(fault=Fault.SILENT, lasted=75.0)
+
+
+def test_a_second_silence_in_a_row_means_that_there_are_no_bookmarks() -> None:
+    state, effect = step(WATCHING, SILENT)
+    assert (state.bookmarks, effect) == (Bookmarks.DOUBTED, Watch("7"))
+    state, effect = step(state, SILENT)
+    assert (state.bookmarks, effect) == (Bookmarks.NONE, Probe())
+    state, effect = step(state, Probed("7"))
+    assert (state.bookmarks, effect) == (Bookmarks.NONE, Watch("7"))
+    state, effect = step(state, SILENT)
+    assert (state.bookmarks, effect) == (Bookmarks.NONE, Probe())
+
+
+@pytest.mark.parametrize("before", [Bookmarks.DOUBTED, Bookmarks.NONE])
+def test_a_bookmark_means_that_there_are_bookmarks(before: Bookmarks) -> None:
+    state = State(Phase.WATCHING, "7", bookmarks=before)
+    state, effect = step(state, Ended(lasted=300.0, bookmarked=True))
+    assert (state.bookmarks, effect) == (Bookmarks.EXPECTED, Watch("7"))
+    state = State(Phase.WATCHING, "7", bookmarks=before)
+    state, effect = step(state, Ended(fault=Fault.SILENT, lasted=200.0, bookmarked=True))
+    assert (state.bookmarks, effect) == (Bookmarks.DOUBTED, Watch("7"))
+
+
+def test_a_server_that_was_set_back_is_found_by_the_second_silence() -> None:
+    state, _ = step(WATCHING, SILENT)
+    state, _ = step(state, SILENT)
+    assert step(state, Probed("5"))[1] == WatchList()
+
+
+def test_what_is_gone_is_not_asked_for_again_and_listed_when_it_is_back() -> None:
+    state, _ = step(RELISTING, Ended(fault=Fault.NOT_FOUND))
+    state, _ = step(state, Inquired(gone=True))
+    for _ in range(3):
+        state, effect = step(state, Woke())
+        assert effect == List()
+        state, effect = step(state, Ended(fault=Fault.NOT_FOUND))
+        assert isinstance(effect, Wait)
+    state, _ = step(state, Woke())
+    assert step(state, Listed("20"))[1] == Watch("20")
+
+
+def test_what_may_be_there_is_asked_for_again() -> None:
+    state, _ = step(INQUIRING, Inquired(gone=False))
+    state, _ = step(state, Woke())
+    assert step(state, Ended(fault=Fault.NOT_FOUND))[1] == Inquire()
 
 
 def test_every_further_list_is_followed_by_half_a_wait() -> None:
@@ -147,8 +246,7 @@ def test_a_server_that_does_not_know_initial_events_is_never_asked_again() -> No
     after, _ = step(STREAMING, Ended(fault=Fault.INVALID))
     assert after.streaming is Streaming.NEVER
     watching, _ = step(after, Listed("7"))
-    expired, _ = step(watching, Ended(fault=Fault.EXPIRED, lasted=LONG))
-    assert step(expired, Woke())[1] == List()
+    assert step(watching, Ended(fault=Fault.EXPIRED, lasted=LONG))[1] == List()
 
 
 def test_streams_that_break_again_and_again_give_way_to_a_list() -> None:
@@ -170,7 +268,7 @@ def test_a_probe_that_proves_nothing_is_not_repeated() -> None:
     state, effect = step(state, Probed("7"))
     assert effect == Watch("7")
     state, effect = step(state, Ended(fault=Fault.UNREACHABLE))
-    assert effect == Wait(1)
+    assert effect == Wait(1, for_server=True)
     assert step(state, Woke())[1] == Watch("7")
 
 
@@ -231,6 +329,7 @@ TOO_LARGE = {"causes": [{"reason": "ResourceVersionTooLarge"}]}
         (BadRequestError(), False, Fault.INVALID),
         (InvalidError(), False, Fault.INVALID),
         (ForbiddenError(), False, Fault.OTHER),
+        (NotFoundError(), False, Fault.NOT_FOUND),
         (StatusError("?"), True, Fault.OTHER),
         (TimeoutError(), True, Fault.SILENT),
         (DisconnectedError("", refused=True), True, Fault.UNREACHABLE),
@@ -250,3 +349,75 @@ def test_errors_are_read(error: Exception, opened: bool, fault: Fault) -> None:
 def test_a_delay_is_between_three_quarters_and_the_whole(failures: int, rng: random.Random) -> None:
     nominal = min(30.0, 0.8 * 2.0 ** min(failures, 40))
     assert 0.75 * nominal <= Backoff().delay(failures, rng) <= nominal
+
+
+# --- Whatever comes ------------------------------------------------------------------------------
+
+ENDS = st.builds(
+    Ended,
+    fault=st.one_of(st.none(), st.sampled_from(Fault)),
+    resource_version=st.sampled_from(["", "0", "7", "9"]),
+    lasted=st.sampled_from([0.0, 5.0, 40.0, 80.0]),
+    quiet=st.booleans(),
+    bookmarked=st.booleans(),
+    stale=st.booleans(),
+    retry_after=st.sampled_from([0.0, 1.0]),
+)
+ANSWERS: dict[type[machine.Effect], st.SearchStrategy[machine.Input]] = {
+    List: st.one_of(ENDS, st.builds(Listed, st.sampled_from(["7", "9"]))),
+    WatchList: st.one_of(ENDS, st.builds(Listed, st.sampled_from(["7", "9"]))),
+    Watch: ENDS,
+    Follow: ENDS,
+    Probe: st.one_of(ENDS, st.builds(Probed, st.sampled_from(["", "5", "9"]))),
+    Inquire: st.one_of(ENDS, st.builds(Inquired, st.booleans())),
+    Wait: st.builds(Woke, st.booleans()),
+}
+
+
+@given(st.data())
+def test_whatever_happens_no_request_loop_runs_without_waits(data: st.DataObject) -> None:
+    """Between two waits, or watches that were healthy, at most five requests are sent.
+
+    A watch is not entered without a position that it can go on from.
+    """
+    state, effect = step(State(), Started())
+    requests = 0
+    for _ in range(60):
+        answer = data.draw(ANSWERS[type(effect)])
+        if isinstance(effect, Wait) or (isinstance(answer, Ended) and answer.lasted >= LONG):
+            requests = 0
+        state, effect = step(state, answer)
+        if not isinstance(effect, Wait | Follow):
+            requests += 1
+        assert requests <= 5
+        if isinstance(effect, Watch):
+            assert effect.resource_version
+
+
+@given(st.lists(st.floats(0.0, 20.0), max_size=200))
+def test_a_budget_lets_few_requests_through_whenever_they_are_wanted(gaps: list[float]) -> None:
+    budget, now, sent = RequestBudget(), 1000.0, []
+    budget.failed(now)
+    for gap in gaps:
+        now += gap
+        now += budget.delay(now)
+        budget.spend(now)
+        sent.append(now - 1000.0)
+    assert sum(at < 60.0 for at in sent) <= 12
+    for at in sent:
+        if at >= 60.0:
+            assert sum(at <= other < at + 60.0 for other in sent) <= 4
+
+
+def test_a_budget_holds_nobody_up_while_all_is_well() -> None:
+    budget = RequestBudget()
+    for _ in range(100):
+        assert budget.delay(5.0) == 0.0
+        budget.spend(5.0)
+    budget.failed(5.0)
+    for _ in range(12):
+        assert budget.delay(6.0) == 0.0
+        budget.spend(6.0)
+    assert budget.delay(6.0) == 59.0
+    budget.recovered()
+    assert budget.delay(6.0) == 0.0

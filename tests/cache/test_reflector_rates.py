@@ -3,7 +3,9 @@
 import asyncio
 import math
 import random
+import statistics
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,7 @@ from listwatch.errors import (
 from listwatch.testing.fake_controller_source import (
     END,
     SILENCE,
+    Backup,
     FakeControllerSource,
     Fault,
     WatchScript,
@@ -190,7 +193,7 @@ async def test_requests_are_few_under_a_lasting_fault_and_the_cache_is_right_aft
 
 
 async def test_silence_of_everything_is_noticed_and_survived() -> None:
-    """A peer that says nothing more is given up in 150 s, and asked rarely while it lasts."""
+    """A peer that says nothing more is given up in 75 s, and asked rarely while it lasts."""
     clock = FakeClock()
     source = FakeControllerSource(clock=clock)
     source.add(pod("a"))
@@ -203,11 +206,95 @@ async def test_silence_of_everything_is_noticed_and_survived() -> None:
         source.silence_watches()
         everything(SILENCE)(source)
         source.modify_drop_watch(pod("a", changed=True))
-        await clock.advance(150)
+        await clock.advance(75)
         assert len(source.requests) == before + 1
         await clock.advance(1200)
         assert len(source.requests) - before <= 15
         source.heal()
         await clock.advance(150 + 30)
+        assert same(store, source)
+        running.cancel()
+
+
+def compacted(source: FakeControllerSource) -> None:
+    source.reset_watch()
+
+
+def restored(source: FakeControllerSource) -> None:
+    source.restore(Backup({}, 1))
+
+
+def as_it_was(_: FakeControllerSource) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("away", "meanwhile"),
+    [
+        (0.5, as_it_was),
+        (0.5, compacted),
+        (30.0, as_it_was),
+        (30.0, restored),
+        (900.0, compacted),
+        (900.0, restored),
+    ],
+)
+@pytest.mark.parametrize("watch_list", ["yes", "invalid"])
+async def test_after_an_outage_the_cache_is_right_soon_however_long_it_was(
+    away: float, watch_list: Any, meanwhile: Setup
+) -> None:
+    """Refused connections: within 5 s (median) and 10 s (worst) after the server is back."""
+    took: list[float] = []
+    for seed in range(5):
+        clock = FakeClock()
+        source = FakeControllerSource(clock=clock, watch_list=watch_list)
+        for name in "abc":
+            source.add(pod(name))
+        store = Store()
+        reflector = Reflector(
+            source, store, clock=clock, on_error=lambda _: None, rng=random.Random(seed)
+        )
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(reflector.run())
+            await clock.advance(100)
+            assert same(store, source)
+            source.refuse()
+            before = len(source.requests)
+            await clock.advance(away)
+            assert len(source.requests) == before
+            meanwhile(source)
+            source.accept()
+            source.add(pod("new"))
+            began = clock.now()
+            while not same(store, source):
+                await clock.advance(0.1)
+                assert clock.now() - began <= 10
+            took.append(clock.now() - began)
+            assert len(source.requests) - before <= 4
+            running.cancel()
+    assert statistics.median(took) <= 5
+
+
+async def test_a_server_that_comes_and_goes_is_not_asked_often() -> None:
+    """Each time that it is back waits are short again, and yet the requests stay few."""
+    clock = FakeClock()
+    source = FakeControllerSource(clock=clock)
+    source.add(pod("a"))
+    store = Store()
+    reflector = Reflector(source, store, clock=clock, on_error=lambda _: None)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(reflector.run())
+        await clock.advance(100)
+        before, began = len(source.requests), clock.now()
+        for _ in range(150):
+            source.refuse()
+            await clock.advance(3)
+            source.accept()
+            await clock.advance(3)
+        times = [request.at - began for request in source.requests[before:]]
+        assert sum(at < 60 for at in times) <= 12, times
+        for at in times:
+            assert at < 60 or sum(at <= other < at + 60 for other in times) <= 4, times
+        source.add(pod("b"))
+        await clock.advance(60)
         assert same(store, source)
         running.cancel()

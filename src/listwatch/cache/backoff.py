@@ -1,6 +1,7 @@
-"""How long to wait before the next try."""
+"""How long to wait before the next try, and how many tries there may be."""
 
 import random
+from collections import deque
 
 import msgspec
 
@@ -28,3 +29,49 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
         # 2 ** 40 is far beyond any cap; a larger power would overflow a float in time.
         nominal = min(self.cap, self.base * 2.0 ** min(failures, 40))
         return nominal * (1.0 - self.jitter * rng.random())
+
+
+class RequestBudget:
+    """Bounds the requests of one reflector while something is wrong, whatever goes wrong.
+
+    A bad time begins with a failure and ends with a healthy watch. A reflector's waits keep below
+    these bounds by themselves, except where a server comes and goes, so that waits are short again
+    and again. A list counts as one request, whatever its pages.
+
+    Args:
+        minute: seconds that are meant by a minute: fewer for one whose waits are shorter.
+    """
+
+    #: Requests in the first minute of a bad time, and in any minute after that.
+    FIRST = 12
+    LATER = 4
+
+    def __init__(self, minute: float = 60.0) -> None:
+        self._minute = minute
+        self._began: float | None = None
+        self._times: deque[float] = deque(maxlen=self.FIRST)
+
+    def failed(self, now: float) -> None:
+        """Note a failure, at a time of the clock."""
+        if self._began is None:
+            self._began = now
+
+    def recovered(self) -> None:
+        """Note that the bad time is over."""
+        self._began = None
+        self._times.clear()
+
+    def spend(self, now: float) -> None:
+        """Count a request that is sent now."""
+        if self._began is not None:
+            self._times.append(now)
+
+    def delay(self, now: float) -> float:
+        """Return how many seconds the next request must wait; usually 0."""
+        if self._began is None:
+            return 0.0
+        first_ends = self._began + self._minute
+        if now < first_ends:
+            return first_ends - now if len(self._times) == self.FIRST else 0.0
+        recent = [at for at in self._times if at >= first_ends and at > now - self._minute]
+        return recent[-self.LATER] + self._minute - now if len(recent) >= self.LATER else 0.0

@@ -28,8 +28,9 @@ class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
         limit: items in a page at most; 0 is no limit. A server may ignore it.
         continue_token: where the next page begins; resource_version must be unset then.
         decode: makes an object of its bytes; raises `ObjectDecodeError` for a poison object.
-        progress: called whenever bytes arrive. A list that takes long must call it, since one
-            without a sign of life for 150 seconds is given up.
+        progress: called whenever bytes arrive. A list that takes long must call it: whoever gives
+            it guards the list, and a reflector gives one up that has not begun after 150 seconds,
+            or is silent for 75 seconds after that.
     """
 
     resource_version: str = ""
@@ -123,4 +124,37 @@ class ListerWatcher(Protocol):
 
     def watch(self, options: WatchOptions) -> AbstractAsyncContextManager[WatchStream]:
         """Open a watch: entering returns when the server has accepted it, leaving closes it."""
+        ...
+
+
+@runtime_checkable
+class KnowsServer(Protocol):
+    """A `ListerWatcher` that can tell when its server can be reached again.
+
+    A reflector asks it, where it is one, after a connection failed, and so is back soon after the
+    server is, however long that was away.
+    """
+
+    async def wait_until_reachable(self) -> bool:
+        """Return when the server accepts connections; no request is sent to find out.
+
+        Returns True if it did not meanwhile. False if it does already, or if that can't be told:
+        then whoever asks must wait by himself.
+        """
+        ...
+
+
+@runtime_checkable
+class KnowsDefinition(Protocol):
+    """A `ListerWatcher` that can tell that its resource is defined no more."""
+
+    async def is_gone(self) -> bool:
+        """Tell whether it is certain that the server has no such resource any more.
+
+        Asked after each list that was answered by 404. True ends every object in the cache, so
+        that any doubt means False.
+
+        Raises:
+            As `ListerWatcher`.
+        """
         ...

@@ -1,9 +1,13 @@
 """A list in pages."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Final
 
 from listwatch.cache.list_watch import Decode, ListOptions, ObjectList
-from listwatch.errors import ExpiredError
+from listwatch.errors import ExpiredError, FrameError
+
+#: So many pages in a row may bring nothing new: a server may leave pages empty, but not for ever.
+_MOST_IDLE_PAGES: Final = 10
 
 
 async def pages(
@@ -20,14 +24,49 @@ async def pages(
         decode: as in `ListOptions`.
 
     Raises:
+        FrameError: the pages repeat themselves, or bring nothing new again and again.
         Exception: whatever `list_page` raises.
     """
     page = await list_page(ListOptions(limit=page_size, decode=decode))
     yield page, True
+    progress = _Progress()
+    progress.check(page)
     while token := page.continue_token:
         try:
             options = ListOptions(limit=page_size, continue_token=token, decode=decode)
             page, anew = await list_page(options), False
         except ExpiredError:
             page, anew = await list_page(ListOptions(decode=decode)), True
+        progress.check(page)
         yield page, anew
+
+
+class _Progress:
+    """Tells pages that lead on from those that go in a circle."""
+
+    def __init__(self) -> None:
+        self._tokens: set[str] = set()
+        #: How each page begins and ends. In the server's order no other page does.
+        self._edges: set[tuple[str, str]] = set()
+        self._idle = 0
+
+    def check(self, page: ObjectList) -> None:
+        """Take the next page.
+
+        Raises:
+            FrameError: it leads nowhere.
+        """
+        if (token := page.continue_token) in self._tokens:
+            raise FrameError("the server gave the same continue token twice in one list")
+        if token:
+            self._tokens.add(token)
+        edges = (page.items[0].key, page.items[-1].key) if page.items else None
+        if edges is None or edges in self._edges:
+            self._idle += 1
+            if token and self._idle >= _MOST_IDLE_PAGES:
+                raise FrameError(
+                    f"the server gave {self._idle} pages of one list that bring nothing new"
+                )
+        else:
+            self._edges.add(edges)
+            self._idle = 0

@@ -2,36 +2,34 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from listwatch.cache import reflector_machine as machine
-from listwatch.cache.backoff import Backoff
+from listwatch.cache.backoff import Backoff, RequestBudget
 from listwatch.cache.deltas import ReflectorStore
-from listwatch.cache.failures import Failure, LogFailures, OnError
+from listwatch.cache.failures import BoundedRate, Failure, LogFailures, OnError
 from listwatch.cache.known import newest_of
 from listwatch.cache.list_watch import (
-    ADDED,
-    BOOKMARK,
-    DELETED,
-    MODIFIED,
     Decode,
+    KnowsDefinition,
+    KnowsServer,
     ListerWatcher,
     ListOptions,
     ObjectList,
-    WatchEvent,
     WatchOptions,
     WatchStream,
 )
 from listwatch.cache.pages import pages
 from listwatch.cache.reflector_machine import (
     HEALTHY_SECONDS,
-    NO_POSITION,
+    Bookmarks,
     Ended,
     Fault,
     Input,
+    Inquired,
     Listed,
     Phase,
     Probed,
@@ -39,61 +37,67 @@ from listwatch.cache.reflector_machine import (
     Wait,
     Woke,
     fault_of,
-    is_older,
 )
-from listwatch.cache.transform import TransformError
-from listwatch.cache.watch_events import (
-    ReflectorStatistics,
+from listwatch.cache.watch_reading import (
     SetBackError,
+    UselessWatchError,
+    Watch,
+    Watchdog,
     WatchEndedError,
-    event_error,
-    raise_if_end,
-    retry_after,
-    set_back,
+    WatchReader,
 )
-from listwatch.cache.watchdog import Watchdog
 from listwatch.clock import Clock, stray
-from listwatch.objects import (
-    DeletedFinalStateUnknown,
-    Object,
-    ObjectDecodeError,
-    decode_object,
-)
+from listwatch.errors import StatusError
+from listwatch.objects import Object, ObjectDecodeError, decode_object
 
 __all__ = ["Reflector", "ReflectorStatistics"]
 
 #: Bounds of a watch's timeoutSeconds; it is uniform between them, so that the watches of many
 #: clients don't end together (client-go `tools/cache/reflector.go`).
 _WATCH_SECONDS: Final = (300, 600)
-#: How long past its own end a watch may be silent.
-_WATCH_GRACE_SECONDS = 10.0
-#: How long a watch may be silent that has sent bookmarks; a server sends one in a minute.
-_SILENCE_SECONDS = 150.0
-#: How long an answer to a watch may take to begin.
-_OPEN_SECONDS = 75.0
-#: How long a list may be silent.
-_LIST_SECONDS = 150.0
-#: How long a stream of initial events may bring nothing new before its end counts as missing.
-_INITIAL_SECONDS = 10.0
-#: Events that say that an object is there.
-_PRESENT: Final = frozenset({ADDED, MODIFIED})
+#: How long a list may take to begin, its connection and a second try included.
+_ANSWER_SECONDS: Final = 150.0
+#: How long a list that has begun may be silent.
+_LIST_SILENCE_SECONDS: Final = 75.0
+#: A server that can't be reached is asked all the same after so many of the longest waits, in
+#: case whoever tells that it is back is mistaken; and so long is a minute of the budget.
+_LONGEST_WAITS: Final = 2.0
 
 
-class _Watch:
-    """What is remembered of one watch while it is read."""
+class ReflectorStatistics(msgspec.Struct, frozen=True):
+    """What a reflector has done and how it is.
 
-    __slots__ = ("opened", "quiet", "seconds", "synthetic", "watchdog")
+    Attributes:
+        state: what it is doing.
+        resource_version: everything up to it has been given to the store; unset before a sync.
+        last_frame_age: seconds since bytes or events came last; None before that.
+        last_error: the last failure, in words; empty before that.
+        last_error_age: seconds since then; None before that.
+        failures: waits since the watch was last healthy, or the server was back.
+        lists: pages of lists asked for.
+        watches: watches asked for, those with initial events included.
+        probes: questions for the server's version.
+        relists: times that the store was given the whole present state, the first time included.
+        events: events of watches given to the store.
+        bookmarks: bookmarks received.
+        undecodable: items and events that were no objects, or that the store refused.
+        errors: failures, those that were only counted included.
+    """
 
-    def __init__(self, clock: Clock, version: str, seconds: int) -> None:
-        self.watchdog = Watchdog(clock, _OPEN_SECONDS)
-        #: What the server was asked for as the watch's length.
-        self.seconds = seconds
-        #: When the server's answer began; None before that.
-        self.opened: float | None = None
-        #: Nothing was received.
-        self.quiet = True
-        #: Additions tell what there was, in any order, and not what came to be.
-        self.synthetic = version in NO_POSITION
+    state: Phase
+    resource_version: str
+    last_frame_age: float | None
+    last_error: str
+    last_error_age: float | None
+    failures: int
+    lists: int
+    watches: int
+    probes: int
+    relists: int
+    events: int
+    bookmarks: int
+    undecodable: int
+    errors: int
 
 
 class Reflector:
@@ -141,6 +145,8 @@ class Reflector:
     ) -> None:
         self.name = name
         self._source = lister_watcher
+        self._server = lister_watcher if isinstance(lister_watcher, KnowsServer) else None
+        self._definition = lister_watcher if isinstance(lister_watcher, KnowsDefinition) else None
         self._store = store
         self._resync_period = resync_period or 0.0
         self._should_resync = should_resync
@@ -148,25 +154,27 @@ class Reflector:
         self._clock = clock if clock is not None else Clock()
         self._page_size = page_size
         self._known = known if known is not None else newest_of(store)
-        self._on_error = on_error if on_error is not None else LogFailures(self._clock)
+        on_error = on_error if on_error is not None else LogFailures(self._clock)
+        self._on_error = BoundedRate(on_error, self._clock)
         self._backoff = backoff if backoff is not None else Backoff()
+        self._budget = RequestBudget(min(60.0, _LONGEST_WAITS * self._backoff.cap))
         self._rng = rng if rng is not None else random.Random()  # noqa: S311 - spreads requests, hides nothing
         streaming = machine.Streaming.YES if watch_list else machine.Streaming.NEVER
         self._first_state = State(streaming=streaming)
         self._state = self._first_state
-        self._take: dict[str, Callable[[Object], None]] = {
-            ADDED: store.add,
-            MODIFIED: store.update,
-            DELETED: store.delete,
-        }
-        self._watch_now: _Watch | None = None
-        self._version = ""
-        self._last_frame: float | None = None
-        self._last_error = ""
-        self._last_error_at: float | None = None
+        self._reader = WatchReader(
+            store,
+            clock=self._clock,
+            known=self._known,
+            on_undecodable=self._report_undecodable,
+            relist_delay=lambda: self._backoff.delay(self._state.failures, self._rng),
+        )
+        self._watch_now: Watch | None = None
+        self._last_failure: Failure | None = None
+        self._last_failed_at = 0.0
         self._pending: tuple[str, BaseException] | None = None
         self._lists = self._watches = self._probes = self._relists = 0
-        self._events = self._bookmarks = self._undecodable = self._errors = 0
+        self._undecodable = self._errors = 0
 
     @property
     def state(self) -> Phase:
@@ -179,24 +187,25 @@ class Reflector:
 
         The store may not have processed it yet.
         """
-        return self._version
+        return self._reader.version
 
     def statistics(self) -> ReflectorStatistics:
         """Return what has been done until now."""
         now = self._clock.now()
+        reader, failure = self._reader, self._last_failure
         return ReflectorStatistics(
             state=self._state.phase,
-            resource_version=self._version,
-            last_frame_age=None if self._last_frame is None else now - self._last_frame,
-            last_error=self._last_error,
-            last_error_age=None if self._last_error_at is None else now - self._last_error_at,
+            resource_version=reader.version,
+            last_frame_age=None if reader.last_frame is None else now - reader.last_frame,
+            last_error="" if failure is None else str(failure),
+            last_error_age=None if failure is None else now - self._last_failed_at,
             failures=self._state.failures,
             lists=self._lists,
             watches=self._watches,
             probes=self._probes,
             relists=self._relists,
-            events=self._events,
-            bookmarks=self._bookmarks,
+            events=reader.events,
+            bookmarks=reader.bookmarks,
             undecodable=self._undecodable,
             errors=self._errors,
         )
@@ -214,8 +223,9 @@ class Reflector:
         if self.state not in {Phase.IDLE, Phase.STOPPED}:
             raise RuntimeError(f"reflector {self.name!r} runs already")
         self._state = self._first_state
-        self._version = ""
+        self._reader.version = ""
         self._pending = None
+        self._budget.recovered()
         try:
             if self._resync_period > 0:
                 async with asyncio.TaskGroup() as tasks:
@@ -232,18 +242,22 @@ class Reflector:
             message = await self._perform(self._step(message))
 
     def _step(self, message: Input) -> machine.Effect:
+        if isinstance(message, Ended):
+            if message.lasted >= HEALTHY_SECONDS:
+                self._budget.recovered()
+            if message.fault is not None or message.lasted < HEALTHY_SECONDS:
+                self._budget.failed(self._clock.now())
         self._state, effect = machine.step(self._state, message)
         return effect
 
     async def _perform(self, effect: machine.Effect) -> Input:
         if isinstance(effect, Wait):
-            delay = max(
-                self._backoff.delay(effect.failures, self._rng) * effect.share, effect.at_least
-            )
-            self._report_pending(delay)
+            return await self._wait(effect)
+        delay = self._budget.delay(self._clock.now())
+        self._report_pending(delay)
+        if delay > 0:
             await self._clock.sleep(delay)
-            return Woke()
-        self._report_pending(0.0)
+        self._budget.spend(self._clock.now())
         match effect:
             case machine.List():
                 return await self._list()
@@ -253,7 +267,40 @@ class Reflector:
                 return await self._watch(version, initial=False)
             case machine.Probe():
                 return await self._probe()
+            case machine.Inquire():
+                return await self._inquire()
         raise machine.UnexpectedInputError(f"{effect} can't be performed")
+
+    # --- Waits ----------------------------------------------------------------------------------
+
+    async def _wait(self, wait: Wait) -> Woke:
+        delay = max(self._backoff.delay(wait.failures, self._rng) * wait.share, wait.at_least)
+        self._report_pending(delay)
+        if wait.for_server and self._server is not None:
+            return Woke(restored=await self._is_restored(self._server, delay))
+        await self._clock.sleep(delay)
+        return Woke()
+
+    async def _is_restored(self, server: KnowsServer, delay: float) -> bool:
+        """Wait until the server is back, at least the delay if it was not away; tell if it was."""
+        clock = self._clock
+        ends = clock.now() + delay
+        longest = max(delay, _LONGEST_WAITS * self._backoff.cap)
+        try:
+            async with clock.timeout(longest):
+                restored = await server.wait_until_reachable()
+        except TimeoutError:
+            return False
+        except asyncio.CancelledError as cancellation:
+            self._report(stray(cancellation), "connect", delay=delay)
+            restored = False
+        except Exception as error:  # noqa: BLE001 - whatever a source raises is survived
+            self._report(error, "connect", delay=delay)
+            restored = False
+        # All informers of all clients hear of it at once, and should not ask at once.
+        spread = self._rng.random() * 2.0 * self._backoff.base
+        await clock.sleep(spread if restored else ends - clock.now())
+        return restored
 
     # --- Resync ---------------------------------------------------------------------------------
 
@@ -290,29 +337,29 @@ class Reflector:
 
     async def _list_page(self, options: ListOptions) -> ObjectList:
         self._lists += 1
-        watchdog = Watchdog(self._clock, _LIST_SECONDS)
+        watchdog = Watchdog(self._clock, _ANSWER_SECONDS)
 
         def progress() -> None:
-            self._last_frame = now = self._clock.now()
+            self._reader.last_frame = now = self._clock.now()
             watchdog.heard(now)
+            watchdog.allow(_LIST_SILENCE_SECONDS)
 
         async with watchdog:
             page = await self._source.list(msgspec.structs.replace(options, progress=progress))
-        self._last_frame = self._clock.now()
+        self._reader.last_frame = self._clock.now()
         return page
 
     def _accept(self, page: ObjectList) -> list[Object]:
         items = list(page.items)
         for error in page.undecodable:
-            self._report_undecodable(error, delay=None)
+            self._report_undecodable(error)
             if error.key is not None and (kept := self._known(error.key)) is not None:
                 items.append(kept)
         return items
 
-    def _replace(self, items: Sequence[Object], version: str) -> None:
-        self._store.replace(items, version)
+    def _replace(self, items: list[Object], version: str) -> None:
+        self._reader.replace(items, version)
         self._relists += 1
-        self._version = version
 
     async def _probe(self) -> Input:
         self._probes += 1
@@ -324,11 +371,29 @@ class Reflector:
             return self._ended(error, "list of one item")
         return Probed(page.resource_version)
 
+    async def _inquire(self) -> Input:
+        if self._definition is None:
+            return Inquired(gone=False)
+        try:
+            gone = await self._definition.is_gone()
+            if gone:
+                self._replace([], self._reader.version)
+        except asyncio.CancelledError as cancellation:
+            return self._ended(stray(cancellation), "look for the definition")
+        except Exception as error:  # noqa: BLE001 - whatever a source or store raises is survived
+            return self._ended(error, "look for the definition")
+        return Inquired(gone)
+
     # --- Watches --------------------------------------------------------------------------------
 
     async def _watch(self, version: str, *, initial: bool) -> Ended:
         self._watches += 1
-        watch = _Watch(self._clock, version, self._rng.randrange(*_WATCH_SECONDS))
+        watch = Watch(
+            self._clock,
+            version,
+            self._rng.randrange(*_WATCH_SECONDS),
+            expects_bookmarks=self._state.bookmarks is not Bookmarks.NONE,
+        )
         options = WatchOptions(
             resource_version=version,
             resource_version_match="NotOlderThan" if initial else "",
@@ -351,7 +416,17 @@ class Reflector:
             self._watch_now = None
         return self._watch_ended(watch, error)
 
-    def _watch_ended(self, watch: _Watch, error: Exception | None) -> Ended:
+    async def _read(self, watch: Watch, stream: WatchStream, *, initial: bool) -> None:
+        if not initial:
+            await self._reader.follow(watch, stream)
+        elif (read := await self._reader.read_initial(watch, stream)) is not None:
+            items, version, rest = read
+            self._replace(items, version)
+            self._step(Listed(version))
+            watch.synthetic = False
+            await self._reader.follow(watch, stream, rest)
+
+    def _watch_ended(self, watch: Watch, error: Exception | None) -> Ended:
         initial = self._state.phase is Phase.WATCH_LISTING
         lasted = 0.0 if watch.opened is None else self._clock.now() - watch.opened
         fault = None if error is None else fault_of(error, opened=watch.opened is not None)
@@ -365,6 +440,8 @@ class Reflector:
                 error = None  # reported when the event was lost
         elif isinstance(error, SetBackError):
             fault = Fault.SET_BACK
+        elif isinstance(error, UselessWatchError):
+            fault = Fault.USELESS
         elif error is None and initial:
             error = WatchEndedError("the server ended the watch before its initial events")
         elif error is None and lasted < HEALTHY_SECONDS:
@@ -373,149 +450,19 @@ class Reflector:
             self._pending = ("watch with initial events" if initial else "watch", error)
         return Ended(
             fault=fault,
-            resource_version="" if initial else self._version,
+            resource_version="" if initial else self._reader.version,
             lasted=lasted,
             quiet=watch.quiet,
+            bookmarked=watch.bookmarked_at is not None,
             stale=watch.watchdog.is_stale,
-            retry_after=retry_after(error),
+            retry_after=_retry_after(error),
         )
-
-    async def _read(self, watch: _Watch, stream: WatchStream, *, initial: bool) -> None:
-        if initial:
-            watch.watchdog.allow(_INITIAL_SECONDS)
-            if (rest := await self._read_initial(watch, stream)) is None:
-                return
-            watch.synthetic = False
-            self._give(watch, rest)
-        watch.watchdog.allow(watch.seconds + _WATCH_GRACE_SECONDS)
-        heard, now = watch.watchdog.heard, self._clock.now
-        async for batch in stream:
-            self._last_frame = time = now()
-            heard(time)
-            if batch:
-                watch.quiet = False
-                self._give(watch, batch)
-
-    async def _read_initial(
-        self, watch: _Watch, stream: WatchStream
-    ) -> Sequence[WatchEvent] | None:
-        """Fill a temporary store up to the end of the initial events, then give it on.
-
-        Returns what came with the end, or None if the stream ended without it. Versions of initial
-        events say nothing about what was received: they come in any order.
-        """
-        found: dict[str, Object] = {}
-        kept: dict[str, Object] = {}
-        gone: set[str] = set()  # what was known of these has ended
-        async for batch in stream:
-            now = self._last_frame = self._clock.now()
-            watch.quiet = watch.quiet and not batch
-            before = len(found)
-            for index, event in enumerate(batch):
-                obj, kind = event.object, event.type
-                if obj is not None and kind in _PRESENT:
-                    found[obj.key] = obj
-                elif obj is not None and kind == DELETED:
-                    watch.watchdog.heard(now)
-                    found.pop(obj.key, None)
-                    kept.pop(obj.key, None)
-                    gone.add(obj.key)
-                elif kind == BOOKMARK:
-                    self._bookmarks += 1
-                    if event.initial_events_end:
-                        # What has become undecodable stays as it was.
-                        items = list({**kept, **found}.values())
-                        self._replace(items, event.resource_version)
-                        self._step(Listed(event.resource_version))
-                        return batch[index + 1 :]
-                else:
-                    raise_if_end(event)
-                    error = event_error(event)
-                    self._report_undecodable(error, delay=None)
-                    key = error.key if isinstance(error, ObjectDecodeError) else None
-                    if kind == DELETED and key is not None:
-                        found.pop(key, None)
-                        kept.pop(key, None)
-                        gone.add(key)
-                    elif key is not None and key not in gone and (old := self._known(key)):
-                        kept[key] = old
-            if not batch or len(found) > before:
-                watch.watchdog.heard(now)
-        return None
-
-    def _give(self, watch: _Watch, batch: Sequence[WatchEvent]) -> None:
-        """Give events to the store, in order; raises at one that ends the watch."""
-        take = self._take
-        for event in batch:
-            obj = event.object
-            kind = event.type
-            if obj is not None and (give := take.get(kind)) is not None:
-                version = event.resource_version or obj.meta.resource_version
-                last = self._version
-                # Most versions are greater, as words of one length too.
-                if not (len(version) == len(last) and version > last) and is_older(version, last):
-                    # Deletions may carry the version of the last state.
-                    if kind != DELETED and not watch.synthetic:
-                        raise set_back(version, last)
-                    version = ""
-                if kind != ADDED:
-                    watch.synthetic = False
-                try:
-                    give(obj)
-                except Exception as error:  # noqa: BLE001 - one object never costs the others
-                    self._lost(watch, error, obj.key)
-                self._events += 1
-                if version and not watch.synthetic:
-                    self._version = version
-            elif kind == BOOKMARK:
-                self._bookmark(watch, event)
-            else:
-                raise_if_end(event)
-                self._give_broken(watch, event)
-                if event.resource_version and not is_older(event.resource_version, self._version):
-                    self._version = event.resource_version
-
-    def _give_broken(self, watch: _Watch, event: WatchEvent) -> None:
-        error = event_error(event)
-        key = error.key if isinstance(error, ObjectDecodeError) else None
-        if event.type == DELETED and key is not None:
-            # What it was can't be told, but that it is gone can.
-            self._report_undecodable(error, delay=None)
-            try:
-                self._store.delete(DeletedFinalStateUnknown(key))
-            except Exception as refused:  # noqa: BLE001 - as for events
-                self._lost(watch, refused, key)
-        elif isinstance(error, TransformError):
-            # A list would bring the same again; the key stays as it was.
-            self._report_undecodable(error, delay=None)
-        else:
-            self._lost(watch, error, key)
-
-    def _bookmark(self, watch: _Watch, event: WatchEvent) -> None:
-        self._bookmarks += 1
-        version = event.resource_version
-        if is_older(version, self._version):
-            raise set_back(version, self._version)
-        watch.synthetic = False
-        watch.watchdog.allow(_SILENCE_SECONDS)
-        if version:
-            self._version = version
-            try:
-                self._store.bookmark(version)
-            except Exception as error:  # noqa: BLE001 - as for events
-                self._lost(watch, error, None)
-
-    def _lost(self, watch: _Watch, error: Exception, key: str | None) -> None:
-        """Report an event that was lost, and have everything listed anew a while later."""
-        delay = self._backoff.delay(self._state.failures, self._rng)
-        self._report_undecodable(error, delay=delay, key=key)
-        watch.watchdog.end_in(delay)
 
     # --- Errors ---------------------------------------------------------------------------------
 
     def _ended(self, error: BaseException, doing: str) -> Ended:
         self._pending = (doing, error)
-        return Ended(fault=fault_of(error), retry_after=retry_after(error))
+        return Ended(fault=fault_of(error), retry_after=_retry_after(error))
 
     def _report_pending(self, delay: float) -> None:
         if self._pending is not None:
@@ -523,7 +470,7 @@ class Reflector:
             self._report(error, doing, delay=delay)
 
     def _report_undecodable(
-        self, error: Exception, *, delay: float | None, key: str | None = None
+        self, error: Exception, delay: float | None = None, key: str | None = None
     ) -> None:
         self._undecodable += 1
         if key is None and isinstance(error, ObjectDecodeError):
@@ -535,6 +482,11 @@ class Reflector:
     ) -> None:
         failure = Failure(error=error, doing=doing, name=self.name, key=key, delay=delay)
         self._errors += 1
-        self._last_error = str(failure)
-        self._last_error_at = self._clock.now()
+        self._last_failure = failure
+        self._last_failed_at = self._clock.now()
         self._on_error(failure)
+
+
+def _retry_after(error: BaseException | None) -> float:
+    """Return how many seconds the server asks to wait; 0 if it doesn't."""
+    return (error.retry_after or 0.0) if isinstance(error, StatusError) else 0.0

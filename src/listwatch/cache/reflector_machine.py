@@ -2,10 +2,10 @@
 
 `step` is the whole policy. The `Reflector` performs the effects and reports how they ended.
 
-The requests of one informer under a lasting failure stay few because of two rules that hold for
-every kind of failure: each request is preceded by a wait of its own once one has failed, but for
-one watch, that after the first list that succeeds; and only a watch that stayed up for
-`HEALTHY_SECONDS` makes the next wait short again.
+Under a lasting failure the requests stay few: once one has failed, a wait precedes each request.
+Exceptions are one watch, after the first list that succeeds, and one relist, after the first 410.
+Waits become short again after a watch that stayed up for `HEALTHY_SECONDS`, and after the server
+was away and is back; `backoff.RequestBudget` bounds what a server that comes and goes can cause.
 """
 
 from enum import Enum, StrEnum
@@ -20,6 +20,7 @@ from listwatch.errors import (
     ExpiredError,
     FrameError,
     InvalidError,
+    NotFoundError,
     ServerTimeoutError,
     StatusError,
     TooManyRequestsError,
@@ -46,6 +47,8 @@ class Phase(StrEnum):
     WATCH_LISTING = "WatchListing"
     WATCHING = "Watching"
     PROBING = "Probing"
+    #: Finding out whether the resource is still defined.
+    INQUIRING = "Inquiring"
     BACKING_OFF = "BackingOff"
     STOPPED = "Stopped"
 
@@ -60,10 +63,20 @@ class Streaming(Enum):
     NEVER = "never"
 
 
+class Bookmarks(Enum):
+    """Whether silence means that the peer is gone: a server sends about a bookmark a minute."""
+
+    EXPECTED = "expected"
+    #: A watch was silent; the one in its place decides.
+    DOUBTED = "doubted"
+    #: That one was as silent: this resource gets none, as events do without a watch cache.
+    NONE = "none"
+
+
 class Fault(Enum):
     """How a request failed."""
 
-    #: No connection.
+    #: No connection, or it was closed before an answer began.
     UNREACHABLE = "unreachable"
     #: A connection that broke, or ended in the middle of an event.
     CUT = "cut"
@@ -79,6 +92,10 @@ class Fault(Enum):
     SET_BACK = "set back"
     #: 400 or 422: an option that the server does not know.
     INVALID = "invalid"
+    #: 404: the server does not know the resource.
+    NOT_FOUND = "not found"
+    #: The stream went on and on and brought nothing of use.
+    USELESS = "useless"
     #: The initial events did not end.
     NO_END = "no end of the initial events"
     #: An event was lost, and the time has come to list anew.
@@ -100,6 +117,8 @@ class State(msgspec.Struct, frozen=True):
         listed: such a list was followed by a watch at once, which failed as well, so that the
             watch after the next one is waited for. After an outage the first watch is not late.
         probed: a probe was answered and no watch was since, so that another proves nothing.
+        acted: a 410 was followed by a relist without a wait; the next one is waited for.
+        bookmarks: what silence means.
         then: the phase after a wait.
     """
 
@@ -110,6 +129,8 @@ class State(msgspec.Struct, frozen=True):
     suspect: bool = False
     listed: bool = False
     probed: bool = False
+    acted: bool = False
+    bookmarks: Bookmarks = Bookmarks.EXPECTED
     then: Phase = Phase.IDLE
 
 
@@ -132,6 +153,16 @@ class Probed(msgspec.Struct, frozen=True):
     resource_version: str
 
 
+class Inquired(msgspec.Struct, frozen=True):
+    """It was asked whether the resource is still defined.
+
+    Attributes:
+        gone: it certainly is not, and the store was emptied.
+    """
+
+    gone: bool
+
+
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """A request ended without having done what it was for, or a watch ended.
 
@@ -140,6 +171,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         resource_version: up to where a watch got; unset if it got nowhere.
         lasted: seconds that a watch was open.
         quiet: nothing at all was received.
+        bookmarked: a bookmark was received.
         stale: an event was lost on the way, so only a list can make the store right.
         retry_after: seconds that the server asks to wait.
     """
@@ -148,19 +180,26 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     resource_version: str = ""
     lasted: float = 0.0
     quiet: bool = False
+    bookmarked: bool = False
     stale: bool = False
     retry_after: float = 0.0
 
 
 class Woke(msgspec.Struct, frozen=True):
-    """The wait is over."""
+    """The wait is over.
+
+    Attributes:
+        restored: the server accepted no connections meanwhile, and does again.
+    """
+
+    restored: bool = False
 
 
 class Stopped(msgspec.Struct, frozen=True):
     """Nobody wants the reflector any more."""
 
 
-Input: TypeAlias = Started | Listed | Probed | Ended | Woke | Stopped
+Input: TypeAlias = Started | Listed | Probed | Inquired | Ended | Woke | Stopped
 
 # --- Effects -------------------------------------------------------------------------------------
 
@@ -191,6 +230,10 @@ class Probe(msgspec.Struct, frozen=True):
     """Ask the server for its present resource version, by a list of one item."""
 
 
+class Inquire(msgspec.Struct, frozen=True):
+    """Find out whether the resource is still defined; if certainly not, empty the store."""
+
+
 class Wait(msgspec.Struct, frozen=True):
     """Do nothing for a while.
 
@@ -198,18 +241,21 @@ class Wait(msgspec.Struct, frozen=True):
         failures: how many waits went before.
         share: the part of a whole delay to wait.
         at_least: seconds.
+        for_server: the server can't be reached: wait until it can, where that can be found out
+            without a request.
     """
 
     failures: int
     share: float = 1.0
     at_least: float = 0.0
+    for_server: bool = False
 
 
 class Stop(msgspec.Struct, frozen=True):
     """Do nothing any more."""
 
 
-Effect: TypeAlias = List | WatchList | Watch | Follow | Probe | Wait | Stop
+Effect: TypeAlias = List | WatchList | Watch | Follow | Probe | Inquire | Wait | Stop
 
 
 # --- The machine ---------------------------------------------------------------------------------
@@ -227,7 +273,7 @@ def step(state: State, message: Input) -> tuple[State, Effect]:
         case Phase.IDLE, Started():
             return _enter(state, _relist_phase(state))
         case Phase.BACKING_OFF, Woke():
-            return _enter(state, state.then)
+            return _after_wait(state, message)
         case Phase.WATCH_LISTING, Listed(version):
             return replace(state, phase=Phase.WATCHING, resource_version=version), Follow()
         case Phase.LISTING, Listed(version):
@@ -236,15 +282,26 @@ def step(state: State, message: Input) -> tuple[State, Effect]:
             state = replace(state, probed=True)
             set_back = is_older(version, state.resource_version)
             return _enter(state, _relist_phase(state) if set_back else Phase.WATCHING)
-        case Phase.LISTING, Ended():
-            return _wait(state, Phase.LISTING, at_least=message.retry_after)
-        case Phase.WATCH_LISTING, Ended():
-            return _after_stream(state, message)
-        case Phase.PROBING, Ended():
-            return _after_probe(state, message)
-        case Phase.WATCHING, Ended():
-            return _after_watch(state, message)
+        case Phase.INQUIRING, Inquired(gone):
+            # When the resource comes back it is listed: an old position is no help then.
+            version = "" if gone else state.resource_version
+            return _wait(replace(state, resource_version=version), Phase.LISTING)
+        case _, Ended():
+            return _after_end(state, message)
     raise UnexpectedInputError(f"{type(message).__name__} in {state.phase}")
+
+
+def _after_end(state: State, ended: Ended) -> tuple[State, Effect]:
+    match state.phase:
+        case Phase.LISTING | Phase.INQUIRING:
+            return _after_failed_list(state, ended)
+        case Phase.WATCH_LISTING:
+            return _after_stream(state, ended)
+        case Phase.PROBING:
+            return _after_probe(state, ended)
+        case Phase.WATCHING:
+            return _after_watch(state, ended)
+    raise UnexpectedInputError(f"{type(ended).__name__} in {state.phase}")
 
 
 def _relist_phase(state: State) -> Phase:
@@ -262,16 +319,29 @@ def _enter(state: State, phase: Phase) -> tuple[State, Effect]:
             effect = Watch(state.resource_version)
         case Phase.PROBING:
             effect = Probe()
+        case Phase.INQUIRING:
+            effect = Inquire()
         case _:
             raise UnexpectedInputError(f"{phase} can't be entered")
     return replace(state, phase=phase), effect
 
 
 def _wait(
-    state: State, then: Phase, *, share: float = 1.0, at_least: float = 0.0
+    state: State, then: Phase, ended: Ended | None = None, *, share: float = 1.0
 ) -> tuple[State, Effect]:
-    wait = Wait(state.failures, share, min(at_least, _LONGEST_RETRY_AFTER))
+    at_least = 0.0 if ended is None else min(ended.retry_after, _LONGEST_RETRY_AFTER)
+    for_server = ended is not None and ended.fault is Fault.UNREACHABLE
+    wait = Wait(state.failures, share, at_least, for_server)
     return replace(state, phase=Phase.BACKING_OFF, then=then, failures=state.failures + 1), wait
+
+
+def _after_wait(state: State, woke: Woke) -> tuple[State, Effect]:
+    then = state.then
+    if woke.restored:
+        state = replace(state, failures=0, listed=False, probed=False, acted=False)
+        if then is Phase.WATCHING and state.resource_version not in NO_POSITION:
+            then = Phase.PROBING  # it may be another server, or an older state of the same
+    return _enter(state, then)
 
 
 def _after_list(state: State) -> tuple[State, Effect]:
@@ -280,13 +350,21 @@ def _after_list(state: State) -> tuple[State, Effect]:
     return _enter(replace(state, listed=state.suspect), Phase.WATCHING)
 
 
+def _after_failed_list(state: State, ended: Ended) -> tuple[State, Effect]:
+    # Without a version nothing was ever listed, or the end of everything was told.
+    is_listing = state.phase is Phase.LISTING
+    if is_listing and ended.fault is Fault.NOT_FOUND and state.resource_version:
+        return _enter(state, Phase.INQUIRING)
+    return _wait(state, Phase.LISTING, ended)
+
+
 def _after_stream(state: State, ended: Ended) -> tuple[State, Effect]:
     """Initial events were asked for, and their end did not come."""
     match ended.fault:
         case Fault.UNREACHABLE | Fault.CUT | Fault.SILENT | Fault.THROTTLED:
             if state.failures >= _MOST_BROKEN_STREAMS:
                 state = replace(state, streaming=Streaming.NOT_NOW)
-            return _wait(state, _relist_phase(state), at_least=ended.retry_after)
+            return _wait(state, _relist_phase(state), ended)
         case Fault.INVALID | Fault.NO_END | None:
             # A list is another request, and can't come back here: no wait is due. From a stream
             # that stayed empty one can't tell a server that ignores the option from a slow one.
@@ -294,19 +372,25 @@ def _after_stream(state: State, ended: Ended) -> tuple[State, Effect]:
             state = replace(state, streaming=Streaming.NEVER if never else Streaming.NOT_NOW)
             return _enter(state, Phase.LISTING)
     state = replace(state, streaming=Streaming.NOT_NOW)
-    return _wait(state, Phase.LISTING, at_least=ended.retry_after)
+    if ended.fault is Fault.EXPIRED and not state.acted:
+        return _enter(replace(state, acted=True), Phase.LISTING)
+    return _wait(state, Phase.LISTING, ended)
 
 
 def _after_probe(state: State, ended: Ended) -> tuple[State, Effect]:
     match ended.fault:
         case Fault.UNREACHABLE | Fault.CUT | Fault.SILENT | Fault.THROTTLED:
-            return _wait(state, Phase.PROBING, at_least=ended.retry_after)
-    return _wait(state, _relist_phase(state), at_least=ended.retry_after)
+            return _wait(state, Phase.PROBING, ended)
+        case Fault.NOT_FOUND:
+            return _wait(state, Phase.LISTING, ended)
+    return _wait(state, _relist_phase(state), ended)
 
 
 def _after_watch(state: State, ended: Ended) -> tuple[State, Effect]:
     if ended.resource_version:
         state = replace(state, resource_version=ended.resource_version)
+    if ended.bookmarked:
+        state = replace(state, bookmarks=Bookmarks.EXPECTED)
     if ended.fault is Fault.STALE:  # its wait went by while the watch went on
         state = replace(state, failures=state.failures + 1, suspect=True)
         return _enter(state, _relist_phase(state))
@@ -314,26 +398,46 @@ def _after_watch(state: State, ended: Ended) -> tuple[State, Effect]:
     if healthy:
         streaming = Streaming.YES if state.streaming is Streaming.NOT_NOW else state.streaming
         state = replace(
-            state, failures=0, suspect=False, listed=False, probed=False, streaming=streaming
+            state,
+            failures=0,
+            suspect=False,
+            listed=False,
+            probed=False,
+            acted=False,
+            streaming=streaming,
         )
     else:
         probed = state.probed and ended.fault in {Fault.UNREACHABLE, Fault.SILENT}
         state = replace(state, suspect=True, probed=probed)
+    if ended.fault is Fault.EXPIRED and not state.acted:
+        return _enter(replace(state, acted=True), _relist_phase(state))
     # Without a position a watch can't go on: it would begin with what there is, and not tell what
     # has gone.
     if ended.stale or state.resource_version in NO_POSITION:
-        return _wait(state, _relist_phase(state), at_least=ended.retry_after)
+        return _wait(state, _relist_phase(state), ended)
     match ended.fault:
         case None if healthy:
             # A server that was set back sends nothing until it has caught up with our version.
             return _enter(state, Phase.PROBING if ended.quiet else Phase.WATCHING)
+        case Fault.SILENT if healthy:
+            return _after_silence(state)
         case Fault.SILENT if not state.probed:
             return _enter(state, Phase.PROBING)
         case Fault.UNREACHABLE if not state.probed:
-            return _wait(state, Phase.PROBING)
-        case None | Fault.UNREACHABLE | Fault.CUT | Fault.SILENT | Fault.THROTTLED:
-            return _wait(state, Phase.WATCHING, at_least=ended.retry_after)
-    return _wait(state, _relist_phase(state), at_least=ended.retry_after)
+            return _wait(state, Phase.PROBING, ended)
+        case None | Fault.UNREACHABLE | Fault.CUT | Fault.SILENT | Fault.THROTTLED | Fault.USELESS:
+            return _wait(state, Phase.WATCHING, ended)
+        case Fault.NOT_FOUND:  # a list is what says so
+            return _wait(state, Phase.LISTING, ended)
+    return _wait(state, _relist_phase(state), ended)
+
+
+def _after_silence(state: State) -> tuple[State, Effect]:
+    """A watch that had been open fell silent: another takes its place, and costs one request."""
+    if state.bookmarks is Bookmarks.EXPECTED:
+        return _enter(replace(state, bookmarks=Bookmarks.DOUBTED), Phase.WATCHING)
+    # A server that was set back is as silent; it shows when it is asked for its version.
+    return _enter(replace(state, bookmarks=Bookmarks.NONE), Phase.PROBING)
 
 
 # --- Reading versions and errors -----------------------------------------------------------------
@@ -358,16 +462,8 @@ def fault_of(error: BaseException, *, opened: bool = False) -> Fault:
         opened: the server had answered before.
     """
     match error:
-        case TooManyRequestsError():
-            return Fault.THROTTLED
-        case ExpiredError():
-            return Fault.EXPIRED
-        case ServerTimeoutError() if error.is_too_large_resource_version:
-            return Fault.TOO_LARGE
-        case BadRequestError() | InvalidError():
-            return Fault.INVALID
         case StatusError():
-            return Fault.OTHER
+            return _fault_of_status(error)
         case TimeoutError():
             return Fault.SILENT
         case DisconnectedError() if error.refused:
@@ -376,4 +472,19 @@ def fault_of(error: BaseException, *, opened: bool = False) -> Fault:
             return Fault.CUT if opened else Fault.UNREACHABLE
         case FrameError() if opened:
             return Fault.CUT
+    return Fault.OTHER
+
+
+def _fault_of_status(error: StatusError) -> Fault:
+    match error:
+        case TooManyRequestsError():
+            return Fault.THROTTLED
+        case ExpiredError():
+            return Fault.EXPIRED
+        case ServerTimeoutError() if error.is_too_large_resource_version:
+            return Fault.TOO_LARGE
+        case BadRequestError() | InvalidError():
+            return Fault.INVALID
+        case NotFoundError():
+            return Fault.NOT_FOUND
     return Fault.OTHER

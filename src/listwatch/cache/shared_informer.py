@@ -34,7 +34,7 @@ from listwatch.cache.reflector_machine import Phase, is_older
 from listwatch.cache.store import Indexer, IndexFunc, StoreStatistics
 from listwatch.cache.transform import Transform, TransformingDecoder
 from listwatch.cache.typed import Into, T, checked
-from listwatch.cache.watch_events import WatchEndedError
+from listwatch.cache.watch_reading import WatchEndedError
 from listwatch.clock import Clock
 from listwatch.errors import (
     DisconnectedError,

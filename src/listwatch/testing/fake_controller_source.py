@@ -24,6 +24,7 @@ from listwatch.cache.list_watch import (
 from listwatch.clock import Clock, Timer
 from listwatch.errors import (
     AlreadyExistsError,
+    DisconnectedError,
     ExpiredError,
     InvalidError,
     NotFoundError,
@@ -41,6 +42,9 @@ class Ending(Enum):
     #: The peer says nothing more, and does not close either.
     SILENCE = "silence"
 
+
+#: How often it is tried to connect.
+_CONNECT_SECONDS: Final = 2.0
 
 END: Final = Ending.END
 SILENCE: Final = Ending.SILENCE
@@ -152,6 +156,14 @@ class FakeListWatch:
         """Return the objects, or one page of them, in the order of their keys."""
         return await self._source._list(self, options)  # noqa: SLF001 - two halves of one thing
 
+    async def wait_until_reachable(self) -> bool:
+        """Return when the source accepts connections; whether it did not meanwhile."""
+        return await self._source.wait_until_reachable()
+
+    async def is_gone(self) -> bool:
+        """Tell whether it is certain that the resource is defined no more."""
+        return await self._source.is_gone()
+
     @asynccontextmanager
     async def watch(self, options: WatchOptions) -> AsyncIterator[WatchStream]:
         """Open a watch that goes on from a version, or begins with the present state."""
@@ -199,7 +211,14 @@ class FakeControllerSource:
         self.watch_list: WatchListMode = watch_list
         #: Keys whose objects can't be decoded, in lists and in watches.
         self.poison: set[str] = set()
-        #: Every request, the oldest first.
+        #: Whether the resource is defined; if not, every request is answered by 404.
+        self.defined = True
+        #: Whether it can be proven then that the resource is defined no more.
+        self.provable = True
+        #: How often that proof was asked for.
+        self.inquiries = 0
+        self._refuses = False
+        #: Every request that reached the source, the oldest first.
         self.requests: list[Request] = []
         self._items: dict[str, Object] = {}
         self._version = 0
@@ -322,6 +341,30 @@ class FakeControllerSource:
         """Let the next watches do as written."""
         self._watch_faults.append((script, times))
 
+    def refuse(self) -> None:
+        """Go away: break all open watches and refuse every connection, until `accept`.
+
+        What is refused is no request and is not written down.
+        """
+        self._refuses = True
+        self.end_watches(DisconnectedError("reset by peer"))
+
+    def accept(self) -> None:
+        """Accept connections again."""
+        self._refuses = False
+
+    async def wait_until_reachable(self) -> bool:
+        """Return when the source accepts connections; whether it did not meanwhile."""
+        refused = self._refuses
+        while self._refuses:
+            await self._clock.sleep(_CONNECT_SECONDS)
+        return refused
+
+    async def is_gone(self) -> bool:
+        """Tell whether it is certain that the resource is defined no more."""
+        self.inquiries += 1
+        return self.provable and not self.defined
+
     def heal(self) -> None:
         """Forget all faults that were set for coming requests."""
         self._list_faults.clear()
@@ -403,8 +446,7 @@ class FakeControllerSource:
         return self._everything.watch(options)
 
     async def _list(self, view: FakeListWatch, options: ListOptions) -> ObjectList:
-        self.requests.append(Request(options, self._clock.now()))
-        await asyncio.sleep(0)
+        await self._begin(options)
         if (fault := _take(self._list_faults)) is not None:
             await _fail(fault)
         if options.continue_token:
@@ -429,9 +471,16 @@ class FakeControllerSource:
             self._pages[page.continue_token] = (version, rest)
         return page
 
-    async def _open(self, view: FakeListWatch, options: WatchOptions) -> _Watch:
+    async def _begin(self, options: ListOptions | WatchOptions) -> None:
+        if self._refuses:
+            raise DisconnectedError("nobody listens", refused=True)
         self.requests.append(Request(options, self._clock.now()))
         await asyncio.sleep(0)
+        if not self.defined:
+            raise NotFoundError("404 page not found")
+
+    async def _open(self, view: FakeListWatch, options: WatchOptions) -> _Watch:
+        await self._begin(options)
         script = _take(self._watch_faults)
         if script is not None and not isinstance(script, WatchScript):
             await _fail(script)
