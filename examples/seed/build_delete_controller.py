@@ -6,10 +6,9 @@ Does what `BuildControllerFactory.CreateDeleteController` does.
 import asyncio
 
 from listwatch.client.client import Client
-from listwatch.client.discovery import UnknownResourceError
 from listwatch.controllers.builds.api import ClientBuilds
 from listwatch.controllers.builds.factory import BuildControllerFactory
-from listwatch.errors import NotFoundError
+from listwatch.errors import NotFoundError, UnknownResourceError
 from listwatch.testing.api_server import APIServer
 
 LABEL = "openshift.io/build.name"

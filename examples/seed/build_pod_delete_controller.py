@@ -6,9 +6,9 @@ Does what `BuildPodControllerFactory.CreateDeleteController` does.
 import asyncio
 
 from listwatch.client.client import Client
-from listwatch.client.discovery import UnknownResourceError
 from listwatch.controllers.builds.api import ClientBuilds
 from listwatch.controllers.builds.factory import BuildPodControllerFactory
+from listwatch.errors import UnknownResourceError
 from listwatch.testing.api_server import APIServer
 
 LABEL = "openshift.io/build.name"

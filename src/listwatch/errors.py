@@ -257,6 +257,18 @@ class DisconnectedError(ListWatchError):
         super().__init__(message)
 
 
+class UnknownResourceError(ListWatchError):
+    """The server serves no resource of this name, or several and none of them comes first.
+
+    Attributes:
+        candidates: the resources that it could mean, each in words that mean it alone.
+    """
+
+    def __init__(self, message: str, candidates: Sequence[str] = ()) -> None:
+        self.candidates = tuple(candidates)
+        super().__init__(message)
+
+
 class QueueClosedError(ListWatchError):
     """The queue was closed or shut down and is empty: nothing more will come out of it."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from listwatch.client.client import MAX_TRIES, Client, PartialObjectError, PatchType
 from listwatch.client.config import Config
-from listwatch.client.discovery import Resource, UnknownResourceError
+from listwatch.client.discovery import Resource
 from listwatch.clock import FakeClock
 from listwatch.errors import (
     ConflictError,
@@ -19,6 +19,7 @@ from listwatch.errors import (
     NotFoundError,
     ServiceUnavailableError,
     TooManyRequestsError,
+    UnknownResourceError,
 )
 from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder
 from listwatch.testing.scripted_server import ScriptedServer, respond

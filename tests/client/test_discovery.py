@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from listwatch.client.client import Client
-from listwatch.client.discovery import Resource, UnknownResourceError
-from listwatch.errors import FrameError, ServiceUnavailableError
+from listwatch.client.discovery import Resource
+from listwatch.errors import FrameError, ServiceUnavailableError, UnknownResourceError
 from listwatch.testing.scripted_server import ScriptedServer, respond
 
 SCHEMA = Path(__file__).parents[1] / "data" / "conformance" / "schema"

@@ -10,10 +10,10 @@ from client.raw_server import serving
 from listwatch.cache.list_watch import ListerWatcher, ListOptions, WatchOptions
 from listwatch.client.client import Client
 from listwatch.client.config import Config
-from listwatch.client.discovery import Resource, UnknownResourceError
+from listwatch.client.discovery import Resource
 from listwatch.client.http import SILENCE_TIMEOUT
 from listwatch.clock import FakeClock
-from listwatch.errors import DisconnectedError, FrameError, NotFoundError
+from listwatch.errors import DisconnectedError, FrameError, NotFoundError, UnknownResourceError
 from listwatch.objects import ObjectDecoder
 from listwatch.testing.scripted_server import ScriptedServer, respond
 

@@ -21,6 +21,7 @@ from listwatch.observe.options import DeleteLimit
 from listwatch.observe.printing import Format
 from listwatch.observe.reaction import ErrorBudget, ErrorLimitError
 from listwatch.observe.templates.jsonpath import JSONPathTemplate
+from listwatch.observe.templates.template import TemplateError
 from listwatch.testing.fake_controller_source import FakeControllerSource, pod
 from observe.observing import Observing, observing
 
@@ -124,6 +125,19 @@ async def test_a_template_that_does_not_fit_an_object_is_a_failed_run_of_it(tmp_
         "error: ns/c: unable to write arguments: image is not found\n"
     )
     assert state.observer.statistics().errors == 2
+
+
+async def test_a_single_run_whose_template_failed_for_an_object_says_so_at_the_end(
+    tmp_path: Path,
+) -> None:
+    source = FakeControllerSource()
+    source.add(pod("a", "ns"))
+    source.add(pod("b", "ns", image="x"))
+    template = JSONPathTemplate("{.spec.image}", allow_missing_keys=False)
+    with pytest.raises(TemplateError, match="the template failed for 1 of the objects, see above"):
+        async with observing(tmp_path, source, template=template, command=ECHO, once=True) as state:
+            await state.task
+    assert _words(state.out) == ["got ns b x"]
 
 
 async def test_variables_tell_the_type_and_the_object(

@@ -102,14 +102,45 @@ async def test_it_answers_to_addresses_and_localhost_only() -> None:
             ("[::1]:80", 200),
             ("evil.example", 403),
             ("127.0.0.1.evil.example", 403),
+            ("localhost.evil.example:80", 403),
+            ("", 403),
+            ("[", 403),
+            ("[::1", 200),
+            ("[::1]evil.example", 403),
+            ("::1", 403),
+            (":::", 403),
+            ("a b", 403),
+            ("127.0.0.1:99999999", 403),
+            ("127.0.0.1:x", 403),
+            ("127.0.0.1/@evil", 403),
+            ("evil@127.0.0.1", 403),
+            ("%00", 403),
+            ("\udcff", 403),
         ):
-            for path in ("/", "/events"):
+            for path in ("/", "/events", "/metrics", "/none"):
                 async with session.get(url + path, headers={"Host": host}) as response:
-                    assert response.status == status, (host, path)
+                    expected = 404 if path == "/none" and status == 200 else status
+                    assert response.status == expected, (host, path)
                     if path == "/" and status == 200:
                         text = await response.text()
                         assert "<h1>&lt;b&gt;</h1>" in text
-                        assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+                        policy = response.headers["Content-Security-Policy"]
+                        assert "default-src 'none'" in policy
+                        assert "frame-ancestors 'none'" in policy
+
+
+async def test_health_answers_by_any_name_and_the_rest_by_that_of_its_own_address() -> None:
+    async with (
+        serve("localhost:0", ObserveMetrics(), ready=lambda: True) as url,
+        aiohttp.ClientSession() as session,
+    ):
+        for path in ("/healthz", "/readyz", "/healthz/ready"):
+            async with session.get(url + path, headers={"Host": "any.example"}) as response:
+                assert response.status == 200
+        async with session.get(f"{url}/metrics", headers={"Host": "any.example"}) as response:
+            assert response.status == 403
+        async with session.get(f"{url}/metrics") as response:
+            assert response.status == 200
 
 
 async def test_an_open_page_does_not_hold_the_end_up() -> None:

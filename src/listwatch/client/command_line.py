@@ -10,7 +10,9 @@ from listwatch.errors import (
     ConfigError,
     DisconnectedError,
     ForbiddenError,
+    NotFoundError,
     UnauthorizedError,
+    UnknownResourceError,
 )
 from listwatch.printable import printable
 
@@ -21,7 +23,20 @@ _EXIT_CODES: Final[tuple[tuple[int, tuple[type[BaseException], ...]], ...]] = (
     (4, (DisconnectedError, TimeoutError)),
     (5, (UnauthorizedError,)),
     (6, (ForbiddenError,)),
+    (7, (NotFoundError, UnknownResourceError)),
 )
+#: What every command returns; those of `listwatch observe` are in its own help.
+EXIT_CODES_HELP: Final = """\b
+Exit codes:
+  0    ended as asked
+  1    a failure without a code of its own; the server's refusals are among them
+  2    wrong arguments
+  3    the kubeconfig is broken or there is none
+  4    the server can't be reached
+  5    the server refuses the credentials
+  6    the server forbids the request
+  7    the server has no such object or resource
+  130  interrupted (Ctrl-C) before the command had started"""
 
 
 def connection_options(command: Command) -> Command:

@@ -14,9 +14,9 @@ from listwatch.client.resource import Resource
 from listwatch.errors import (
     DisconnectedError,
     FrameError,
-    ListWatchError,
     NotFoundError,
     StatusError,
+    UnknownResourceError,
 )
 from listwatch.printable import printable
 
@@ -33,18 +33,6 @@ _AGGREGATED: Final = (
 _AT_ONCE: Final = 8
 #: How many different complaints about groups are logged.
 _MOST_WARNINGS: Final = 1000
-
-
-class UnknownResourceError(ListWatchError):
-    """The server serves no resource of this name, or several and none of them comes first.
-
-    Attributes:
-        candidates: the resources that it could mean, each in words that mean it alone.
-    """
-
-    def __init__(self, message: str, candidates: Sequence[str] = ()) -> None:
-        self.candidates = tuple(candidates)
-        super().__init__(message)
 
 
 class Discovery:

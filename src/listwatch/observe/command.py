@@ -33,9 +33,10 @@ Exit codes:
   6    the server forbids the request
   7    the server has no such resource
   8    the state file can't be used
-  125  the system has no room for one more command
+  125  no room for one more command: open files, processes, memory
   126  a command is there but can't be executed
   127  a command is not there
+  130  interrupted before it had started
   141  nobody reads standard output any more"""
 
 

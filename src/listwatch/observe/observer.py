@@ -30,10 +30,11 @@ from listwatch.objects import DeletedFinalStateUnknown, Object, decode_object
 from listwatch.observe.changes import Change, ChangeType
 from listwatch.observe.dispatch import Dispatcher
 from listwatch.observe.names import KnownNames
-from listwatch.observe.options import ObserveOptions
+from listwatch.observe.options import ObserveOptions, UsageError
 from listwatch.observe.output import OutputStream
 from listwatch.observe.reaction import Reaction
 from listwatch.observe.state import ResumingListWatch, StateFile, number_or_none, version_number
+from listwatch.observe.templates.template import TemplateError
 
 #: What no later try will mend, while nothing was listed yet.
 _HOPELESS = (
@@ -176,14 +177,16 @@ class Observer:
         When this is cancelled, running commands are ended.
 
         Raises:
-            ListWatchError: what ends it early: a limit reached, access refused, no such resource,
-                a template that does not fit.
+            ListWatchError: what ends it early: a limit reached, access refused, no such resource.
+            TemplateError: it was to run once, and the template failed for some objects.
             BrokenPipeError: nobody reads what is printed.
         """
         try:
             await self._run()
         except BaseExceptionGroup as group:
             raise _first(group) from None
+        if self._options.once and (count := self._reaction.unrendered):
+            raise TemplateError(f"the template failed for {count} of the objects, see above")
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -414,6 +417,9 @@ class _Feed:
             raise error  # nothing that observing may survive
         if failure.doing == "list":
             if not self.store.last_store_sync_resource_version and isinstance(error, _HOPELESS):
+                selected = self._options.selector or self._options.field_selector
+                if selected and isinstance(error, BadRequestError):
+                    raise UsageError(str(error)) from error
                 raise error
             self._failures_in_a_row += 1
             maximum = self._options.maximum_errors

@@ -5,13 +5,11 @@ import html
 from collections import deque
 from collections.abc import Sequence
 from importlib.resources import files
-from ipaddress import ip_address
 from itertools import islice
 from typing import Final
 
 import msgspec
 from aiohttp import web
-from yarl import URL
 
 from listwatch.clock import Clock
 from listwatch.observe.changes import Change
@@ -24,7 +22,7 @@ _MOST_DIFFERENCES: Final = 50
 _MOST_OUTPUT: Final = 8 * 1024
 _BEAT_SECONDS: Final = 10.0
 _POLICY: Final = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
-connect-src 'self'"
+connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
 class _Reader:
@@ -119,8 +117,7 @@ class Page:
         """Return the page's routes: `/` and `/events`."""
         return [web.get("/", self._page), web.get("/events", self._events)]
 
-    async def _page(self, request: web.Request) -> web.Response:
-        _refuse_foreign_names(request)
+    async def _page(self, _: web.Request) -> web.Response:
         text = files("listwatch.observe").joinpath("page.html").read_text(encoding="utf-8")
         return web.Response(
             text=text.replace("{{title}}", html.escape(self._title)),
@@ -129,7 +126,6 @@ class Page:
         )
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        _refuse_foreign_names(request)
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
@@ -166,20 +162,3 @@ class Page:
         self._closed = True
         for reader in self._readers:
             reader.ready.set()
-
-
-def _refuse_foreign_names(request: web.Request) -> None:
-    """Refuse requests by other host names than addresses and localhost.
-
-    Else a web site could point its own name here and read what is shown (DNS rebinding).
-
-    Raises:
-        web.HTTPForbidden: by another name.
-    """
-    host = URL(f"http://{request.host}").host or ""
-    if host == "localhost":
-        return
-    try:
-        ip_address(host)
-    except ValueError:
-        raise web.HTTPForbidden(text="use the address, not a name") from None

@@ -125,6 +125,8 @@ class Reaction:
         self._printer = printer
         self._executor = executor
         self._clock = clock
+        #: Changes that no text could be made of.
+        self.unrendered = 0
         self.budget = ErrorBudget(options.maximum_errors, options.error_window, clock)
 
     async def __call__(self, change: Change) -> None:
@@ -144,6 +146,7 @@ class Reaction:
         try:
             told = await self._start(lambda: self._told(change, kind), what)
         except TemplateError as error:
+            self.unrendered += 1
             await self._complain(f"{change.key}: unable to write arguments: {error}")
             return
         except StartError:

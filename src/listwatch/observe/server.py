@@ -1,13 +1,18 @@
 """The observer's plain HTTP pages: metrics and health."""
 
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from typing import Final
 
 from aiohttp import web
 
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.options import UsageError
 from listwatch.observe.page import Page
+
+_HEALTH: Final = frozenset({"/healthz", "/readyz", "/healthz/ready"})
 
 
 class ListenError(UsageError):
@@ -23,6 +28,10 @@ async def serve(
     `/healthz/ready`, the original's path, is the same as `/readyz`: 500 until the first list was
     told and processed.
 
+    What shows anything, so all but health, answers only requests for an address, for localhost or
+    for the host of `address`. Else a web site could point a name of its own here and let its
+    visitors' browsers read for it (DNS rebinding).
+
     Args:
         address: `host:port`; port 0 is a free one, and an empty host is every interface.
         metrics: what `/metrics` shows.
@@ -33,6 +42,14 @@ async def serve(
         ListenError: the address is no address, or is taken.
     """
     host, port = _split(address)
+
+    @web.middleware
+    async def refuse_foreign_names(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if request.path not in _HEALTH and not _is_ours(request.headers.get("Host", ""), host):
+            raise web.HTTPForbidden(text="use the address, not a name")
+        return await handler(request)
 
     async def show_metrics(_: web.Request) -> web.Response:
         return web.Response(
@@ -47,15 +64,9 @@ async def serve(
             return web.Response(text="ok")
         return web.Response(status=500, text="waiting for initial sync")
 
-    app = web.Application()
-    app.add_routes(
-        [
-            web.get("/metrics", show_metrics),
-            web.get("/healthz", healthy),
-            web.get("/readyz", readiness),
-            web.get("/healthz/ready", readiness),
-        ]
-    )
+    app = web.Application(middlewares=[refuse_foreign_names])
+    app.add_routes([web.get("/metrics", show_metrics), web.get("/healthz", healthy)])
+    app.add_routes([web.get(path, readiness) for path in ("/readyz", "/healthz/ready")])
     if page is not None:
         app.add_routes(page.routes())
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -76,6 +87,24 @@ async def serve(
         if page is not None:
             page.close()
         await runner.cleanup()
+
+
+def _is_ours(value: str, own: str) -> bool:
+    """Say whether a Host header is an address, localhost or our own name; any text is allowed."""
+    if value.startswith("["):
+        name, _, port = value[1:].partition("]")
+    else:
+        name, colon, port = value.partition(":")
+        port = colon + port
+    if port and not re.fullmatch(r":[0-9]{1,5}", port):
+        return False
+    if name.lower() in {"localhost", own.lower()} - {""}:
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _split(address: str) -> tuple[str, int]:

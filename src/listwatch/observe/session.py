@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING
 
 from listwatch.client import command_line
 from listwatch.client.client import Client
-from listwatch.client.discovery import UnknownResourceError
 from listwatch.client.kubeconfig import load_config
 from listwatch.clock import Clock
-from listwatch.errors import (
-    BadRequestError,
-    ForbiddenError,
-    NotFoundError,
-)
+from listwatch.errors import ForbiddenError, NotFoundError
 from listwatch.objects import decode_object
 from listwatch.observe.execute import Executor, StartError, is_shortage
 from listwatch.observe.metrics import ObserveMetrics
@@ -43,8 +38,7 @@ if TYPE_CHECKING:
 def exit_code(error: BaseException) -> int:
     """Return the exit code that stands for an error."""
     kinds: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
-        (2, (UsageError, TemplateSyntaxError, BadRequestError)),
-        (7, (UnknownResourceError, NotFoundError)),
+        (2, (UsageError, TemplateSyntaxError)),
         (8, (StateError,)),
         (125, (StartError,)),
         (126, (CommandNotExecutableError,)),

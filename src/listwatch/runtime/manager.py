@@ -17,9 +17,14 @@ from listwatch.cache.factory import InformerFactory
 from listwatch.cache.failures import OnError
 from listwatch.client.client import Client
 from listwatch.client.config import Config
-from listwatch.client.discovery import UnknownResourceError
 from listwatch.clock import Clock, Timeout, stray
-from listwatch.errors import ConfigError, DisconnectedError, ListWatchError, StatusError
+from listwatch.errors import (
+    ConfigError,
+    DisconnectedError,
+    ListWatchError,
+    StatusError,
+    UnknownResourceError,
+)
 from listwatch.runtime.api_time import api_time
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.events import ClientEvents, EventRecorder

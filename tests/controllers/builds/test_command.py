@@ -10,9 +10,8 @@ import pytest
 from controllers.build_cluster import build, build_pod
 from controllers.eventually import until
 from listwatch.client.client import Client
-from listwatch.client.discovery import UnknownResourceError
 from listwatch.client.kubeconfig import load_config
-from listwatch.errors import NotFoundError
+from listwatch.errors import NotFoundError, UnknownResourceError
 from processes import api_server, listwatch, running
 
 BUILDS = "builds.build.openshift.io"

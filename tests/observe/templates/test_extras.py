@@ -73,6 +73,81 @@ def test_a_template_cannot_reach_the_program() -> None:
         _render("jinja2", text)
 
 
+@pytest.mark.parametrize(
+    ("text", "rendered"),
+    [
+        ("env", "{}"),
+        ("$ENV", "{}"),
+        ("env.SECRET, $ENV.SECRET", "null\nnull"),
+        ('@text "\\(env)\\($ENV)"', "{}{}"),
+        ("def f: env; f", "{}"),
+        ("get_search_list", "[]"),
+        ("get_jq_origin, get_prog_origin, input_filename", "null\nnull\nnull"),
+        ("[inputs]", "[]"),
+        ("[try input catch .]", '["there is one object alone"]'),
+        ('[try ("a" | modulemeta) catch .]', '["modules can\'t be used"]'),
+        (".kind # (", "Pod"),
+        ("def f: .kind; f", "Pod"),
+        (".kind as $k | $k | ., .", "Pod\nPod"),
+    ],
+)
+def test_a_jq_program_sees_its_object_alone(
+    text: str, rendered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "hidden")
+    assert _render("jq", text) == rendered
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'import "a" as a; .',
+        'import "a" as $a; $a',
+        'import "passwd" as $p {search: "/etc"}; $p',
+        'include "a"; .',
+        'module {name: "a"}; .',
+        ".) | ($ENV",
+        "1; def g: 2",
+        "$__prog_args",
+        "$ARGS",
+        "$named",
+    ],
+)
+def test_a_jq_program_that_reaches_for_more_is_refused(text: str) -> None:
+    with pytest.raises(TemplateSyntaxError, match="error parsing jq program"):
+        _render("jq", text)
+
+
+def test_the_process_of_a_template_forgets_its_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SECRET", "hidden")
+    monkeypatch.setenv("TZ", "UTC")
+    program = "from listwatch.observe.templates import extras, worker; extras._HIDDEN = ''"
+    monkeypatch.setattr(worker, "_PROGRAM", f"{program}; worker.main()")
+    assert _render("jq", "env") == '{"TZ":"UTC"}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% include '/etc/passwd' %}",
+        "{% import '/etc/passwd' as x %}{{ x }}",
+        "{% extends '/etc/passwd' %}",
+        "{{ lipsum.__globals__.os.environ }}",
+        "{{ cycler.__init__.__globals__.os.environ }}",
+        "{{ self.__init__.__globals__ }}",
+        "{{ object.__class__.__base__ }}",
+        "{{ ''|attr('__class__') }}",
+        "{{ namespace.__init__.__globals__ }}",
+        "{{ '{0.__class__}'.format(kind) }}",
+    ],
+)
+def test_a_jinja2_template_sees_its_object_alone(text: str) -> None:
+    with pytest.raises(TemplateError):
+        _render("jinja2", text, allow_missing_keys=False)
+
+
 @pytest.mark.parametrize("name", ["jinja2", "jq"])
 def test_a_package_that_is_not_there_is_named_with_the_remedy(
     name: str, monkeypatch: pytest.MonkeyPatch

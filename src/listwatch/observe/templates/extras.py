@@ -3,7 +3,7 @@
 Neither bounds what a template may cost, so they run in a worker (worker.py).
 """
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -42,6 +42,7 @@ class Jinja2Template:
         missing = jinja2.ChainableUndefined if allow_missing_keys else jinja2.StrictUndefined
         # An argument and no page: nothing is escaped.
         environment = ImmutableSandboxedEnvironment(autoescape=False, undefined=missing)
+        del environment.globals["lipsum"]  # random text has no use here
         try:
             self._template = environment.from_string(text)
         except self._errors as error:  # constants are worked out when it is read
@@ -67,8 +68,20 @@ class Jinja2Template:
         return text
 
 
+#: A program gets nothing but its object: what jq tells of the process and its files is hidden.
+_HIDDEN: Final = (
+    "def env: {}; def get_search_list: []; def get_jq_origin: null; def get_prog_origin: null;"
+    ' def input_filename: null; def input: error("there is one object alone"); def inputs: empty;'
+    " def input_line_number: 0;"
+    ' def modulemeta: error("modules can\'t be used");'
+    " {} as $ENV | "
+)
+
+
 class JqTemplate:
     """A jq program; its results are joined by newlines, texts as they are, the rest as JSON.
+
+    It sees its object alone: no environment, no files, no modules.
 
     Args:
         text: the program.
@@ -84,7 +97,10 @@ class JqTemplate:
 
         self._allow_missing = allow_missing_keys
         try:
-            self._program = jq.compile(text)
+            # In parentheses no module can be imported, and as the body of a function none can be
+            # closed that was not opened.
+            jq.compile(f"def program: {text}\n; .")
+            self._program = jq.compile(f"{_HIDDEN}({text}\n)")
         except ValueError as error:
             raise TemplateSyntaxError(f"error parsing jq program {text}: {error}") from error
 

@@ -1,9 +1,10 @@
 """Jinja2 and jq in a process of their own, which ends when a template takes too much.
 
 It ends itself, by a timer of its CPU time and a limit of its memory, so that it needs no watching
-and does not go on when this program has been killed.
+and does not go on when this program has been killed. It forgets its environment.
 """
 
+import os
 import resource
 import signal
 import sys
@@ -151,6 +152,8 @@ def main() -> None:
     with Connection(int(sys.argv[1])) as requests, suppress(EOFError, OSError):
         settings = msgspec.json.decode(requests.recv_bytes(), type=_Settings)
         import_module(settings.language)  # which takes none of the template's time
+        for name in os.environ.keys() - {"TZ"}:  # may hold secrets, and is no part of an object
+            del os.environ[name]
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         memory = settings.memory if most == resource.RLIM_INFINITY else min(settings.memory, most)
