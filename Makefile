@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: run run-live demo-services test proof go-clients test-adapters lint format bench lock clean conformance
+.PHONY: run run-live demo-services test proof soak go-clients test-adapters lint format bench lock clean conformance
 
 run: $(VENV)/ready
 	$(BIN)/python examples/demo.py
@@ -32,6 +32,11 @@ endif
 # property, all recordings, and real browsers, load balancers and Go clients.
 proof: $(VENV)/ready go-clients
 	$(BIN)/python $(PYTEST) -m "proof or property" --hypothesis-profile proof --timeout 600
+
+# Everything goes wrong for so many minutes, and nothing may be lost: tests/soak says what and how.
+MINUTES ?= 30
+soak: $(VENV)/ready
+	PYTHONPATH=tests $(BIN)/python -m soak $(MINUTES)
 
 # The newest kubectl and helm, for `make proof`.
 go-clients: .go-clients/helm

@@ -1,0 +1,139 @@
+"""What was written, as its writers know it, and whether the story told of it is true.
+
+Nothing here uses the package: the writers' own record is what its consumers are measured by. Every
+write carries a number of its own, so that a state is known by its number.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+#: The number that stands for "it is gone".
+GONE = 0
+
+
+@dataclass
+class Facts:
+    """The states of every key in the order in which they were written."""
+
+    #: by key: numbers, and `GONE` for each deletion
+    written: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    creations: int = 0
+    changes: int = 0
+    deletions: int = 0
+
+    @property
+    def writes(self) -> int:
+        return self.creations + self.changes + self.deletions
+
+    def wrote(self, key: str, number: int) -> None:
+        """Take down a write that the server has acknowledged, or that was found there later."""
+        if number == GONE:
+            self.deletions += 1
+        elif self.number(key) == GONE:
+            self.creations += 1
+        else:
+            self.changes += 1
+        self.written[key].append(number)
+
+    def number(self, key: str) -> int:
+        """Return what a key's state is; `GONE` if there is none."""
+        states = self.written.get(key)
+        return states[-1] if states else GONE
+
+    def alive(self, namespace: str = "") -> dict[str, int]:
+        """Return the number of each object that is there, of one namespace or of all."""
+        return {
+            key: states[-1]
+            for key, states in self.written.items()
+            if states[-1] != GONE and key.startswith(f"{namespace}/" if namespace else "")
+        }
+
+
+@dataclass(frozen=True)
+class Told:
+    """One line of a consumer's story.
+
+    Attributes:
+        type: Added, Updated, Deleted, or Sync for either of the first two.
+        key: namespace/name.
+        number: of the state; of the last known one for a deletion.
+    """
+
+    type: str
+    key: str
+    number: int
+
+
+@dataclass
+class Reader:
+    """Reads a consumer's story, a part at a time, beside the facts.
+
+    Args:
+        repeats_allowed: a consumer that was killed may tell the last change of a key again.
+    """
+
+    facts: Facts
+    repeats_allowed: bool = False
+    told: int = 0
+    repeats: int = 0
+    skipped: int = 0
+    mistakes: list[str] = field(default_factory=list)
+    _now: dict[str, int] = field(default_factory=dict)
+    _read: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _last: dict[str, Told] = field(default_factory=dict)
+
+    def state(self) -> dict[str, int]:
+        """Return the objects that the story says are there."""
+        return {key: number for key, number in self._now.items() if number != GONE}
+
+    def read(self, line: Told, *, may_skip: bool) -> None:
+        """Read one line.
+
+        Args:
+            line: what was told.
+            may_skip: the consumer has listed, and a list shows the newest states alone.
+        """
+        self.told += 1
+        if self.repeats_allowed and self._last.get(line.key) == line:
+            self.repeats += 1
+            return
+        self._last[line.key] = line
+        before = self._now.get(line.key, GONE)
+        is_there = before != GONE
+        if line.type == "Deleted":
+            number = GONE
+            if not is_there:
+                self._wrong(line, "it was not told to be there")
+        else:
+            number = line.number
+            if line.type == "Added" and is_there:
+                self._wrong(line, f"it was there already, as {before}")
+            if line.type == "Updated" and not is_there:
+                self._wrong(line, "it was never added")
+        self._now[line.key] = number
+        self._follow(line, number, may_skip=may_skip)
+
+    def _follow(self, line: Told, number: int, *, may_skip: bool) -> None:
+        states, at = self.facts.written.get(line.key, []), self._read[line.key]
+        if line.type == "Sync" and at and states[at - 1] == number:
+            return  # a list that found what was known already
+        try:
+            found = states.index(number, at)
+        except ValueError:
+            self._wrong(line, f"that was not written after {states[max(0, at - 1) : at]}")
+            return
+        self._read[line.key] = found + 1
+        self.skipped += found - at
+        if found > at and not may_skip:
+            self._wrong(line, f"not told before: {states[at:found]}, though it has not listed")
+
+    def missing(self, namespace: str = "") -> Iterator[str]:
+        """Yield what the facts have and the story, which should be complete by now, has not."""
+        alive, told = self.facts.alive(namespace), self.state()
+        for key in sorted(alive.keys() | told.keys()):
+            if alive.get(key) != told.get(key):
+                yield f"{key}: written was {alive.get(key)}, told {told.get(key)}"
+
+    def _wrong(self, line: Told, why: str) -> None:
+        self.mistakes.append(f"{line.key}: {line.type} {line.number}: {why}")

@@ -1,0 +1,45 @@
+"""A controller that keeps a copy of every object of one namespace in another."""
+
+import sys
+
+from listwatch.client.config import Config
+from listwatch.errors import NotFoundError
+from listwatch.runtime import LeaseTimings, Manager, apply
+
+url, source, target = sys.argv[1:]
+app = Manager(
+    "mirror",
+    config=Config(server=url),
+    leader_election="mirror",
+    namespace="default",
+    lease_timings=LeaseTimings(lease_duration=4, renew_deadline=3, retry_period=0.5),
+    health_port=None,
+    grace=2,
+)
+mirror = app.reconciler("mirror", concurrency=4, timeout=20)
+mirror.for_("configmaps", namespace=source)
+# A copy whose original went while no replica was running wakes this, when a replica starts.
+mirror.watches("configmaps", lambda copy: [f"{source}/{copy.name}"], namespace=target)
+
+
+@mirror
+async def reconcile(key: str) -> None:
+    """Write the copy, or delete it."""
+    original, name = mirror.get(key), key.partition("/")[2]
+    if original is None:
+        try:
+            await app.client.delete("configmaps", name, target)
+        except NotFoundError:
+            return
+    else:
+        metadata = {"name": name, "namespace": target}
+        obj = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata,
+            "data": {"number": original["data"]["number"]},
+        }
+        await apply(app.client, obj, field_manager="mirror", force=True)
+
+
+app.run()
