@@ -32,6 +32,10 @@ endif
 # property, all recordings, and real browsers, load balancers and Go clients.
 proof: $(VENV)/ready go-clients
 	$(BIN)/python $(PYTEST) -m "proof or property" --hypothesis-profile proof --timeout 600
+	LISTWATCH_TEST_LOOP=uvloop $(BIN)/python $(PYTEST) -m "not proof" $(IN_ANY_LOOP)
+
+# What also runs in another event loop.
+IN_ANY_LOOP := tests/cache tests/client tests/apiserver tests/testing tests/test_informer_over_http.py
 
 # Everything goes wrong for so many minutes, and nothing may be lost: tests/soak says what and how.
 MINUTES ?= 30

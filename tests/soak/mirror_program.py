@@ -4,7 +4,7 @@ import sys
 
 from listwatch.client.config import Config
 from listwatch.errors import NotFoundError
-from listwatch.runtime import LeaseTimings, Manager, apply
+from listwatch.runtime import LeadershipLostError, LeaseTimings, Manager, ManagerError, apply
 
 url, source, target = sys.argv[1:]
 app = Manager(
@@ -42,4 +42,9 @@ async def reconcile(key: str) -> None:
         await apply(app.client, obj, field_manager="mirror", force=True)
 
 
-app.run()
+try:
+    app.run()
+except ManagerError as error:
+    if not isinstance(error.__cause__, LeadershipLostError):
+        raise
+    sys.exit(3)  # another leads; a supervisor starts this one again
