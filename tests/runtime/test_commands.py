@@ -17,7 +17,13 @@ from listwatch.client.client import Client, PatchType
 from listwatch.client.config import Config
 from listwatch.errors import ConfigError, ForbiddenError, NotFoundError
 from listwatch.runtime import load_app
-from listwatch.runtime.commands import JsonFormatter, new_command, rbac_command, run_command
+from listwatch.runtime.commands import (
+    JsonFormatter,
+    TextFormatter,
+    new_command,
+    rbac_command,
+    run_command,
+)
 from listwatch.runtime.rbac import manifests
 from listwatch.runtime.scaffold import Names, write_project
 from processes import listwatch
@@ -316,3 +322,22 @@ def test_a_line_of_the_json_log_is_one_object_with_its_traceback() -> None:
     line = json.loads(JsonFormatter().format(record))
     assert (line["level"], line["message"]) == ("error", "no luck")
     assert "ZeroDivisionError" in line["error"]
+
+
+FORGED = "pod \x1b[2J\u202ea\n2026-01-01 12:00:00,000 INFO    x: forged\x85\u2028\x00"
+
+
+@pytest.mark.parametrize("form", [TextFormatter(), JsonFormatter()], ids=["text", "json"])
+def test_no_text_of_a_server_drives_a_terminal_or_forges_a_line_of_the_log(
+    form: logging.Formatter,
+) -> None:
+    error = RuntimeError(FORGED)
+    caught = (RuntimeError, error, None)
+    record = logging.LogRecord("x", logging.ERROR, "f", 1, "failed: %s", (FORGED,), caught)
+    first, *rest = form.format(record).splitlines()
+    assert (first + "".join(rest)).isprintable()
+    assert "failed: pod " in first
+    assert all(line.startswith("    ") for line in rest)
+    if isinstance(form, JsonFormatter):
+        assert not rest
+        assert "\n" not in json.loads(first)["message"]

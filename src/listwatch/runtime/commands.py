@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import sys
+import textwrap
 import time
 from pathlib import Path
 from traceback import print_exception
@@ -14,12 +15,29 @@ import click
 from listwatch.client.command_line import Command, Failure, connection_options
 from listwatch.client.kubeconfig import load_config
 from listwatch.errors import ConfigError, ListWatchError
+from listwatch.printable import printable
 from listwatch.runtime.loading import load_program
 from listwatch.runtime.manager import Manager
 from listwatch.runtime.rbac import manifests, to_yaml
 from listwatch.runtime.scaffold import Names, write_project
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class TextFormatter(logging.Formatter):
+    """One line a record for people, whatever a server sent; a traceback follows, indented."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Return the record without its traceback, as one line."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        """Return the traceback, none of whose lines can be taken for a record."""
+        return textwrap.indent(printable(super().formatException(ei), None, keep="\n"), "    ")
 
 
 class JsonFormatter(logging.Formatter):
@@ -32,10 +50,10 @@ class JsonFormatter(logging.Formatter):
             + f".{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": printable(record.getMessage()),
         }
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
+            line["error"] = printable(self.formatException(record.exc_info), None, keep="\n")
         return json.dumps(line, ensure_ascii=False)
 
 
@@ -45,7 +63,7 @@ def set_up_logging(level: str, form: str) -> None:
     if form == "json":
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+        handler.setFormatter(TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 

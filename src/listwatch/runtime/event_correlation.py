@@ -76,6 +76,8 @@ class Written(msgspec.Struct):
     count: int
     first_time: float
     last_time: float
+    #: The object that it is about.
+    regarding: tuple[str, ...] = ()
     #: Monotonic: when it occurred last, and when the count was written last.
     last_at: float = 0.0
     written_at: float = 0.0
@@ -83,10 +85,12 @@ class Written(msgspec.Struct):
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Write a new event under this key."""
+    """Write a new event under this key; it may have occurred before, unwritten."""
 
     key: Hashable
     occurrence: Occurrence
+    count: int = 1
+    first_time: float | None = None
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -120,12 +124,21 @@ class _Similar(msgspec.Struct):
     at: float
 
 
+class _Unwritten(msgspec.Struct):
+    count: int
+    first_time: float
+
+
 class CoreCorrelator:
-    """The rules for core/v1 events: each repetition is counted on the event, at once."""
+    """The rules for core/v1 events: each repetition is counted on the event, at once.
+
+    As in client-go the count goes on through what the spam filter drops.
+    """
 
     def __init__(self) -> None:
         self._similar: Lru[Hashable, _Similar] = Lru()
         self._written: Lru[Hashable, Written] = Lru()
+        self._unwritten: Lru[Hashable, _Unwritten] = Lru()
         self._spam = SpamFilter()
 
     def decide(self, occurrence: Occurrence) -> Create | Count | Drop:
@@ -142,14 +155,22 @@ class CoreCorrelator:
             occurrence = msgspec.structs.replace(occurrence, message=COMBINED + occurrence.message)
         else:
             key = (key, occurrence.message)
-        if not self._spam.accepts(occurrence):
-            return Drop(spam=True)
+        is_spam = not self._spam.accepts(occurrence)
         written = self._written.get(key)
-        if written is None:
+        if written is not None:
+            written.count += 1
+            written.last_time = occurrence.time
+            return Drop(spam=True) if is_spam else Count(key, written, occurrence)
+        before = self._unwritten.get(key)
+        if is_spam:
+            before = before or _Unwritten(0, occurrence.time)
+            before.count += 1
+            self._unwritten.put(key, before)
+            return Drop(spam=True)
+        if before is None:
             return Create(key, occurrence)
-        written.count += 1
-        written.last_time = occurrence.time
-        return Count(key, written, occurrence)
+        self._unwritten.pop(key)
+        return Create(key, occurrence, before.count + 1, before.first_time)
 
     def wrote(self, key: Hashable, written: Written) -> None:
         """Remember an event that was created."""

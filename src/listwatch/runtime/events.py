@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import logging
 import socket
+import uuid
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
@@ -14,13 +15,14 @@ import msgspec
 
 from listwatch.clock import Clock
 from listwatch.errors import (
-    ConflictError,
+    AlreadyExistsError,
+    DisconnectedError,
     ListWatchError,
     NotFoundError,
     StatusError,
-    TooManyRequestsError,
 )
 from listwatch.objects import Object
+from listwatch.printable import printable
 from listwatch.runtime.api_time import api_time, micro_time
 from listwatch.runtime.event_correlation import (
     CoreCorrelator,
@@ -32,6 +34,7 @@ from listwatch.runtime.event_correlation import (
     SeriesCorrelator,
     Written,
 )
+from listwatch.selector import qualified_name_problems, subdomain_problems
 
 if TYPE_CHECKING:
     from listwatch.client.client import Client
@@ -43,8 +46,13 @@ QUEUE_LIMIT = 1000
 #: How often an event is tried, and the seconds between two tries (client-go `tools/record`).
 TRIES = 12
 RETRY_SECONDS = 10.0
+#: Requests at once at most, and the seconds that one may take.
+WRITES_AT_ONCE = 8
+REQUEST_SECONDS = 30.0
+# In bytes, as the server counts.
 _NOTE_LIMIT = 1024
 _WORD_LIMIT = 128
+_NAME_LIMIT = 253
 _SERIES_SECONDS = 60.0
 
 
@@ -139,20 +147,25 @@ class EventRecorder:
 
     `event` may be called from any thread, also before `run`; it never waits, and never raises for
     anything that the server or the network does. Repetitions are counted, similar messages
-    combined, floods cut; what the server refuses is logged and dropped. Events are a help for
-    people and may be lost: nothing may rest on them.
+    combined, floods cut. What the server refuses is logged and dropped; what never reached it is
+    tried again, and holds up only the events of the same object. Events are a help for people and
+    may be lost: nothing may rest on them.
 
     Use it as `async with recorder:`, which runs it and at the end gives it `flush_seconds` to
     write what waits; or call `run`.
 
     Args:
         client: writes the events.
-        component: who reports, such as "widget-controller" or "example.com/widgets".
+        component: who reports, such as "widget-controller" or "example.com/widgets": a qualified
+            name, since servers take no other.
         instance: which one of them; by default this host's name.
         api: "events.k8s.io/v1" counts a series in memory and writes now and then; "v1" writes
             each repetition, for old tools and servers.
         clock: the time.
         flush_seconds: how long leaving the `async with` may take.
+
+    Raises:
+        ValueError: the component is no qualified name.
     """
 
     def __init__(
@@ -165,17 +178,24 @@ class EventRecorder:
         clock: Clock | None = None,
         flush_seconds: float = 2.0,
     ) -> None:
-        if not component:
-            raise ValueError("component must say who reports, for example 'widget-controller'")
+        if problems := qualified_name_problems(component):
+            raise ValueError(
+                f"component must say who reports, for example 'widget-controller', not "
+                f"{component!r}: {problems[0]}"
+            )
         self._client = client
         self._component = component
-        self._instance = (instance or socket.gethostname())[:_WORD_LIMIT]
+        self._instance = _cut(instance or socket.gethostname(), _WORD_LIMIT)
         self._api = api
         self._clock = clock or Clock()
         self._flush_seconds = flush_seconds
         self._correlator: Correlator = SeriesCorrelator() if api != "v1" else CoreCorrelator()
         # A deque's append and popleft are atomic, so that any thread may report.
         self._queue: deque[Occurrence] = deque()
+        # What waits for each object, in order; a task of each writes it.
+        self._lanes: dict[tuple[str, ...], deque[Occurrence | Count]] = {}
+        self._waiting = 0
+        self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -203,7 +223,7 @@ class EventRecorder:
             obj: the object, which has kind, apiVersion, name and best a uid.
             type: "Normal" or "Warning".
             reason: one word in CamelCase, for machines, such as "ScaledUp".
-            message: for people; cut after 1,024 characters.
+            message: for people; cut after 1,024 bytes.
             action: what was done, in CamelCase; by default the reason.
             related: another object that it was about.
 
@@ -218,14 +238,14 @@ class EventRecorder:
         occurrence = Occurrence(
             reference(obj),
             type,
-            reason[:_WORD_LIMIT],
-            message if len(message) <= _NOTE_LIMIT else message[: _NOTE_LIMIT - 3] + "...",
-            (action or reason)[:_WORD_LIMIT],
+            _cut(reason, _WORD_LIMIT),
+            _cut(message, _NOTE_LIMIT),
+            _cut(action or reason, _WORD_LIMIT),
             reference(related) if related is not None else None,
             self._clock.time(),
             self._clock.now(),
         )
-        if len(self._queue) >= QUEUE_LIMIT:
+        if len(self._queue) + self._waiting >= QUEUE_LIMIT:
             self._overflowed += 1
             return
         self._queue.append(occurrence)
@@ -239,22 +259,50 @@ class EventRecorder:
         self._loop = asyncio.get_running_loop()
         next_series = self._clock.now() + _SERIES_SECONDS
         try:
-            while True:
-                self._wake.clear()
-                while self._queue:
-                    self._idle.clear()
-                    await self._record(self._queue.popleft())
-                if self._clock.now() >= next_series:
-                    next_series = self._clock.now() + _SERIES_SECONDS
-                    for count in self._correlator.due(self._clock.now()):
-                        await self._write(count)
-                self._idle.set()
-                with contextlib.suppress(TimeoutError):
-                    async with self._clock.timeout(next_series - self._clock.now()):
-                        await self._wake.wait()
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    self._wake.clear()
+                    while self._queue:
+                        occurrence = self._queue.popleft()
+                        self._put(group, occurrence.regarding.identity, occurrence)
+                    if self._clock.now() >= next_series:
+                        next_series = self._clock.now() + _SERIES_SECONDS
+                        for count in self._correlator.due(self._clock.now()):
+                            self._put(group, count.written.regarding, count)
+                    if not self._lanes:
+                        self._idle.set()
+                    with contextlib.suppress(TimeoutError):
+                        async with self._clock.timeout(next_series - self._clock.now()):
+                            await self._wake.wait()
         finally:
             self._loop = None
             self._idle.set()
+
+    def _put(
+        self, group: asyncio.TaskGroup, regarding: tuple[str, ...], what: Occurrence | Count
+    ) -> None:
+        """Let something be written after what waits for the same object."""
+        self._idle.clear()
+        self._waiting += 1
+        lane = self._lanes.get(regarding)
+        if lane is None:
+            lane = self._lanes[regarding] = deque()
+            _ = group.create_task(self._write_lane(regarding, lane))
+        lane.append(what)
+
+    async def _write_lane(
+        self, regarding: tuple[str, ...], lane: "deque[Occurrence | Count]"
+    ) -> None:
+        try:
+            while lane:
+                what = lane.popleft()
+                self._waiting -= 1
+                await (self._record(what) if isinstance(what, Occurrence) else self._write(what))
+        finally:
+            self._waiting -= len(lane)
+            self._lanes.pop(regarding, None)
+            if not self._lanes:
+                self._wake.set()  # to look whether nothing is left
 
     async def __aenter__(self) -> Self:
         self._runner = asyncio.get_running_loop().create_task(self.run(), name="event recorder")
@@ -288,7 +336,7 @@ class EventRecorder:
     def statistics(self) -> EventRecorderStatistics:
         """Return the state of this moment; any thread may ask."""
         return EventRecorderStatistics(
-            queued=len(self._queue),
+            queued=len(self._queue) + self._waiting,
             written=self._written,
             counted=self._counted,
             spam=self._spam,
@@ -309,41 +357,51 @@ class EventRecorder:
             self._counted += 1
 
     async def _write(self, what: Create | Count) -> None:
+        name = self._name_for(what.occurrence) if isinstance(what, Create) else ""
         for attempt in range(1, TRIES + 1):
             try:
-                if isinstance(what, Create):
-                    await self._create(what)
-                else:
-                    await self._count(what)
+                async with self._slots, self._clock.timeout(REQUEST_SECONDS):
+                    if isinstance(what, Create):
+                        await self._create(what, name)
+                    else:
+                        await self._count(what)
             except Exception as error:  # noqa: BLE001 - an event never fails its reporter; it is logged
-                if _is_final(error) or attempt == TRIES:
+                if not _may_try_again(error) or attempt == TRIES:
                     self._failed += 1
-                    _logger.warning("an event was not written: %s", error)
+                    words = printable(str(error) or type(error).__name__)
+                    _logger.warning("an event was not written: %s", words)
                     return
             else:
                 self._written += 1
                 return
             await self._clock.sleep(RETRY_SECONDS)
 
-    async def _create(self, what: Create) -> None:
-        occurrence = what.occurrence
-        namespace = occurrence.regarding.namespace or "default"
+    def _name_for(self, occurrence: Occurrence) -> str:
         # The time makes it unique among processes, the number within this one.
         suffix = f".{int(occurrence.time * 1e6):x}{next(self._sequence) & 0xFFF:03x}"
-        name = occurrence.regarding.name[: 253 - len(suffix)].rstrip("-.") + suffix
-        await self._client.create(
-            self._body({"name": name, "namespace": namespace}, occurrence, first=occurrence.time)
-        )
+        name = occurrence.regarding.name[: _NAME_LIMIT - len(suffix)].rstrip("-.") + suffix
+        # Objects of some kinds, such as roles, may have names that no event can have.
+        return str(uuid.uuid4()) if subdomain_problems(name) else name
+
+    async def _create(self, what: Create, name: str) -> None:
+        occurrence = what.occurrence
+        namespace = occurrence.regarding.namespace or "default"
+        first = occurrence.time if what.first_time is None else what.first_time
+        body = self._body({"name": name, "namespace": namespace}, what, first)
+        with contextlib.suppress(AlreadyExistsError):  # an earlier try came through
+            await self._client.create(body)
         self._correlator.wrote(
             what.key,
             Written(
                 namespace,
                 name,
-                1,
+                what.count,
+                first,
                 occurrence.time,
-                occurrence.time,
+                occurrence.regarding.identity,
                 last_at=occurrence.at,
                 written_at=self._clock.now(),
+                written_count=what.count,
             ),
         )
 
@@ -354,7 +412,7 @@ class EventRecorder:
         if self._api == "v1":
             patch = {"count": count, "lastTimestamp": api_time(written.last_time)}
             if what.occurrence is not None:
-                patch["message"] = what.occurrence.message
+                patch["message"] = _cut(what.occurrence.message, _NOTE_LIMIT)
         else:
             patch = {
                 "series": {"count": count, "lastObservedTime": micro_time(written.last_time)},
@@ -365,14 +423,16 @@ class EventRecorder:
             # It has expired on the server; a series' count belonged to it and goes with it.
             self._correlator.lost(what.key)
             if what.occurrence is not None:
-                await self._create(Create(what.key, what.occurrence))
+                await self._create(
+                    Create(what.key, what.occurrence), self._name_for(what.occurrence)
+                )
             return
         written.written_count = count
         written.written_at = self._clock.now()
 
-    def _body(
-        self, metadata: dict[str, Any], occurrence: Occurrence, *, first: float
-    ) -> dict[str, Any]:
+    def _body(self, metadata: dict[str, Any], what: Create, first: float) -> dict[str, Any]:
+        occurrence = what.occurrence
+        note = _cut(occurrence.message, _NOTE_LIMIT)  # "combined …" may have made it longer
         regarding = msgspec.to_builtins(occurrence.regarding)
         event: dict[str, Any] = {
             "metadata": metadata,
@@ -388,27 +448,42 @@ class EventRecorder:
                 "apiVersion": "v1",
                 "kind": "Event",
                 "involvedObject": regarding,
-                "message": occurrence.message,
+                "message": note,
                 "source": {"component": self._component, "host": self._instance},
                 "reportingComponent": self._component,
                 "firstTimestamp": api_time(first),
                 "lastTimestamp": api_time(occurrence.time),
-                "count": 1,
+                "count": what.count,
             }
         return event | {
             "apiVersion": self._api,
             "kind": "Event",
             "regarding": regarding,
-            "note": occurrence.message,
+            "note": note,
             "reportingController": self._component,
             "eventTime": micro_time(occurrence.time),
         }
 
 
-def _is_final(error: Exception) -> bool:
-    """Whether trying again can't help: the server understood and refused."""
-    return (
-        isinstance(error, StatusError)
-        and 400 <= error.code < 500
-        and not isinstance(error, TooManyRequestsError | ConflictError)
-    )
+def _may_try_again(error: Exception) -> bool:
+    """Whether the server gave no answer, so that another try may help."""
+    if isinstance(error, StatusError):
+        return False  # as client-go: whatever it answered, it had the event
+    return isinstance(error, DisconnectedError | TimeoutError | OSError)
+
+
+def _cut(text: str, limit: int) -> str:
+    """Cut a text to so many bytes of UTF-8; half characters become question marks."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= limit:
+        return data.decode()
+    dots = "..." if limit == _NOTE_LIMIT else ""
+    return data[: limit - len(dots)].decode("utf-8", "ignore") + dots
+
+
+def component_of(name: str) -> str:
+    """Return a qualified name that is as much like this one as can be."""
+    if not qualified_name_problems(name):
+        return name
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)
+    return kept[:63].strip("-_.") or "listwatch"

@@ -28,6 +28,7 @@ import msgspec
 from listwatch.clock import Clock, in_own_task
 from listwatch.errors import ConflictError, ListWatchError, NotFoundError
 from listwatch.objects import Object
+from listwatch.printable import printable
 from listwatch.runtime.api_time import micro_time
 from listwatch.runtime.beside import BesideTask
 from listwatch.runtime.leading import WhileLeading
@@ -367,7 +368,7 @@ class Candidate:
     def report(self, error: Exception) -> None:
         """Count and log a failure."""
         self._failures += 1
-        words = f"{type(error).__name__}: {error}"
+        words = printable(f"{type(error).__name__}: {error}")
         if words != self._last_error:  # a server that is away fails every 2 s with the same words
             _logger.warning("lease %s: %s", self._key, words)
         self._last_error = words
@@ -393,7 +394,7 @@ class Candidate:
             return
         self._observe(lease)
         if self._leads and self.guard is not None and not self._is_ours(self._record):
-            self.guard.end(f"{self._record.holder or 'nobody'} holds the lease")
+            self.guard.end(f"{printable(self._record.holder) or 'nobody'} holds the lease")
         elif not self._is_held_by_another():
             await self._write(lease)
 
@@ -458,7 +459,7 @@ class Candidate:
         before, self._record = self._record.holder, record
         self._record_since = self._clock.now()
         if record.holder not in {"", before, self._identity}:
-            self._tell("NewLeader", record.holder, f"{record.holder} leads")
+            self._tell("NewLeader", record.holder, f"{printable(record.holder)} leads")
 
     async def _try_release(self) -> bool:
         try:

@@ -27,7 +27,7 @@ from listwatch.errors import (
 )
 from listwatch.runtime.api_time import api_time
 from listwatch.runtime.caches import Cache, Caches
-from listwatch.runtime.events import ClientEvents, EventRecorder
+from listwatch.runtime.events import ClientEvents, EventRecorder, component_of
 from listwatch.runtime.fencing import fenced
 from listwatch.runtime.health import Check, HealthServer
 from listwatch.runtime.held import Loading, current_loading
@@ -506,7 +506,12 @@ class Manager:
                 )
             )
         self._recorder = await stack.enter_async_context(
-            EventRecorder(ClientEvents(client), self.name, api=self.event_api, clock=self._clock)
+            EventRecorder(
+                ClientEvents(client),
+                component_of(self.name),
+                api=self.event_api,
+                clock=self._clock,
+            )
         )
         async with self._part("the start", lambda: self._prepare(client)) as preparing:
             await self._until_stop(preparing.task)
