@@ -81,10 +81,10 @@ async def test_managed_fields_stay_in_what_a_single_call_returns(
 
 async def test_create(server: ScriptedServer, client: Client) -> None:
     sent = config_map(data={"k": "ä"})
-    obj = await client.create(sent, field_manager="me", dry_run=True)
+    obj = await client.create(sent, field_manager="me", field_validation="Strict", dry_run=True)
     assert obj.key == "shop/c"
     assert server.targets[-1] == (
-        "POST /api/v1/namespaces/shop/configmaps?fieldManager=me&dryRun=All"
+        "POST /api/v1/namespaces/shop/configmaps?fieldManager=me&fieldValidation=Strict&dryRun=All"
     )
     assert server.body() == sent
     await client.create(Object.from_dict(sent))
@@ -103,6 +103,10 @@ async def test_what_can_not_be_sent_is_refused_before_it_is(
         await client.create({"metadata": {"name": "x"}})
     with pytest.raises(ObjectDecodeError, match="needs its metadata"):
         await client.create({"kind": "ConfigMap", "apiVersion": "v1"})
+    with pytest.raises(ObjectDecodeError, match="must be a mapping"):
+        await client.create({"kind": "ConfigMap", "apiVersion": "v1", "metadata": []})
+    with pytest.raises(ValueError, match=r"set metadata\.name instead"):
+        await client.create(config_map(), name="c")
     with pytest.raises(UnknownResourceError, match="no kind 'Gadget' in 'v1'"):
         await client.create({"kind": "Gadget", "apiVersion": "v1", "metadata": {}})
     with pytest.raises(ValueError, match="in namespace 'shop', but 'other'"):
@@ -116,8 +120,10 @@ async def test_what_can_not_be_sent_is_refused_before_it_is(
 
 async def test_update(server: ScriptedServer, client: Client) -> None:
     sent = config_map(data={"k": "v"})
-    await client.update(sent, field_manager="me")
-    assert server.targets[-1] == "PUT /api/v1/namespaces/shop/configmaps/c?fieldManager=me"
+    await client.update(sent, field_manager="me", field_validation="Warn")
+    assert server.targets[-1] == (
+        "PUT /api/v1/namespaces/shop/configmaps/c?fieldManager=me&fieldValidation=Warn"
+    )
     assert server.body() == sent
     server.answers["/api/v1/namespaces/shop/configmaps/c/status"] = config_map(version="8")
     updated = await client.update(Object.from_dict(sent), resource=CM, subresource="status")
@@ -161,8 +167,8 @@ async def test_patch(
 async def test_patch_sends_bytes_as_they_are(server: ScriptedServer, client: Client) -> None:
     path = "/api/v1/namespaces/shop/configmaps/c"
     server.answers[f"{path}/scale"] = config_map()
-    await client.patch(CM, "c", b'{"a" : 1}', subresource="scale", dry_run=True)
-    assert server.targets[-1] == f"PATCH {path}/scale?dryRun=All"
+    await client.patch(CM, "c", b'{"a" : 1}', subresource="scale", field_validation="Ignore")
+    assert server.targets[-1] == f"PATCH {path}/scale?fieldValidation=Ignore"
     assert server.requests[-1].endswith(b'{"a" : 1}')
 
 

@@ -1,47 +1,48 @@
 """A client of an API server: any resource, typed by discovery, objects as `Object`."""
 
-import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable
 from enum import StrEnum
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar
-
-import msgspec
+from typing import Any, Self
 
 from listwatch.cache.list_watch import ListOptions, ObjectList
 from listwatch.client.auth import Authenticator
+from listwatch.client.calls import (
+    MAX_RETRY_AFTER,
+    MAX_TRIES,
+    Calls,
+    FieldValidation,
+    Sendable,
+    decode,
+    delete_options,
+    encode,
+    metadata_of,
+    outgoing,
+    write_query,
+)
 from listwatch.client.config import Config
 from listwatch.client.connections import Connections
-from listwatch.client.discovery import Discovery, Resource
-from listwatch.client.http import HTTP, JSON, Answer, Query, RequestHook
+from listwatch.client.discovery import Discovery
+from listwatch.client.finalizers import change_finalizers, with_finalizer, without_finalizer
+from listwatch.client.http import HTTP, RequestHook
 from listwatch.client.kubeconfig import load_config
 from listwatch.client.list_watch import ResourceListWatch
+from listwatch.client.resource import Resource
 from listwatch.clock import Clock
-from listwatch.errors import (
-    ConflictError,
-    ExpiredError,
-    FrameError,
-    ListWatchError,
-    NotFoundError,
-    StatusError,
-)
-from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder
+from listwatch.errors import ExpiredError, ListWatchError, NotFoundError
+from listwatch.objects import Object, ObjectDecodeError
 from listwatch.shard_range import ShardRange
 
-T = TypeVar("T")
-
-#: How often a request is sent that the server puts off, or a change that meets conflicts.
-MAX_TRIES: Final = 6
-#: Seconds that a server may ask to wait; what it puts off for longer is its refusal.
-MAX_RETRY_AFTER: Final = 60.0
-
-#: An object to send: one that was read, or its decoded form.
-Sendable: TypeAlias = Object | Mapping[str, Any]
-
-#: Reads what a write returns; managedFields are kept, as a write may be about them.
-_decode = ObjectDecoder(keep_managed_fields=True)
-_encode = msgspec.json.Encoder().encode
+__all__ = [
+    "MAX_RETRY_AFTER",
+    "MAX_TRIES",
+    "Client",
+    "FieldValidation",
+    "PartialObjectError",
+    "PatchType",
+    "Sendable",
+]
 
 
 class PartialObjectError(ListWatchError):
@@ -100,6 +101,7 @@ class Client:
             connections=connections,
         )
         self.discovery = Discovery(self.http)
+        self._calls = Calls(self.http, self.discovery, self._clock)
 
     @classmethod
     def from_config(cls, config: Config | None = None, *, clock: Clock | None = None) -> "Client":
@@ -206,8 +208,8 @@ class Client:
             source = self.list_watch(
                 resource, namespace, label_selector=label_selector, field_selector=field_selector
             )
-            options = ListOptions(decode=_decode)
-            return await self._patiently(partial(source.list, options), is_safe=True)
+            options = ListOptions(decode=decode)
+            return await self._calls.patiently(partial(source.list, options), is_safe=True)
         return whole
 
     async def pages(
@@ -237,14 +239,14 @@ class Client:
         source = self.list_watch(
             resource, namespace, label_selector=label_selector, field_selector=field_selector
         )
-        options = ListOptions(limit=page_size, resource_version=resource_version, decode=_decode)
+        options = ListOptions(limit=page_size, resource_version=resource_version, decode=decode)
         while True:
-            page = await self._patiently(partial(source.list, options), is_safe=True)
+            page = await self._calls.patiently(partial(source.list, options), is_safe=True)
             yield page
             if not page.continue_token:
                 return
             options = ListOptions(
-                limit=page_size, continue_token=page.continue_token, decode=_decode
+                limit=page_size, continue_token=page.continue_token, decode=decode
             )
 
     async def get(
@@ -262,7 +264,7 @@ class Client:
             NotFoundError: there is none.
         """
         query = [("resourceVersion", resource_version)] if resource_version else []
-        return await self._send("GET", resource, name, namespace, subresource, query)
+        return await self._calls.send("GET", resource, name, namespace, subresource, query)
 
     async def create(
         self,
@@ -270,27 +272,58 @@ class Client:
         *,
         resource: str | Resource | None = None,
         namespace: str | None = None,
+        subresource: str = "",
+        name: str = "",
         field_manager: str = "",
+        field_validation: FieldValidation = "",
         dry_run: bool = False,
     ) -> Object:
         """Create an object and return it as the server has it.
 
+        What is only asked, such as a SubjectAccessReview or a TokenReview, comes back answered
+        and without a name. A subresource takes an object of its own kind:
+
+            eviction = {"kind": "Eviction", "apiVersion": "policy/v1", "metadata": {"name": pod}}
+            await client.create(eviction, subresource="eviction")
+            request = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
+            token = await client.create(request, subresource="token", name="default")
+
+        An eviction and a binding are answered by a `Status`.
+
         Args:
-            obj: with its kind and apiVersion; with a name or a generateName.
+            obj: with its kind and apiVersion; with a name or a generateName where the server
+                keeps it.
             resource: found by the object's kind if not given.
             namespace: if the object names none.
+            subresource: "eviction", "binding" or "token", of the object called `name`.
+            name: of the object whose subresource it is, if not the name in `obj`.
             field_manager: who is named as the owner of the fields.
+            field_validation: "Strict" refuses unknown and duplicate fields, "Warn" warns of them,
+                "Ignore" drops them in silence.
             dry_run: let the server check it only.
 
         Raises:
             AlreadyExistsError: the name is taken.
             InvalidError: the object breaks a rule.
+            BadRequestError: an unknown field, with "Strict".
+            TooManyRequestsError: an eviction that a disruption budget does not allow now.
+            ValueError: a name without a subresource, or the other way round.
         """
-        body, meta = _outgoing(obj)
-        found = await self._resource_of(body, resource)
-        query = _write_query(field_manager=field_manager, dry_run=dry_run)
-        path = found.path(self._namespace(found, meta.get("namespace"), namespace))
-        return await self._call("POST", path, query, found, body=_encode(body))
+        body = outgoing(obj)
+        meta = metadata_of(body)
+        if name and not subresource:
+            raise ValueError("name= is that of a subresource's object; set metadata.name instead")
+        if subresource and not (name := name or str(meta.get("name") or "")):
+            raise ValueError(f"{subresource} of which object? Give its name")
+        found = await self._calls.resource_of(body, resource, subresource, namespace)
+        if "metadata" not in body and not subresource and found.verbs != ("create",):
+            raise ObjectDecodeError("an object to send needs its metadata")  # a review does not
+        query = write_query(
+            field_manager=field_manager, field_validation=field_validation, dry_run=dry_run
+        )
+        own = self._calls.namespace(found, meta.get("namespace"), namespace)
+        path = found.path(own, name, subresource)
+        return await self._calls.call("POST", path, query, found, body=encode(body))
 
     async def update(
         self,
@@ -300,6 +333,7 @@ class Client:
         namespace: str | None = None,
         subresource: str = "",
         field_manager: str = "",
+        field_validation: FieldValidation = "",
         dry_run: bool = False,
     ) -> Object:
         """Replace an object, all of it, and return it as the server has it.
@@ -308,10 +342,12 @@ class Client:
 
         Args:
             obj: the whole object.
-            resource: as in `create`.
+            resource: as in `create`. Several resources have a Scale: where it was read from is
+                then found by its uid, by a request for each of them, unless it is given.
             namespace: as in `create`.
-            subresource: "status" to replace the status alone.
+            subresource: "status" to replace the status alone; "scale" for a Scale.
             field_manager: as in `create`.
+            field_validation: as in `create`.
             dry_run: as in `create`.
 
         Raises:
@@ -323,16 +359,18 @@ class Client:
                 f"{obj.kind} {obj.key} lacks fields that the server has, and an update would "
                 "delete them; get the whole object, or patch it"
             )
-        body, meta = _outgoing(obj)
-        found = await self._resource_of(body, resource)
+        body = outgoing(obj)
+        meta = metadata_of(body)
         name = meta.get("name")
         if not isinstance(name, str) or not name:
             raise ObjectDecodeError("an object without metadata.name can't be updated")
-        path = found.path(
-            self._namespace(found, meta.get("namespace"), namespace), name, subresource
+        found = await self._calls.resource_of(body, resource, subresource, namespace)
+        own = self._calls.namespace(found, meta.get("namespace"), namespace)
+        path = found.path(own, name, subresource)
+        query = write_query(
+            field_manager=field_manager, field_validation=field_validation, dry_run=dry_run
         )
-        query = _write_query(field_manager=field_manager, dry_run=dry_run)
-        return await self._call("PUT", path, query, found, body=_encode(body))
+        return await self._calls.call("PUT", path, query, found, body=encode(body))
 
     async def patch(
         self,
@@ -344,6 +382,7 @@ class Client:
         type: PatchType = PatchType.MERGE,  # noqa: A002 - the API's own word
         subresource: str = "",
         field_manager: str = "",
+        field_validation: FieldValidation = "",
         force: bool = False,
         dry_run: bool = False,
     ) -> Object:
@@ -359,6 +398,7 @@ class Client:
                 the object when it is not there, and needs a `field_manager`.
             subresource: such as "status" or "scale".
             field_manager: who is named as the owner of the fields.
+            field_validation: as in `create`.
             force: with an apply, take over fields that others own.
             dry_run: let the server check it only.
 
@@ -370,11 +410,13 @@ class Client:
             raise ValueError("an apply needs a field_manager, who will own the fields")
         if force and type is not PatchType.APPLY:
             raise ValueError("only an apply can be forced")
-        query = _write_query(field_manager=field_manager, dry_run=dry_run)
+        query = write_query(
+            field_manager=field_manager, field_validation=field_validation, dry_run=dry_run
+        )
         if force:
             query.append(("force", "true"))
-        body = patch if isinstance(patch, bytes) else _encode(patch)
-        return await self._send(
+        body = patch if isinstance(patch, bytes) else encode(patch)
+        return await self._calls.send(
             "PATCH", resource, name, namespace, subresource, query, body=body, content_type=type
         )
 
@@ -410,18 +452,18 @@ class Client:
             NotFoundError: there is none.
             ConflictError: it is another object or version by now.
         """
-        options = _delete_options(
+        options = delete_options(
             propagation_policy,
             grace_period_seconds,
             uid=uid,
             resource_version=resource_version,
             dry_run=dry_run,
         )
-        found = await self._resource(resource)
-        path = found.path(self._namespace(found, None, namespace), name)
-        answer = await self._request("DELETE", path, body=_encode(options))
+        found = await self._calls.resource(resource)
+        path = found.path(self._calls.namespace(found, None, namespace), name)
+        answer = await self._calls.request("DELETE", path, body=encode(options))
         try:
-            obj = _decode(answer.body, found.kind, found.api_version)
+            obj = decode(answer.body, found.kind, found.api_version)
         except ObjectDecodeError:
             return None
         return None if obj.kind == "Status" else obj
@@ -450,15 +492,15 @@ class Client:
             grace_period_seconds: as in `delete`.
             dry_run: let the server check it only.
         """
-        found = await self._resource(resource)
+        found = await self._calls.resource(resource)
         query = []
         if label_selector:
             query.append(("labelSelector", label_selector))
         if field_selector:
             query.append(("fieldSelector", field_selector))
-        options = _delete_options(propagation_policy, grace_period_seconds, dry_run=dry_run)
-        path = found.path(self._namespace(found, None, namespace))
-        await self._request("DELETE", path, query, body=_encode(options))
+        options = delete_options(propagation_policy, grace_period_seconds, dry_run=dry_run)
+        path = found.path(self._calls.namespace(found, None, namespace))
+        await self._calls.request("DELETE", path, query, body=encode(options))
 
     async def update_with_retry(
         self,
@@ -484,7 +526,7 @@ class Client:
         Raises:
             ConflictError: others were faster `MAX_TRIES` times.
         """
-        found = await self._resource(resource)
+        found = await self._calls.resource(resource)
 
         async def change() -> Object:
             # A status comes with its object; any other subresource is an object of its own.
@@ -499,7 +541,7 @@ class Client:
                 value, resource=found, subresource=subresource, field_manager=field_manager
             )
 
-        return await self._despite_conflicts(change)
+        return await self._calls.despite_conflicts(change)
 
     async def add_finalizer(
         self, resource: str | Resource, name: str, finalizer: str, namespace: str | None = None
@@ -512,11 +554,9 @@ class Client:
             InvalidError: the object is being deleted, when no finalizer can come any more.
             ConflictError: others were faster `MAX_TRIES` times.
         """
-
-        def add(value: tuple[str, ...]) -> tuple[str, ...]:
-            return value if finalizer in value else (*value, finalizer)
-
-        return await self._change_finalizers(resource, name, namespace, add)
+        return await change_finalizers(
+            self._calls, resource, name, namespace, with_finalizer(finalizer)
+        )
 
     async def remove_finalizer(
         self, resource: str | Resource, name: str, finalizer: str, namespace: str | None = None
@@ -528,182 +568,8 @@ class Client:
         Raises:
             ConflictError: others were faster `MAX_TRIES` times.
         """
-
-        def remove(value: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(other for other in value if other != finalizer)
-
+        change = without_finalizer(finalizer)
         try:
-            return await self._change_finalizers(resource, name, namespace, remove)
+            return await change_finalizers(self._calls, resource, name, namespace, change)
         except NotFoundError:
             return None
-
-    async def _change_finalizers(
-        self,
-        resource: str | Resource,
-        name: str,
-        namespace: str | None,
-        mutate: Callable[[tuple[str, ...]], tuple[str, ...]],
-    ) -> Object:
-        found = await self._resource(resource)
-
-        async def change() -> Object:
-            obj = await self.get(found, name, namespace)
-            after = mutate(obj.meta.finalizers)
-            if after == obj.meta.finalizers:
-                return obj
-            # The version makes a conflict of whatever came between; the uid, of another life.
-            meta = {
-                "uid": obj.uid,
-                "resourceVersion": obj.resource_version,
-                "finalizers": after or None,
-            }
-            return await self.patch(found, name, {"metadata": meta}, obj.namespace or None)
-
-        return await self._despite_conflicts(change)
-
-    async def _despite_conflicts(self, change: Callable[[], Awaitable[Object]]) -> Object:
-        for tries in range(MAX_TRIES - 1):
-            try:
-                return await change()
-            except ConflictError:
-                # As client-go's retry.DefaultBackoff, but never longer than a second.
-                pause = min(0.01 * 5**tries, 1.0)
-            await self._clock.sleep(pause * random.uniform(1, 1.1))  # noqa: S311 - no cryptography
-        return await change()
-
-    async def _patiently(self, call: Callable[[], Awaitable[T]], *, is_safe: bool) -> T:
-        """Call again what the server asks to send later, if it was not carried out or only read."""
-        for _ in range(MAX_TRIES - 1):
-            try:
-                return await call()
-            except StatusError as error:
-                wait = error.retry_after
-                may_repeat = error.code == 429 or (is_safe and error.code >= 500)
-                if wait is None or wait > MAX_RETRY_AFTER or not may_repeat:
-                    raise
-            await self._clock.sleep(max(wait, 0.1))
-        return await call()
-
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        query: Query = (),
-        *,
-        body: bytes | None = None,
-        content_type: str = JSON,
-    ) -> Answer:
-        request = partial(
-            self.http.request, method, path, query, body=body, content_type=content_type
-        )
-        return await self._patiently(request, is_safe=method == "GET")
-
-    async def _resource(self, resource: str | Resource) -> Resource:
-        if isinstance(resource, Resource):
-            return resource
-        return await self.discovery.find(resource)
-
-    async def _resource_of(
-        self, body: Mapping[str, Any], resource: str | Resource | None
-    ) -> Resource:
-        if resource is not None:
-            return await self._resource(resource)
-        kind, api_version = body.get("kind"), body.get("apiVersion")
-        if not isinstance(kind, str) or not isinstance(api_version, str):
-            raise ObjectDecodeError("an object to send needs its kind and apiVersion")
-        return await self.discovery.for_kind(api_version, kind)
-
-    def _namespace(self, resource: Resource, own: str | None, given: str | None) -> str:
-        """Return the namespace of one object.
-
-        Raises:
-            ValueError: the object says another one than the caller.
-        """
-        if not resource.namespaced:
-            if given:
-                raise ValueError(f"{resource.plural} have no namespace, but {given!r} was given")
-            return ""
-        if own and given and own != given:
-            raise ValueError(f"the object is in namespace {own!r}, but {given!r} was given")
-        return own or given or self.config.namespace
-
-    async def _send(
-        self,
-        method: str,
-        resource: str | Resource,
-        name: str,
-        namespace: str | None,
-        subresource: str,
-        query: Query,
-        *,
-        body: bytes | None = None,
-        content_type: str = JSON,
-    ) -> Object:
-        if not name:
-            raise ValueError("an empty name is no object's")
-        found = await self._resource(resource)
-        path = found.path(self._namespace(found, None, namespace), name, subresource)
-        return await self._call(method, path, query, found, body=body, content_type=content_type)
-
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        query: Query,
-        resource: Resource,
-        *,
-        body: bytes | None = None,
-        content_type: str = JSON,
-    ) -> Object:
-        answer = await self._request(method, path, query, body=body, content_type=content_type)
-        try:
-            return _decode(answer.body, resource.kind, resource.api_version)
-        except ObjectDecodeError as error:
-            raise FrameError(f"the answer to {method} {path} is no object: {error}") from None
-
-
-def _outgoing(obj: Sendable) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    body = obj.to_dict() if isinstance(obj, Object) else obj
-    meta = body.get("metadata")
-    if not isinstance(meta, Mapping):
-        raise ObjectDecodeError("an object to send needs its metadata")
-    return body, meta
-
-
-def _write_query(*, field_manager: str = "", dry_run: bool = False) -> list[tuple[str, str]]:
-    query = []
-    if field_manager:
-        query.append(("fieldManager", field_manager))
-    if dry_run:
-        query.append(("dryRun", "All"))
-    return query
-
-
-def _delete_options(
-    propagation_policy: str,
-    grace_period_seconds: int | None,
-    *,
-    uid: str = "",
-    resource_version: str = "",
-    dry_run: bool = False,
-) -> dict[str, Any]:
-    """Return the body of a DELETE with all of its options.
-
-    A server that gets a body ignores the same options in the query (apiserver's
-    `endpoints/handlers/delete.go`): a `dryRun` there would really delete.
-    """
-    options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
-    if dry_run:
-        options["dryRun"] = ["All"]
-    if propagation_policy:
-        options["propagationPolicy"] = propagation_policy
-    if grace_period_seconds is not None:
-        options["gracePeriodSeconds"] = grace_period_seconds
-    preconditions = {
-        name: value
-        for name, value in (("uid", uid), ("resourceVersion", resource_version))
-        if value
-    }
-    if preconditions:
-        options["preconditions"] = preconditions
-    return options

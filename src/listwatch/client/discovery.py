@@ -132,6 +132,36 @@ class Discovery:
             resources = await self.refresh()
         raise UnknownResourceError(f"the server has no kind {kind!r} in {api_version!r}")
 
+    async def with_subresource(self, name: str, api_version: str, kind: str) -> Sequence[Resource]:
+        """Return the resources whose subresource of this name takes an apiVersion and kind.
+
+        Where none is known to, the resource of that kind itself.
+
+        Raises:
+            UnknownResourceError: the server has none.
+        """
+        asked = self._resources is None
+        resources = await self.resources()
+        while True:
+            own: list[Resource] = []
+            others: dict[tuple[str, str], Resource] = {}
+            silent: list[Resource] = []  # the server names no subresources
+            for resource in resources:
+                if (resource.api_version, resource.kind) == (api_version, kind):
+                    (own if name in resource.subresources else silent).append(resource)
+                elif (name, api_version, kind) in resource.subresource_types:
+                    others.setdefault((resource.group, resource.plural), resource)
+            if found := own or list(others.values()) or silent:
+                return found
+            if asked:
+                break
+            asked = True
+            resources = await self.refresh()
+        raise UnknownResourceError(
+            f"the server has no resource with a subresource {name!r} of the kind {kind!r} in "
+            f"{api_version!r}"
+        )
+
     async def _load(self, path: str) -> Served:
         answer = answers.decode(
             (await self._http.request("GET", path, accept=_AGGREGATED)).body, path

@@ -1,0 +1,273 @@
+"""What all verbs of a client share: resources looked up, options, patience, answers read."""
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from listwatch.client.discovery import Discovery, UnknownResourceError
+from listwatch.client.http import HTTP, JSON, Answer, Query
+from listwatch.client.resource import Resource
+from listwatch.clock import Clock
+from listwatch.errors import ConflictError, FrameError, NotFoundError, StatusError
+from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder, ObjectMeta
+
+T = TypeVar("T")
+
+#: How often a request is sent that the server puts off, or a change that meets conflicts.
+MAX_TRIES: Final = 6
+#: Seconds that a server may ask to wait; what it puts off for longer is its refusal.
+MAX_RETRY_AFTER: Final = 60.0
+
+#: An object to send: one that was read, or its decoded form.
+Sendable: TypeAlias = Object | Mapping[str, Any]
+#: What the server does with unknown and duplicate fields; "" is its default, which warns.
+FieldValidation: TypeAlias = Literal["", "Ignore", "Warn", "Strict"]
+
+#: Reads what a write returns; managedFields are kept, as a write may be about them.
+decode = ObjectDecoder(keep_managed_fields=True)
+encode = msgspec.json.Encoder().encode
+
+
+class Calls:
+    """Sends requests about objects and returns what the server says. For one event loop.
+
+    Args:
+        http: what sends them.
+        discovery: finds resources.
+        clock: for waits between tries.
+    """
+
+    def __init__(self, http: HTTP, discovery: Discovery, clock: Clock) -> None:
+        self._http = http
+        self._discovery = discovery
+        self._clock = clock
+
+    async def resource(self, resource: str | Resource) -> Resource:
+        """Return the resource that a word means."""
+        if isinstance(resource, Resource):
+            return resource
+        return await self._discovery.find(resource)
+
+    async def resource_of(
+        self,
+        obj: Mapping[str, Any],
+        resource: str | Resource | None,
+        subresource: str,
+        namespace: str | None,
+    ) -> Resource:
+        """Return the resource that an object to send belongs to.
+
+        A subresource may have a kind of its own, which several resources share, as Scale does;
+        then the object's uid tells which one it was read from.
+
+        Raises:
+            UnknownResourceError: none, or several of which none has an object of this uid.
+        """
+        if resource is not None:
+            return await self.resource(resource)
+        kind, api_version = obj.get("kind"), obj.get("apiVersion")
+        if not isinstance(kind, str) or not isinstance(api_version, str):
+            raise ObjectDecodeError("an object to send needs its kind and apiVersion")
+        if not subresource:
+            return await self._discovery.for_kind(api_version, kind)
+        candidates = await self._discovery.with_subresource(subresource, api_version, kind)
+        if len(candidates) == 1:
+            return candidates[0]
+        meta = metadata_of(obj)
+        for candidate in candidates:
+            if meta.get("uid") and await self._has(candidate, meta, namespace):
+                return candidate
+        names = [str(candidate) for candidate in candidates]
+        raise UnknownResourceError(
+            f"a {kind} may belong to {', '.join(names)}; say which by resource=", candidates=names
+        )
+
+    async def _has(
+        self, resource: Resource, meta: Mapping[str, Any], namespace: str | None
+    ) -> bool:
+        own = self.namespace(resource, meta.get("namespace"), namespace)
+        try:
+            path = resource.path(own, str(meta.get("name") or ""))
+            return bool((await self.call("GET", path, (), resource)).uid == meta["uid"])
+        except (NotFoundError, ValueError):
+            return False
+
+    def namespace(self, resource: Resource, own: str | None, given: str | None) -> str:
+        """Return the namespace of one object.
+
+        Raises:
+            ValueError: the object says another one than the caller.
+        """
+        if not resource.namespaced:
+            if given:
+                raise ValueError(f"{resource.plural} have no namespace, but {given!r} was given")
+            return ""
+        if own and given and own != given:
+            raise ValueError(f"the object is in namespace {own!r}, but {given!r} was given")
+        return own or given or self._http.config.namespace
+
+    async def send(
+        self,
+        method: str,
+        resource: str | Resource,
+        name: str,
+        namespace: str | None,
+        subresource: str,
+        query: Query,
+        *,
+        body: bytes | None = None,
+        content_type: str = JSON,
+    ) -> Object:
+        """Send a request about one object by its name, and return the object."""
+        if not name:
+            raise ValueError("an empty name is no object's")
+        found = await self.resource(resource)
+        path = found.path(self.namespace(found, None, namespace), name, subresource)
+        return await self.call(method, path, query, found, body=body, content_type=content_type)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        resource: Resource,
+        *,
+        body: bytes | None = None,
+        content_type: str = JSON,
+    ) -> Object:
+        """Send a request and return the object that the server answers with.
+
+        Raises:
+            FrameError: the answer is no object.
+        """
+        answer = await self.request(method, path, query, body=body, content_type=content_type)
+        try:
+            return decode(answer.body, resource.kind, resource.api_version)
+        except ObjectDecodeError as error:
+            if method == "POST" and (nameless := _nameless(answer.body)) is not None:
+                return nameless
+            raise FrameError(f"the answer to {method} {path} is no object: {error}") from None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        query: Query = (),
+        *,
+        body: bytes | None = None,
+        content_type: str = JSON,
+    ) -> Answer:
+        """Send a request, again where the server puts it off."""
+        request = partial(
+            self._http.request, method, path, query, body=body, content_type=content_type
+        )
+        return await self.patiently(request, is_safe=method == "GET")
+
+    async def patiently(self, call: Callable[[], Awaitable[T]], *, is_safe: bool) -> T:
+        """Call again what the server asks to send later, if it was not carried out or only read."""
+        for _ in range(MAX_TRIES - 1):
+            try:
+                return await call()
+            except StatusError as error:
+                wait = error.retry_after
+                may_repeat = error.code == 429 or (is_safe and error.code >= 500)
+                if wait is None or wait > MAX_RETRY_AFTER or not may_repeat:
+                    raise
+            await self._clock.sleep(max(wait, 0.1))
+        return await call()
+
+    async def despite_conflicts(self, change: Callable[[], Awaitable[Object]]) -> Object:
+        """Read and change anew when others were faster, `MAX_TRIES` times."""
+        for tries in range(MAX_TRIES - 1):
+            try:
+                return await change()
+            except ConflictError:
+                # As client-go's retry.DefaultBackoff, but never longer than a second.
+                pause = min(0.01 * 5**tries, 1.0)
+            await self._clock.sleep(pause * random.uniform(1, 1.1))  # noqa: S311 - no cryptography
+        return await change()
+
+
+class _Type(msgspec.Struct):
+    kind: str
+    apiVersion: str  # noqa: N815 - the field's name on the wire
+
+
+def _nameless(body: bytes) -> Object | None:
+    """Return the answer to a create that keeps nothing, such as a review or a `Status`."""
+    try:
+        type_ = msgspec.json.decode(body, type=_Type)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return Object("", ObjectMeta(), type_.kind, type_.apiVersion, body)
+
+
+def outgoing(obj: Sendable) -> Mapping[str, Any]:
+    """Return the decoded form of an object to send.
+
+    Raises:
+        ObjectDecodeError: its metadata are none.
+    """
+    body = obj.to_dict() if isinstance(obj, Object) else obj
+    metadata_of(body)
+    return body
+
+
+def metadata_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata of a decoded object, which a review needs none of."""
+    meta = obj.get("metadata")
+    if meta is None:
+        return {}
+    if not isinstance(meta, Mapping):
+        raise ObjectDecodeError("the metadata of an object to send must be a mapping")
+    return meta
+
+
+# --- Options -------------------------------------------------------------------------------------
+
+
+def write_query(
+    *, field_manager: str = "", field_validation: FieldValidation = "", dry_run: bool = False
+) -> list[tuple[str, str]]:
+    """Return the options of a create, an update or a patch, which stand in the query."""
+    query = []
+    if field_manager:
+        query.append(("fieldManager", field_manager))
+    if field_validation:
+        query.append(("fieldValidation", field_validation))
+    if dry_run:
+        query.append(("dryRun", "All"))
+    return query
+
+
+def delete_options(
+    propagation_policy: str,
+    grace_period_seconds: int | None,
+    *,
+    uid: str = "",
+    resource_version: str = "",
+    dry_run: bool = False,
+) -> dict[str, Any]:
+    """Return the body of a DELETE with all of its options.
+
+    A server that gets a body ignores the same options in the query (apiserver's
+    `endpoints/handlers/delete.go`): a `dryRun` there would really delete.
+    """
+    options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
+    if dry_run:
+        options["dryRun"] = ["All"]
+    if propagation_policy:
+        options["propagationPolicy"] = propagation_policy
+    if grace_period_seconds is not None:
+        options["gracePeriodSeconds"] = grace_period_seconds
+    preconditions = {
+        name: value
+        for name, value in (("uid", uid), ("resourceVersion", resource_version))
+        if value
+    }
+    if preconditions:
+        options["preconditions"] = preconditions
+    return options

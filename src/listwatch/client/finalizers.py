@@ -1,0 +1,56 @@
+"""Finalizers added and removed, whoever else changes them."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from listwatch.client.calls import Calls, encode
+from listwatch.client.resource import Resource
+from listwatch.objects import Object
+
+Change: TypeAlias = Callable[[tuple[str, ...]], tuple[str, ...]]
+
+
+async def change_finalizers(
+    calls: Calls, resource: str | Resource, name: str, namespace: str | None, mutate: Change
+) -> Object:
+    """Patch an object's finalizers if `mutate` changes them, and return the object.
+
+    Raises:
+        NotFoundError: there is no such object.
+        ConflictError: others were faster `MAX_TRIES` times.
+    """
+    found = await calls.resource(resource)
+
+    async def change() -> Object:
+        obj = await calls.send("GET", found, name, namespace, "", ())
+        after = mutate(obj.meta.finalizers)
+        if after == obj.meta.finalizers:
+            return obj
+        # The version makes a conflict of whatever came between; the uid, of another life.
+        meta = {
+            "uid": obj.uid,
+            "resourceVersion": obj.resource_version,
+            "finalizers": after or None,
+        }
+        return await calls.send(
+            "PATCH",
+            found,
+            name,
+            obj.namespace or None,
+            "",
+            (),
+            body=encode({"metadata": meta}),
+            content_type="application/merge-patch+json",
+        )
+
+    return await calls.despite_conflicts(change)
+
+
+def with_finalizer(finalizer: str) -> Change:
+    """Return a change that adds a finalizer, unless it is there."""
+    return lambda value: value if finalizer in value else (*value, finalizer)
+
+
+def without_finalizer(finalizer: str) -> Change:
+    """Return a change that removes a finalizer."""
+    return lambda value: tuple(other for other in value if other != finalizer)
