@@ -246,6 +246,13 @@ async def test_list_begins_anew_when_its_state_has_expired(
     assert whole.resource_version == "9"
 
 
+async def test_pages_that_lead_nowhere_end_a_list(server: ScriptedServer, client: Client) -> None:
+    server.answers["/api/v1/configmaps"] = page(["a"], "again")
+    with pytest.raises(FrameError, match="same continue token twice"):
+        await client.list(CM, page_size=1)
+    assert server.targets.count("GET /api/v1/configmaps?limit=1&continue=again") == 1
+
+
 # --- What is tried again -------------------------------------------------------------------------
 
 

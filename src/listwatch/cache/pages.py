@@ -11,7 +11,12 @@ _MOST_IDLE_PAGES: Final = 10
 
 
 async def pages(
-    list_page: Callable[[ListOptions], Awaitable[ObjectList]], *, page_size: int, decode: Decode
+    list_page: Callable[[ListOptions], Awaitable[ObjectList]],
+    *,
+    page_size: int,
+    decode: Decode,
+    resource_version: str = "",
+    begin_anew: bool = True,
 ) -> AsyncGenerator[tuple[ObjectList, bool], None]:
     """Iterate over the pages of a list of everything, each with whether the list begins anew.
 
@@ -22,12 +27,15 @@ async def pages(
         list_page: asks for one page.
         page_size: items in a page; 0 asks for everything at once.
         decode: as in `ListOptions`.
+        resource_version: as in `ListOptions`, of the first page.
+        begin_anew: whether to; else expired pages raise ExpiredError.
 
     Raises:
         FrameError: the pages repeat themselves, or bring nothing new again and again.
         Exception: whatever `list_page` raises.
     """
-    page = await list_page(ListOptions(limit=page_size, decode=decode))
+    options = ListOptions(limit=page_size, resource_version=resource_version, decode=decode)
+    page = await list_page(options)
     yield page, True
     progress = _Progress()
     progress.check(page)
@@ -36,6 +44,8 @@ async def pages(
             options = ListOptions(limit=page_size, continue_token=token, decode=decode)
             page, anew = await list_page(options), False
         except ExpiredError:
+            if not begin_anew:
+                raise
             page, anew = await list_page(ListOptions(decode=decode)), True
         progress.check(page)
         yield page, anew

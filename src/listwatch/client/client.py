@@ -1,12 +1,14 @@
 """A client of an API server: any resource, typed by discovery, objects as `Object`."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from enum import StrEnum
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from listwatch.cache.list_watch import ListOptions, ObjectList
+from listwatch.cache.pages import pages
 from listwatch.client.auth import Authenticator
 from listwatch.client.calls import (
     MAX_RETRY_AFTER,
@@ -30,7 +32,7 @@ from listwatch.client.kubeconfig import load_config
 from listwatch.client.list_watch import ResourceListWatch
 from listwatch.client.resource import Resource
 from listwatch.clock import Clock
-from listwatch.errors import ExpiredError, ListWatchError, NotFoundError
+from listwatch.errors import ListWatchError, NotFoundError
 from listwatch.objects import Object, ObjectDecodeError
 from listwatch.shard_range import ShardRange
 
@@ -188,7 +190,8 @@ class Client:
             resource_version: "" for the newest; "0" for any, from the server's cache.
             page_size: objects in a request; 0 for all in one.
         """
-        pages = self.pages(
+        whole = ObjectList(items=[], undecodable=[])
+        listed = self._pages(
             resource,
             namespace,
             label_selector=label_selector,
@@ -196,20 +199,13 @@ class Client:
             resource_version=resource_version,
             page_size=page_size,
         )
-        whole = ObjectList(items=[], undecodable=[])
-        try:
-            async for page in pages:
+        async with aclosing(listed):
+            async for page, anew in listed:
+                if anew:
+                    whole = ObjectList(items=[], undecodable=[])
                 whole.items += page.items
                 whole.undecodable += page.undecodable
                 whole.resource_version = page.resource_version
-        except ExpiredError:
-            if not whole.items:
-                raise
-            source = self.list_watch(
-                resource, namespace, label_selector=label_selector, field_selector=field_selector
-            )
-            options = ListOptions(decode=decode)
-            return await self._calls.patiently(partial(source.list, options), is_safe=True)
         return whole
 
     async def pages(
@@ -236,18 +232,44 @@ class Client:
             ExpiredError: the state has expired between two pages, which takes some minutes; only
                 beginning anew gives a consistent one.
         """
+        listed = self._pages(
+            resource,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            resource_version=resource_version,
+            page_size=page_size,
+            begin_anew=False,
+        )
+        async with aclosing(listed):
+            async for page, _ in listed:
+                yield page
+
+    def _pages(
+        self,
+        resource: str | Resource,
+        namespace: str | None,
+        *,
+        label_selector: str,
+        field_selector: str,
+        resource_version: str,
+        page_size: int,
+        begin_anew: bool = True,
+    ) -> AsyncGenerator[tuple[ObjectList, bool], None]:
         source = self.list_watch(
             resource, namespace, label_selector=label_selector, field_selector=field_selector
         )
-        options = ListOptions(limit=page_size, resource_version=resource_version, decode=decode)
-        while True:
-            page = await self._calls.patiently(partial(source.list, options), is_safe=True)
-            yield page
-            if not page.continue_token:
-                return
-            options = ListOptions(
-                limit=page_size, continue_token=page.continue_token, decode=decode
-            )
+
+        def list_page(options: ListOptions) -> Awaitable[ObjectList]:
+            return self._calls.patiently(partial(source.list, options), is_safe=True)
+
+        return pages(
+            list_page,
+            page_size=page_size,
+            decode=decode,
+            resource_version=resource_version,
+            begin_anew=begin_anew,
+        )
 
     async def get(
         self,
