@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 from aiohttp import web
 
+from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
+from listwatch.clock import Clock
 from listwatch.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class HealthServer:
         registry: the metrics.
         host: the address to listen on; in a pod "0.0.0.0", as the probes come from outside.
         port: 0 for a free one.
+        clock: time.
 
     Raises:
         ConfigError: at the start, the address can't be listened on.
@@ -54,7 +57,10 @@ class HealthServer:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or Clock()
+        self._acceptors: list[Acceptor] = []
         self._checks = checks
         self._registry = registry
         self._host = host
@@ -77,15 +83,21 @@ class HealthServer:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await runner.setup()
         try:
-            await web.TCPSite(runner, self._host, self._asked_port).start()
+            sockets = await listening_sockets(self._host or None, self._asked_port)
         except OSError as error:
             await runner.cleanup()
             raise ConfigError(
                 f"cannot serve health and metrics on {self._host}:{self._asked_port}: "
                 f"{error.strerror or error}; choose another port, or 0 for a free one"
             ) from None
+        serve = runner.server
+        assert serve is not None  # noqa: S101 - it is set up
         self._runner = runner
-        self.port = runner.addresses[0][1]
+        self.port = sockets[0].getsockname()[1]
+        shortages = ShortageLog(self._clock)
+        self._acceptors = [
+            Acceptor(sock, serve, shortages=shortages, clock=self._clock) for sock in sockets
+        ]
         _logger.info("health and metrics on %s", self.url)
         return self
 
@@ -95,6 +107,8 @@ class HealthServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        for acceptor in self._acceptors:
+            acceptor.close()
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()

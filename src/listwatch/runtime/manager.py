@@ -503,6 +503,7 @@ class Manager:
                     make_registry(self._parts()),
                     host=self._health_host,
                     port=self._health_port,
+                    clock=self._clock,
                 )
             )
         self._recorder = await stack.enter_async_context(

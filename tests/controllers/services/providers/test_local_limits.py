@@ -1,6 +1,7 @@
 """What the local provider does at the limits of the machine and of what clients may do."""
 
 import asyncio
+import contextlib
 import errno
 import logging
 import resource
@@ -183,3 +184,38 @@ def test_flows_leave_most_files_to_others(monkeypatch: pytest.MonkeyPatch) -> No
     assert udp.flow_limit() == 256
     monkeypatch.setattr(resource, "getrlimit", lambda _what: (resource.RLIM_INFINITY, -1))
     assert udp.flow_limit() == udp.FLOW_LIMIT
+
+
+@pytest.mark.usefixtures("few_files")
+async def test_a_balancer_without_files_pauses_warns_once_and_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # A backend that takes connections by the kernel alone, and so no files of this process.
+    backend = socket.create_server(("127.0.0.1", 0), backlog=200)
+    async with bench() as it:
+        service = make_service(ports=[tcp()])
+        await it.publish(service, backend.getsockname()[:2])
+        address = await it.ensure(service)
+        with contextlib.ExitStack() as stack:
+            for _ in range(100):
+                if it.provider.statistics().shortages:
+                    break
+                client = stack.enter_context(socket.socket())
+                client.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    client.connect(address)
+                await asyncio.sleep(0.001)
+            for _ in range(50):
+                await it.clock.advance(1)
+                await asyncio.sleep(0.001)
+            assert 1 <= it.provider.statistics().shortages <= 120
+            warnings = [each for each in caplog.records if each.levelno >= logging.WARNING]
+            assert len(warnings) == 1, warnings
+        await it.clock.advance(2)
+        before = it.provider.statistics().traffic.accepted
+        with socket.socket() as client:
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(client, address)
+            await until(lambda: it.provider.statistics().traffic.accepted > before)
+        assert it.provider.statistics().failed_backends == 0
+    backend.close()

@@ -8,15 +8,13 @@ from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
+from listwatch.accepting import BACKLOG
 from listwatch.controllers.services.provider import ProviderError
 from listwatch.controllers.services.providers.balancing import Backend, Balancer
 from listwatch.controllers.services.providers.proxy_protocol import ProxyProtocol
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-
-#: Connections that wait to be taken, at most.
-BACKLOG: Final = 1024
 # What a process or machine lacks when it can't make a socket.
 _SHORTAGES: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from listwatch.accepting import ShortageLog
 from listwatch.cache.list_watch import ListerWatcher
 from listwatch.clock import Clock
 from listwatch.controllers.services.nodes import Node
@@ -45,6 +46,7 @@ class LocalProviderStatistics(msgspec.Struct, frozen=True):
         backends: of all ports together.
         failed_backends: of these, those that are passed over.
         draining: ports that are served no more and whose connections go on.
+        shortages: times that this process could open no more files.
         traffic: of all ports that are served now.
     """
 
@@ -54,6 +56,7 @@ class LocalProviderStatistics(msgspec.Struct, frozen=True):
     backends: int
     failed_backends: int
     draining: int
+    shortages: int
     traffic: ListenerStatistics
 
 
@@ -99,6 +102,8 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
         self._health_check_seconds = health_check_seconds
         self._drain_seconds = drain_seconds
         self._draining: list[Listener] = []
+        self._shortages = ShortageLog(self._clock)
+        self._check_shortages = ShortageLog(self._clock)
 
     def _end(self) -> None:
         for balancer in self._balancers.values():
@@ -124,6 +129,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
             sum(len(listener.balancer.backends) for listener in listeners),
             sum(len(listener.balancer.failed) for listener in listeners),
             len(self._draining),
+            self._shortages.count + self._check_shortages.count,
             ListenerStatistics(*map(sum, zip(*figures, strict=True)))
             if figures
             else ListenerStatistics(0, 0, 0, 0, 0, 0),
@@ -220,6 +226,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
                 spawn=self._spawn,
                 clock=self._clock,
                 drain_seconds=self._drain_seconds,
+                shortages=self._shortages,
             )
         else:
             listener = UDPListener(
@@ -229,6 +236,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
                 rules,
                 clock=self._clock,
                 drain_seconds=self._drain_seconds,
+                shortages=self._shortages,
             )
         await listener.open()
         return listener
@@ -278,7 +286,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
                 try:
                     failed = await failing(backends, health_port, self._clock)
                 except OSError as error:
-                    _logger.warning("backends were not checked: %s", error)
+                    self._check_shortages.tell("backends were not checked", error)
                     continue
                 for backend in backends:
                     if listener.balancer.report(backend, well=backend not in failed):

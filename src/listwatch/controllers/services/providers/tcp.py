@@ -6,10 +6,10 @@ import socket
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Final, cast
 
+from listwatch.accepting import Acceptor, ShortageLog, is_out_of_files
 from listwatch.clock import Clock, Timer
 from listwatch.controllers.services.providers.balancing import Backend, Balancer
 from listwatch.controllers.services.providers.listening import (
-    BACKLOG,
     ListenerStatistics,
     Rules,
     bind,
@@ -129,7 +129,7 @@ class _Connection:
                 server = await self._open(backend)
             except OSError as error:
                 if is_shortage(error):
-                    _logger.debug("no connection to backend %s:%d: %s", *backend, error)
+                    listener.lacks(f"no connection to backend {backend.host}:{backend.port}", error)
                     break
                 tried.add(backend)
                 if listener.balancer.report(backend, well=False):
@@ -213,6 +213,7 @@ class TCPListener:
         spawn: runs the connecting.
         clock: the time.
         drain_seconds: how long connections go on whose backend was removed.
+        shortages: told when this process can open no more files.
     """
 
     def __init__(
@@ -225,6 +226,7 @@ class TCPListener:
         spawn: Spawn,
         clock: Clock,
         drain_seconds: float,
+        shortages: ShortageLog | None = None,
     ) -> None:
         self.address = address
         self.port = port
@@ -233,27 +235,31 @@ class TCPListener:
         self.spawn = spawn
         self.clock = clock
         self._drain_seconds = drain_seconds
-        self._server: asyncio.Server | None = None
+        self._shortages = shortages or ShortageLog(clock)
+        self._acceptor: Acceptor | None = None
         self._timers: set[Timer] = set()
         self.connections: set[_Connection] = set()
         self.accepted = self.refused = self.failed = self.bytes_in = self.bytes_out = 0
 
     async def open(self) -> None:
-        """Begin to listen.
+        """Begin to listen; returns without waiting.
 
         Raises:
             ProviderError: the address can't be had.
         """
-        sock = bind(socket.SOCK_STREAM, self.address, self.port)
-        try:
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: _Connection(self).client, sock=sock, backlog=BACKLOG, start_serving=False
-            )
-            await self._server.start_serving()
-        except BaseException:
-            self.close(drain=False)
-            sock.close()
-            raise
+        self._acceptor = Acceptor(
+            bind(socket.SOCK_STREAM, self.address, self.port),
+            lambda: _Connection(self).client,
+            shortages=self._shortages,
+            clock=self.clock,
+        )
+
+    def lacks(self, what: str, error: OSError) -> None:
+        """Note that something could not be done for want of files, ports or memory."""
+        if self._acceptor is not None and is_out_of_files(error):
+            self._acceptor.pause(error)  # who was taken now could not be served
+        else:
+            self._shortages.tell(what, error)
 
     def set_backends(self, backends: Iterable[Backend]) -> None:
         """Send new connections to these; others end within the drain time."""
@@ -267,7 +273,7 @@ class TCPListener:
             self._timers.discard(timer)
             for connection in leaving:
                 # A backend that came back in the meantime keeps its connections.
-                if self._server is None or connection.backend not in self.balancer.backends:
+                if self._acceptor is None or connection.backend not in self.balancer.backends:
                     connection.abort()
 
         timer = self.clock.call_later(self._drain_seconds, end)
@@ -275,9 +281,9 @@ class TCPListener:
 
     def close(self, *, drain: bool) -> None:
         """Listen no more; let connections go on for the drain time, or end them at once."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is not None:
+            acceptor.close()
         if drain and self._drain_seconds > 0:
             if self.connections:
                 self._end_later(list(self.connections))

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, cast
 
+from listwatch.accepting import ShortageLog
 from listwatch.clock import Clock, Timer
 from listwatch.controllers.services.providers.balancing import Backend, Balancer
 from listwatch.controllers.services.providers.listening import (
@@ -101,6 +102,7 @@ class UDPListener:
         rules: who may send. There is no PROXY protocol for UDP here.
         clock: the time.
         drain_seconds: how long a client keeps a backend that was removed.
+        shortages: told when this process can open no more files.
     """
 
     def __init__(
@@ -112,7 +114,9 @@ class UDPListener:
         *,
         clock: Clock,
         drain_seconds: float,
+        shortages: ShortageLog | None = None,
     ) -> None:
+        self._shortages = shortages or ShortageLog(clock)
         self.address = address
         self.port = port
         self.balancer = balancer
@@ -176,7 +180,7 @@ class UDPListener:
             flow = self._open(client, backend)
         except OSError as error:
             if is_shortage(error):
-                _logger.debug("no socket to backend %s:%d: %s", *backend, error)
+                self._shortages.tell(f"no socket to backend {backend.host}:{backend.port}", error)
             elif self.balancer.report(backend, well=False):
                 _logger.warning("backend %s:%d can't be reached: %s", *backend, error)
             return None
