@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-LISTWATCH = (sys.executable, "-m", "listwatch.cli")
+LISTWATCH = (sys.executable, "-m", "listwatch")
 
 
 class Running:

@@ -1,19 +1,24 @@
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
-from listwatch import cli
+from listwatch import __main__, cli
+from listwatch.client.command import config_command
+from listwatch.client.command_line import without_go_booleans
+from listwatch.observe.command import observe_command
 from processes import running
 
 
 def _run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "listwatch.cli", *arguments],
+        [sys.executable, "-m", "listwatch", *arguments],
         capture_output=True,
         text=True,
         timeout=30,
@@ -154,3 +159,105 @@ def test_an_unknown_command_name_gives_no_command() -> None:
     context = cli.cli.make_context("listwatch", [], resilient_parsing=True)
     assert cli.cli.get_command(context, "nothing") is None
     assert {"apiserver", "observe"} <= set(cli.cli.list_commands(context))
+
+
+@pytest.mark.parametrize("module", ["listwatch", "listwatch.cli"])
+def test_the_package_can_be_run(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("listwatch, version ")
+
+
+def test_the_command_is_what_the_package_runs() -> None:
+    (entry,) = entry_points(group="console_scripts", name="listwatch")
+    assert entry.load() is __main__.main
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("obsrve", "Did you mean 'observe'?"),
+        ("api-server", "Did you mean 'apiserver'?"),
+        ("xyz", "Try apiserver, build-controllers, "),
+    ],
+)
+def test_a_mistyped_command_gets_a_suggestion(word: str, hint: str) -> None:
+    done = _run(word, "pods")
+    assert done.returncode == 2
+    assert f"No such command {word!r}. {hint}" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_completion(shell: str) -> None:
+    done = _run("completion", shell)
+    assert done.returncode == 0
+    assert "_LISTWATCH_COMPLETE=" in done.stdout
+    completed = _run(
+        COMP_WORDS="listwatch obs", COMP_CWORD="1" if shell != "fish" else "obs",
+        _LISTWATCH_COMPLETE=f"{shell}_complete",
+    )  # fmt: skip
+    assert "observe" in completed.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--once=true", "-A=false"], ["--once"]),
+        (["--once=1", "-q=T", "--ui=FALSE"], ["--once", "-q"]),
+        (["--once=yes"], ["--once=yes"]),
+        (["--template", "--once=true", "--", "x", "--once=true"],
+         ["--template", "--once=true", "--", "x", "--once=true"]),
+        (["--stdin", "--once=true"], ["--stdin", "--once"]),
+        (["--allow-missing-template-keys=false"], ["--allow-missing-template-keys=false"]),
+        (["--template"], ["--template"]),
+    ],
+)  # fmt: skip
+def test_switches_take_values_as_those_of_go_do(given: list[str], words: list[str]) -> None:
+    assert without_go_booleans(observe_command, given) == words
+
+
+@pytest.mark.parametrize(("value", "words"), [("true", ["--check"]), ("0", ["--no-check"])])
+def test_a_switch_that_is_on_can_be_switched_off(value: str, words: list[str]) -> None:
+    assert without_go_booleans(config_command, [f"--check={value}"]) == words
+
+
+#: Interrupts itself when so many modules were looked for.
+INTERRUPTED = """
+import os, signal, sys
+from listwatch import __main__
+class Finder:
+    left = int(sys.argv.pop(1))
+    def find_spec(self, name, path=None, target=None):
+        Finder.left -= 1
+        if Finder.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+__main__.main()
+"""
+
+
+@pytest.mark.parametrize("modules", [1, 5, 30, 100, 150, 200, 250, 300])
+def test_ctrl_c_while_modules_are_loaded_is_one_line(modules: int, tmp_path: Path) -> None:
+    arguments = ["observe", "pods", "--once", "--kubeconfig", str(tmp_path / "none")]
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(modules), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_what_nobody_reads_any_more_is_no_traceback(tmp_path: Path) -> None:
+    config = _kubeconfig(tmp_path, "http://127.0.0.1:9")
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "listwatch", "config", "--no-check", "--kubeconfig", str(config)],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -1,13 +1,17 @@
 """`listwatch`: the command line, whose subcommands are loaded when they are used."""
 
+import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
+from typing import Final
 
 import click
+from click.shell_completion import get_completion_class
 
 from listwatch import __version__
-from listwatch.client.command_line import exit_code
+from listwatch.client.command_line import EXIT_CODES_HELP, exit_code, without_go_booleans
 from listwatch.errors import ListWatchError
 
 #: Each subcommand: where it is, and what it is for.
@@ -19,6 +23,10 @@ _COMMANDS = {
     "build-controllers": (
         "listwatch.controllers.builds.command:build_controllers_command",
         "End builds that lost their pods, and pods that lost their builds.",
+    ),
+    "completion": (
+        "listwatch.cli:completion_command",
+        "Print what makes a shell complete commands and options.",
     ),
     "config": (
         "listwatch.client.command:config_command",
@@ -47,6 +55,9 @@ _COMMANDS = {
 }
 
 
+_COMPLETE: Final = "_LISTWATCH_COMPLETE"
+
+
 class _LazyGroup(click.Group):
     """A group of commands, each imported when it is asked for."""
 
@@ -62,33 +73,80 @@ class _LazyGroup(click.Group):
         command: click.Command = getattr(import_module(module), name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if not word.startswith("-") and word not in _COMMANDS:
+            close = get_close_matches(word, _COMMANDS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else f" Try {', '.join(_COMMANDS)}."
+            ctx.fail(f"No such command {word!r}.{hint}")
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command, rest if command is None else without_go_booleans(command, rest)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            result: object = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Python would complain again while it closes standard output.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            ctx.exit(141)
+        except KeyboardInterrupt:  # before click sees it, which would print an empty line
+            click.echo("interrupted", err=True)
+            ctx.exit(130)
+        return result
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, words) for name, (_, words) in sorted(_COMMANDS.items())])
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES_HELP,
+)
 @click.version_option(__version__, prog_name="listwatch")
 def cli() -> None:
     """React to every change of a Kubernetes resource."""
 
 
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(*, shell: str) -> None:
+    """Print what makes SHELL complete commands and options.
+
+    \b
+      bash: source <(listwatch completion bash)
+      zsh:  source <(listwatch completion zsh)
+      fish: listwatch completion fish | source
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    kind = get_completion_class(shell)
+    assert kind is not None  # noqa: S101 - for the type checker: click knows all three
+    click.echo(kind(cli, {}, "listwatch", _COMPLETE).source())
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit; mistakes of the user are one line on standard error."""
-    sys.exit(_run(None if arguments is None else list(arguments)))
+    sys.exit(run(None if arguments is None else list(arguments)))
 
 
-def _run(arguments: list[str] | None) -> int:
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code; None stands for the process's arguments."""
     try:
-        code = cli.main(arguments, prog_name="listwatch", standalone_mode=False)
+        code = cli.main(
+            arguments, prog_name="listwatch", complete_var=_COMPLETE, standalone_mode=False
+        )
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except ListWatchError as error:
-        click.echo(f"error: {' '.join(str(error).split())}", err=True)
+        click.echo(f"error: {error}", err=True)
         return exit_code(error)
     except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
         return 130
     return code if isinstance(code, int) else 0
 

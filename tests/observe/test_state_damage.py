@@ -26,11 +26,7 @@ COLUMNS = {
     "told": ("resource", "key", "version", "object"),
     "begun": ("resource", "key", "object"),
 }
-FILES = settings(
-    max_examples=300,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+FILES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def _told(name: str, version: int) -> Change:

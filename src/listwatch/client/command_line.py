@@ -1,6 +1,6 @@
 """What the commands that speak to a server have in common: options, and how they fail."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
@@ -15,6 +15,10 @@ from listwatch.errors import (
     UnknownResourceError,
 )
 from listwatch.printable import printable
+
+#: What Go's strconv.ParseBool reads.
+_TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -48,6 +52,39 @@ def connection_options(command: Command) -> Command:
         metavar="FILE",
         help="Use FILE in place of KUBECONFIG and ~/.kube/config.",
     )(command)
+
+
+def without_go_booleans(command: click.Command, arguments: Sequence[str]) -> list[str]:
+    """Return arguments in which switches have no values: Go's flags take `--once=true`, `-A=false`.
+
+    Args:
+        command: whose options they are.
+        arguments: after its name; what follows `--` is left alone, as is what is no switch.
+    """
+    switches: dict[str, tuple[str, str]] = {}
+    valued: set[str] = set()
+    for option in command.params:
+        if not isinstance(option, click.Option):
+            continue
+        if option.is_bool_flag:
+            off = option.secondary_opts[0] if option.secondary_opts else ""
+            switches.update({name: (name, off) for name in option.opts})
+        elif not (option.is_flag or option.count or getattr(option, "_flag_needs_value", False)):
+            valued.update(option.opts)  # the next word is its value, whatever it looks like
+    result: list[str] = []
+    rest = iter(arguments)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if word == "--":
+            return [*result, word, *rest]
+        if equals and name in switches and value in _TRUE | _FALSE:
+            chosen = switches[name][0 if value in _TRUE else 1]
+            result += [chosen] if chosen else []
+            continue
+        result.append(word)
+        if word in valued:
+            result += [following] if (following := next(rest, None)) is not None else []
+    return result
 
 
 def exit_code(error: BaseException) -> int:

@@ -289,10 +289,6 @@ def observe_command(ctx: click.Context, /, **values: Any) -> None:
         )
     except (ListWatchError, TimeoutError) as error:
         raise _failure(error) from error
-    except BrokenPipeError:
-        # Python would complain again while it closes standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        ctx.exit(141)
 
 
 def _hold_standard_streams() -> None:

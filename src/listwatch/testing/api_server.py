@@ -382,7 +382,7 @@ class _Process:
         options = self._options
         with tempfile.TemporaryDirectory(prefix="listwatch-") as name:
             kubeconfig, tokens = Path(name, "kubeconfig"), Path(name, "tokens")
-            command = [sys.executable, "-m", "listwatch.cli", "apiserver", "--test-api"]
+            command = [sys.executable, "-m", "listwatch", "apiserver", "--test-api"]
             command += ["--kubeconfig", str(kubeconfig), "--until-end-of-input"]
             if options.data is not None:
                 command += ["--data", str(options.data)]

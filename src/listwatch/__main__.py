@@ -1,0 +1,39 @@
+"""`python -m listwatch`, which is what the command `listwatch` runs."""
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+#: What a process returns that Ctrl-C has ended before it could end in order.
+_INTERRUPTED = 130
+
+
+def _interrupted(_number: int, _frame: FrameType | None) -> NoReturn:
+    os.write(2, b"interrupted\n")
+    os._exit(_INTERRUPTED)
+
+
+def main() -> None:
+    """Run the command line and exit. Ctrl-C is one line, also while modules are loaded."""
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:  # else a shell has started this in the background, or has a handler of its own
+        signal.signal(signal.SIGINT, _interrupted)
+    from listwatch.cli import run  # noqa: PLC0415 - takes a while
+
+    code = _INTERRUPTED
+    try:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = run()
+    except KeyboardInterrupt:
+        os.write(2, b"interrupted\n")
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, _interrupted)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
