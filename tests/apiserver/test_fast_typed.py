@@ -1,5 +1,4 @@
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -7,22 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.apiserver import fast_typed
 from listwatch.apiserver.body import parse_json
-from listwatch.apiserver.fast_typed import decode_quickly
-from listwatch.apiserver.schema import facts
+from listwatch.apiserver.fast_typed import QuickDecoder
+from listwatch.apiserver.schema import Schema, facts
 from listwatch.apiserver.typed import Conversion, WrongTypeError
 from listwatch.testing.workload import PodGenerator
 
 POD = facts().schema("", "v1", "Pod")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def at_once() -> Iterator[None]:
-    """Let the quick way be open from the first body on."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast_typed, "_WORTH_IT", 1)
-        yield
+def decode_quickly(data: bytes, schema: Schema) -> Any:
+    """Decode by the quick way, open from the first body on."""
+    return QuickDecoder(worth_it=1).decode(data, schema)
 
 
 def exactly(data: bytes) -> tuple[Any, list[str]]:

@@ -5,6 +5,8 @@ msgspec type is made that accepts just such bodies; what it refuses, or what it 
 of, takes the exact way, which also knows the words of every refusal.
 """
 
+import functools
+from collections import Counter
 from typing import Annotated, Any
 
 import msgspec
@@ -16,6 +18,8 @@ Object = dict[str, Any]
 
 #: A kind's type is made when so many bodies of it have come, since making it takes a while.
 _WORTH_IT = 20
+#: The kinds whose types are kept; there are fewer.
+_KINDS = 256
 
 _DAY = (
     r"[1-9]\d{3}-((0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)"
@@ -126,28 +130,40 @@ _EMPTY: dict[Form, Any] = {
     Form.MAP: msgspec.field(default_factory=dict),
 }
 
-_maker = _Maker()
-_seen: dict[int, int] = {}
-_decoders: dict[int, "msgspec.json.Decoder[Any] | None"] = {}
+
+@functools.lru_cache(maxsize=_KINDS)
+def _decoder_of(schema: Schema) -> "msgspec.json.Decoder[Any] | None":
+    if schema.form is not Form.STRUCT:
+        return None
+    try:
+        return msgspec.json.Decoder(_Maker().type_of(schema), dec_hook=_read_quantity)
+    except _RecursiveError:
+        return None
 
 
-def decode_quickly(data: bytes, schema: Schema) -> Object | None:
-    """Return the object of a body, kind and apiVersion included; None asks for the exact way."""
-    key = id(schema)
-    decoder = _decoders.get(key)
-    if decoder is None:
-        if key in _decoders:
-            return None
-        seen = _seen[key] = _seen.get(key, 0) + 1
-        if seen < _WORTH_IT or schema.form is not Form.STRUCT:
-            return None
-        try:
-            decoder = msgspec.json.Decoder(_maker.type_of(schema), dec_hook=_read_quantity)
-        except _RecursiveError:
-            decoder = None
-        _decoders[key] = decoder
-        if decoder is None:
-            return None
+class QuickDecoder:
+    """Decodes the bodies of one server, and notes which kinds come often. For one thread.
+
+    Args:
+        worth_it: how many bodies of a kind come before a type is made for it.
+    """
+
+    def __init__(self, *, worth_it: int = _WORTH_IT) -> None:
+        self._worth_it = worth_it
+        self._seen: Counter[Schema] = Counter()
+
+    def decode(self, data: bytes, schema: Schema) -> Object | None:
+        """Return the object of a body, with kind and apiVersion; None asks for the exact way."""
+        seen = self._seen[schema]
+        if seen < self._worth_it:
+            self._seen[schema] = seen = seen + 1
+            if seen < self._worth_it:
+                return None
+        decoder = _decoder_of(schema)
+        return None if decoder is None else _decoded(data, decoder)
+
+
+def _decoded(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> Object | None:
     if b"null" in data:
         for absent in _ABSENT_TIMES:
             data = data.replace(absent, b"")

@@ -160,8 +160,8 @@ class Api:
         handler = handlers.get(verb)
         if handler is None or (verb == "create" and info.name):
             raise refusal.method_not_allowed()
-        if verb == "create" and resource.namespaced and not info.namespace:
-            raise refusal.method_not_allowed()
+        if verb in {"create", "deletecollection"} and resource.namespaced and not info.namespace:
+            raise refusal.method_not_allowed()  # what writes needs the namespace in its path
         if verb not in resource.verbs:
             if verb in {"create", "delete"} and resource.custom is not None:
                 raise refusal.verb_not_supported(resource, verb)

@@ -49,22 +49,25 @@ _DEFINITIONS = "apiextensions.k8s.io/customresourcedefinitions"
 #: Grace periods beyond it end where no time stamp does: thirty years.
 _LONGEST_PERIOD = 10**9
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-_encoder = msgspec.json.Encoder()
-_buffer = bytearray()
+_encode_into = msgspec.json.Encoder().encode_into
 
 
 class WriteContext(msgspec.Struct, frozen=True):
     """How a write is asked for.
 
-    `force` and `apply` are of server-side apply; `reset` names the parts that this path of the
-    object (main or subresource) does not write.
+    Attributes:
+        manager: who owns the fields that are written.
+        dry_run: whether everything is done but the storing.
+        subresource: the path below the object that is written to; "" for the object.
+        operation: "Apply" or "Update", for managedFields.
+        guard: gets the resource, the new and the old object (None where there is none); raises
+            what forbids the write.
     """
 
     manager: str = ""
     dry_run: bool = False
     subresource: str = ""
     operation: str = "Update"
-    #: is told the new and the old object (None where there is none); raises what forbids the write
     guard: Callable[[Resource, Object, Object | None], None] | None = None
 
 
@@ -94,6 +97,9 @@ class Registry:
         self._random = randomness
         self._addresses = Addresses(self._services)
         self._now = (0, "")
+        # encode() allocates in powers of two and gives the rest back as a hole in the heap that
+        # the next one does not fit into: 6 KB for each pod of 10
+        self._buffer = bytearray()
 
     def now(self, offset: float = 0.0) -> str:
         """Return the time stamp of this second, or of one that many seconds later."""
@@ -553,8 +559,7 @@ class Registry:
         obj: Object = msgspec.json.decode(entry.data)
         return obj
 
-    @staticmethod
-    def entry(resource: Resource, obj: Mapping[str, Any], revision: int) -> Entry:
+    def entry(self, resource: Resource, obj: Mapping[str, Any], revision: int) -> Entry:
         """Encode an object as the state at a revision; 0 is of one that is not stored."""
         metadata = obj["metadata"]
         if revision:
@@ -574,23 +579,20 @@ class Registry:
             uid=metadata["uid"],
             revision=revision,
             labels=_shared(metadata.get("labels") or {}),
-            data=_encoded(whole),
+            data=self._encoded(whole),
             fields=_shared(selectable_fields(resource, obj)),
             owners=tuple(each["uid"] for each in metadata.get("ownerReferences") or ()),
             deleting=bool(metadata.get("deletionTimestamp")),
         )
 
+    def _encoded(self, value: Mapping[str, Any]) -> bytes:
+        _encode_into(value, self._buffer)
+        return bytes(self._buffer)
+
 
 def _period(seconds: int) -> int:
     # a negative one is one second, as in `BeforeDelete` (apiserver/pkg/registry/rest/delete.go)
     return 1 if seconds < 0 else min(seconds, _LONGEST_PERIOD)
-
-
-def _encoded(value: Mapping[str, Any]) -> bytes:
-    # encode() allocates in powers of two and gives the rest back as a hole in the heap that the
-    # next one does not fit into: 6 KB for each pod of 10
-    _encoder.encode_into(value, _buffer)
-    return bytes(_buffer)
 
 
 def _shared(texts: Mapping[str, str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import functools
 import gzip
 import importlib.resources
+import threading
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
@@ -108,13 +109,19 @@ OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
 
 class Facts:
-    """The schema facts of the built-in types, from the package data, each type made when asked."""
+    """The schema facts of the built-in types, from the package data, each type made when asked.
+
+    Shared by all servers of the process, for any thread: a type is seen when it is whole.
+    """
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.definitions: Mapping[str, Any] = facts["definitions"]
         self.resources: list[dict[str, Any]] = facts["resources"]
         self.columns: Mapping[str, list[dict[str, Any]]] = facts["columns"]
         self._made: dict[str, Schema] = {}
+        #: types of which some parts may still be missing; of the thread that holds the lock
+        self._unfinished: dict[str, Schema] = {}
+        self._lock = threading.Lock()
         self._names: dict[tuple[str, str, str], str] = {}
         for name, definition in self.definitions.items():
             for kind in definition.get("x-kubernetes-group-version-kind", ()):
@@ -138,15 +145,27 @@ class Facts:
         made = self._made.get(name)
         if made is not None:
             return made
+        with self._lock:
+            try:
+                made = self._make(name)
+                self._made.update(self._unfinished)
+            finally:
+                self._unfinished = {}
+            return made
+
+    def _make(self, name: str) -> Schema:
+        made = self._made.get(name) or self._unfinished.get(name)
+        if made is not None:
+            return made
         special = _SPECIAL.get(name)
         if special is not None:
             schema = Schema(*special)
-            self._made[name] = schema
+            self._unfinished[name] = schema
             return schema
         definition = self.definitions[name]
         *_, version, kind = name.split(".")
         schema = Schema(Form.STRUCT, f"{version}.{kind}", kind)
-        self._made[name] = schema
+        self._unfinished[name] = schema
         if "properties" not in definition:
             schema.form = Form.ANY
             return schema
@@ -158,7 +177,7 @@ class Facts:
 
     def _property(self, facts: Mapping[str, Any]) -> Schema:
         if "$ref" in facts:
-            return self.definition(facts["$ref"])
+            return self._make(facts["$ref"])
         kind = facts.get("type")
         if kind == "array":
             item = self._property(facts["items"])

@@ -277,6 +277,7 @@ class Subresources:
         )
 
     async def _evict(self, call: Call, resource: Resource) -> web.StreamResponse:
+        context = self._writer.context(call, "CreateOptions", "eviction")
         eviction = Resource(
             "policy",
             "v1",
@@ -288,8 +289,10 @@ class Subresources:
         given = decoded.obj["metadata"].get("name", "")
         if given != call.info.name:
             raise refusal.bad_request("name in URL does not match name in Eviction object")
-        wanted = decoded.obj.get("deleteOptions")
+        wanted = decoded.obj.get("deleteOptions") or {}
         options = self._writer.delete_options(call, resource, b"", wanted)
+        if context.dry_run:  # said in either of the two places, it holds
+            options = msgspec.structs.replace(options, dry_run=True)
         self._registry.delete(resource, call.namespace, call.info.name, options)
         return call.answer_value(
             {

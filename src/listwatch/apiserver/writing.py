@@ -19,6 +19,7 @@ from listwatch.apiserver.body import (
 )
 from listwatch.apiserver.call import Call, warnings_of
 from listwatch.apiserver.escalation import Escalation
+from listwatch.apiserver.fast_typed import QuickDecoder
 from listwatch.apiserver.go_words import go_words, unrestorable, whole_number
 from listwatch.apiserver.kinds import traits_of
 from listwatch.apiserver.negotiation import JSON, PROTOBUF, YAML
@@ -56,6 +57,7 @@ class Writer:
         self.registry = registry
         self._escalation = escalation
         self._reader = reader
+        self._quick = QuickDecoder()
 
     # -- options -----------------------------------------------------------------------------
 
@@ -63,8 +65,8 @@ class Writer:
         """Read and check the options of a write, such as CreateOptions, from the query."""
         causes: list[Cause] = []
         dry_run = call.query.get("dryRun") or []
-        if dry_run and dry_run != ["All"]:
-            causes.append(refusal.not_supported("dryRun", dry_run[0], ["All"]))
+        if not _is_dry_run(dry_run):
+            causes.append(_bad_dry_run(dry_run))
         manager = call.first("fieldManager")
         if len(manager.encode()) > 128:
             causes.append(
@@ -144,7 +146,7 @@ class Writer:
         return self._reader.answer_entry(call, resource, entry, status=201)
 
     def _decode(self, call: Call, resource: Resource, data: bytes) -> Decoded:
-        decoded = decode_body(data, call.header("Content-Type"), resource)
+        decoded = decode_body(data, call.header("Content-Type"), resource, self._quick)
         self.check_problems(call, resource, decoded.problems)
         return decoded
 
@@ -280,32 +282,27 @@ class Writer:
     def delete_options(
         self, call: Call, resource: Resource, data: bytes, known: Object | None = None
     ) -> DeleteOptions:
-        """Read and check the options of a delete, from its body and the query.
+        """Read and check the options of a delete: those of the body, or else those of the query.
+
+        A body hides the query, also where it leaves an option unsaid, as in `DeleteResource` of
+        apiserver/pkg/endpoints/handlers.
 
         Args:
             call: the request.
             resource: what is deleted.
-            data: the body, if it is DeleteOptions.
+            data: the body, empty without one.
             known: the options, if they came in another body.
+
+        Raises:
+            BadRequestError: the body is no DeleteOptions.
+            InvalidError: 422, an option has a value that it can't have.
         """
-        given: Object = {}
         if known is not None:
             given = dict(known)
-        elif data.strip():
+        elif data:
             given = self._delete_body(call, resource, data)
         else:
-            if "gracePeriodSeconds" in call.query:
-                given["gracePeriodSeconds"] = _int(call.first("gracePeriodSeconds"))
-            if "propagationPolicy" in call.query:
-                given["propagationPolicy"] = call.first("propagationPolicy")
-            if "orphanDependents" in call.query:
-                given["orphanDependents"] = call.first("orphanDependents") not in {"false", "0"}
-        if call.query.get("dryRun"):
-            given["dryRun"] = call.query["dryRun"]
-        if "propagationPolicy" in call.query and not given.get("propagationPolicy"):
-            given["propagationPolicy"] = call.first("propagationPolicy")
-        if "gracePeriodSeconds" in call.query and given.get("gracePeriodSeconds") is None:
-            given["gracePeriodSeconds"] = _int(call.first("gracePeriodSeconds"))
+            given = _delete_query(call)
         causes: list[Cause] = []
         policy, orphan = given.get("propagationPolicy"), given.get("orphanDependents")
         if policy is not None and orphan is not None:
@@ -323,8 +320,8 @@ class Writer:
                 )
             )
         dry_run = given.get("dryRun") or []
-        if dry_run and dry_run != ["All"]:
-            causes.append(refusal.not_supported("dryRun", dry_run[0], ["All"]))
+        if not _is_dry_run(dry_run):
+            causes.append(_bad_dry_run(dry_run))
         if causes:
             raise refusal.invalid("DeleteOptions", "meta.k8s.io", "", causes)
         if policy is None and orphan is not None:
@@ -365,7 +362,11 @@ class Writer:
                 f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: {error}'
             ) from None
         if options.kind not in {None, "", "DeleteOptions"}:
-            raise refusal.bad_request("decoded object cannot be converted to DeleteOptions")
+            version = options.apiVersion or "v1"
+            raise refusal.bad_request(
+                f'no kind "{options.kind}" is registered for version "{version}" in scheme '
+                '"pkg/apis/meta/internalversion/scheme/register.go:27"'
+            )
         return {
             key: found for key, found in msgspec.to_builtins(options).items() if found is not None
         }
@@ -432,12 +433,40 @@ class _Preconditions(msgspec.Struct):
 
 
 class _DeleteBody(msgspec.Struct):
+    apiVersion: str | None = None  # noqa: N815 - the wire's name
     kind: str | None = None
     gracePeriodSeconds: int | None = None  # noqa: N815 - the wire's name
     propagationPolicy: str | None = None  # noqa: N815 - the wire's name
     orphanDependents: bool | None = None  # noqa: N815 - the wire's name
     preconditions: _Preconditions | None = None
     dryRun: list[str] | None = None  # noqa: N815 - the wire's name
+
+
+def _delete_query(call: Call) -> Object:
+    """Return the options of a delete that stand in the query."""
+    given: Object = {}
+    if "gracePeriodSeconds" in call.query:
+        given["gracePeriodSeconds"] = _int(call.first("gracePeriodSeconds"))
+    if "propagationPolicy" in call.query:
+        given["propagationPolicy"] = call.first("propagationPolicy")
+    if "orphanDependents" in call.query:
+        given["orphanDependents"] = call.first("orphanDependents") not in {"false", "0"}
+    if "dryRun" in call.query:
+        given["dryRun"] = call.query["dryRun"]
+    # as Convert_url_Values_To_v1_DeleteOptions of apimachinery has it; in the body they are nested
+    conditions = {key: call.first(key) for key in ("uid", "resourceVersion") if call.first(key)}
+    if conditions:
+        given["preconditions"] = conditions
+    return given
+
+
+def _is_dry_run(values: Sequence[str]) -> bool:
+    """Tell whether values of `dryRun` are allowed; none are."""
+    return not values or set(values) == {"All"}
+
+
+def _bad_dry_run(values: Sequence[str]) -> Cause:
+    return refusal.not_supported("dryRun", list(values), ["All"])
 
 
 def _int(text: str) -> int:

@@ -15,20 +15,17 @@ _logger = logging.getLogger(__name__)
 #: Is told of an error that nobody expected; for reports to a tracker, for instance.
 CrashHandler: TypeAlias = Callable[[BaseException], object]
 
-#: Called for each crash, after the log; a program may add its own.
-crash_handlers: list[CrashHandler] = []
-
 
 @contextmanager
 def handle_crash(what: str, *handlers: CrashHandler, reraise: bool = True) -> Iterator[None]:
-    """Report what the body raises: to the log with its traceback, and to all handlers.
+    """Report what the body raises: to the log with its traceback, and to the handlers.
 
     Cancellations, SystemExit and KeyboardInterrupt are no crashes and pass through. A handler
     that raises is logged, and hides neither the error nor the other handlers.
 
     Args:
         what: what was being done, for the log.
-        handlers: called besides `crash_handlers`.
+        handlers: called in turn, after the log.
         reraise: raise the error again; False is for a loop whose other work must go on, and
             which counts the error by a handler.
     """
@@ -36,7 +33,7 @@ def handle_crash(what: str, *handlers: CrashHandler, reraise: bool = True) -> It
         yield
     except Exception as error:
         _logger.exception("%s crashed", what)
-        for handler in (*crash_handlers, *handlers):
+        for handler in handlers:
             try:
                 handler(error)
             except Exception:
