@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from listwatch.apiserver.command import write_private
+
 _COMMAND = (
     sys.executable,
     "-c",
@@ -44,7 +46,11 @@ def test_it_serves_until_a_signal_and_ends_cleanly(number: signal.Signals, tmp_p
         assert answer.read() == b"ok"
     process.send_signal(number)
     out, err = process.communicate(timeout=10)
-    assert (process.returncode, out, err) == (0, "", "")
+    assert (process.returncode, out) == (0, "")
+    assert err == (
+        f"listwatch apiserver: {kubeconfig} had mode 0644, which let others read it; the mode is "
+        "now 0600\n"
+    )
     assert os.listdir(tmp_path) == ["kubeconfig"]  # noqa: PTH208 - the names alone
 
 
@@ -124,3 +130,20 @@ def test_a_token_file_is_obeyed(tmp_path: Path) -> None:
         urllib.request.urlopen(f"{url}/api/v1/pods", timeout=10)  # noqa: S310 - our server
     process.terminate()
     process.communicate(timeout=10)
+
+
+def test_a_kubeconfig_is_its_owners_alone_and_a_wider_one_is_tightened(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text("old")
+    kubeconfig.chmod(0o644)
+    before = os.umask(0)
+    try:
+        warning = write_private(kubeconfig, "new")
+        again = write_private(kubeconfig, "newer")
+    finally:
+        os.umask(before)
+    assert f"{kubeconfig} had mode 0644" in warning
+    assert again == ""
+    assert kubeconfig.read_text() == "newer"
+    assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [kubeconfig]

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import urllib.request
@@ -12,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from api_client import MAPS, Client, events, names
+from api_client import CORE, MAPS, Client, events, names
 from listwatch.apiserver import APIServer
+from listwatch.apiserver.journal import SQLiteJournal
+from listwatch.apiserver.storage import Change, NotStoredError
+from listwatch.clock import FakeClock
 from listwatch.errors import ConfigError
 
 _SERVE = """
@@ -225,3 +229,105 @@ def test_the_journal_is_closed_with_the_server(tmp_path: Path) -> None:
 
     asyncio.run(run())
     asyncio.run(run())
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
+async def test_the_file_is_its_owners_alone_whatever_the_umask(
+    umask: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data.db"
+    before = os.umask(umask)
+    try:
+        async with APIServer(data=data) as server, Client(server) as client:
+            await client.create(f"{CORE}/secrets", "a", stringData={"k": "v"})
+            modes = [_mode(data), _mode(tmp_path / "data.db-wal")]
+    finally:
+        os.umask(before)
+    assert modes == [0o600, 0o600]
+    assert not caplog.records
+
+
+def test_a_file_that_others_can_read_is_tightened_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data.db"
+    APIServer(data=data).close()
+    data.chmod(0o644)
+    APIServer(data=data).close()
+    assert _mode(data) == 0o600
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"{data} had mode 0644" in caplog.text
+
+
+def test_a_file_that_is_refused_keeps_its_mode(tmp_path: Path) -> None:
+    data = tmp_path / "data.db"
+    data.write_text("something else, and long enough")
+    data.chmod(0o644)
+    with pytest.raises(ConfigError, match="it is no database"):
+        APIServer(data=data)
+    assert _mode(data) == 0o644
+
+
+def _fill_the_disk(server: APIServer, *, full: bool) -> None:
+    # SQLite's own limit gives the error of a full disk; no public way leads to the connection
+    journal = server.store.journal
+    assert isinstance(journal, SQLiteJournal)
+    journal._db.execute(f"PRAGMA max_page_count={1 if full else 1_000_000}")
+
+
+async def test_a_full_disk_refuses_writes_and_says_so(tmp_path: Path) -> None:
+    data = tmp_path / "data.db"
+    async with APIServer(data=data) as server, Client(server) as client:
+        await client.create(MAPS, "a", data={"k": "1"})
+        revision = server.store.revision
+        async with client.watch(MAPS, f"resourceVersion={revision}") as watch:
+            _fill_the_disk(server, full=True)
+            body = {"metadata": {"name": "b"}, "data": {"k": "x" * 10_000}}
+            refused = await client.call("POST", MAPS, body, expect=500)
+            assert refused["reason"] == "InternalError"
+            assert refused["message"] == (
+                f"Internal error occurred: the change was not stored: {data}: "
+                "database or disk is full"
+            )
+            assert server.store.revision == revision
+            assert names(await client.call("GET", MAPS)) == ["a"]
+            _fill_the_disk(server, full=False)
+            await client.create(MAPS, "b", data={"k": "2"})
+            assert [event["object"]["data"] for event in await events(watch, 1)] == [{"k": "2"}]
+    async with APIServer(data=data) as server, Client(server) as client:
+        assert names(await client.call("GET", MAPS)) == ["a", "b"]
+
+
+class _FullForMaps:
+    """A journal that has no room for config maps."""
+
+    full = True
+
+    def record(self, bucket: str, change: Change, key: str) -> None:
+        """Keep a change, if there is room."""
+        if self.full and bucket == "configmaps":
+            raise NotStoredError(f"no room for the {change.type.value} {key}")
+
+    def record_compaction(self, revision: int) -> None:
+        """Forget nothing."""
+
+
+async def test_what_a_controller_could_not_store_it_tries_again_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+    async with APIServer(clock=clock) as server, Client(server) as client:
+        await client.create("/api/v1/namespaces", "going")
+        await client.create("/api/v1/namespaces/going/configmaps", "a")
+        server.store.journal = journal = _FullForMaps()
+        await client.call("DELETE", "/api/v1/namespaces/going", expect=200)
+        await clock.advance(1)
+        assert caplog.text.count("tried again in 10 s: no room for the DELETED going/a") == 1
+        await client.call("GET", "/api/v1/namespaces/going/configmaps/a", expect=200)
+        journal.full = False
+        await clock.advance(10)
+        await client.call("GET", "/api/v1/namespaces/going", expect=404)

@@ -12,26 +12,34 @@ from typing import TYPE_CHECKING
 import click
 
 from listwatch.errors import ConfigError, ListWatchError
+from listwatch.private_file import tighten
 
 if TYPE_CHECKING:
     from listwatch.apiserver.server import APIServer
     from listwatch.apiserver.tls import TLS
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a file in one step, readable for its owner alone.
+def write_private(path: Path, text: str) -> str:
+    """Write a file in one step, which only its owner can read or write from its first byte.
+
+    Returns:
+        One line for the user where there was a file that others could read; else "".
 
     Raises:
+        PrivateFileError: others can read the file that is there, and that can't be changed.
         OSError: it can't be written.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w") as file:
+            os.fchmod(handle, 0o600)  # a umask can take the owner's own rights
             file.write(text)
+        warning = tighten(path) if path.exists() else ""
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+    return warning
 
 
 async def _serve(server: "APIServer", kubeconfig: Path | None, *, until_end_of_input: bool) -> None:
@@ -50,9 +58,11 @@ async def _serve(server: "APIServer", kubeconfig: Path | None, *, until_end_of_i
     async with server:
         if kubeconfig is not None:
             try:
-                write_private(kubeconfig, server.kubeconfig())
+                warning = write_private(kubeconfig, server.kubeconfig())
             except OSError as error:
                 raise ConfigError(f"cannot write {kubeconfig}: {error.strerror}") from error
+            if warning:
+                click.echo(f"listwatch apiserver: {warning}", err=True)
         gc.freeze()  # what was loaded stays, and need not be looked at again
         gc.enable()
         click.echo(f"listening on {server.url}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from listwatch.apiserver.registry import DeleteOptions, Registry, WriteContext
 from listwatch.apiserver.resources import Resource, ResourceTable
-from listwatch.apiserver.storage import Bucket, Change, ChangeType, Entry, Store
+from listwatch.apiserver.storage import Bucket, Change, ChangeType, Entry, NotStoredError, Store
 from listwatch.clock import Clock, Timer
 
 _log = logging.getLogger(__name__)
@@ -26,6 +26,9 @@ _CONTEXT = WriteContext(manager="kube-controller-manager")
 _SLICE = 100
 _FOREGROUND = "foregroundDeletion"
 _ORPHAN = "orphan"
+#: Seconds until a step is taken again that could not be stored, and the key of that timer.
+_RETRY_SECONDS = 10
+_RETRY = "retry"
 
 
 class Controllers:
@@ -85,6 +88,7 @@ class Controllers:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._due = False
 
     # -- what is there -----------------------------------------------------------------------
 
@@ -168,9 +172,23 @@ class Controllers:
             step = self._work.popleft()
             try:
                 step()
+            except NotStoredError as error:
+                self._try_again(step, error)
+                return
             except Exception:  # noqa: BLE001 - one object must not end the work; it is logged
                 _log.exception("a controller's step failed; it is taken again at the next change")
         self._schedule()
+
+    def _try_again(self, step: Callable[[], None], error: NotStoredError) -> None:
+        _log.warning("a controller's step is tried again in %d s: %s", _RETRY_SECONDS, error)
+        self._work.appendleft(step)
+        self._due = True  # until then nothing else is tried, which would fail alike
+
+        def run() -> None:
+            del self._timers[_RETRY]
+            self._run()
+
+        self._timers[_RETRY] = self._clock.call_later(_RETRY_SECONDS, run)
 
     def _resource(self, bucket: Bucket) -> Resource | None:
         for resource in self._table:

@@ -278,7 +278,7 @@ class TamperedTransport:
 
     def __init__(
         self,
-        transport: asyncio.WriteTransport,
+        transport: asyncio.Transport,
         fault: Fault,
         end: Callable[[StatusError], None],
     ) -> None:

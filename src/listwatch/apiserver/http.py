@@ -17,6 +17,7 @@ from listwatch.apiserver.reading import Reader
 from listwatch.apiserver.registry import Registry
 from listwatch.apiserver.request_info import RequestInfo, parse_request
 from listwatch.apiserver.resources import Resource, ResourceTable
+from listwatch.apiserver.storage import NotStoredError
 from listwatch.apiserver.subresources import Subresources
 from listwatch.apiserver.writing import Writer
 from listwatch.errors import StatusError
@@ -255,6 +256,8 @@ def _refused(call: Call, error: Exception) -> web.Response:
     if isinstance(error, WithoutUserError):
         uri = refusal.go_quoted(str(request.rel_url))
         return text_answer(f"Internal Server Error: {uri}: {error}\n", 500)
+    if isinstance(error, NotStoredError):
+        return call.refuse(refusal.internal_error(f"the change was not stored: {error}"))
     if isinstance(error, ExpiredTokenError):
         status = error.status.to_status()
         status["metadata"] = {"continue": error.token}

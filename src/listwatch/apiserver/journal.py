@@ -1,11 +1,21 @@
 """A file that keeps a store's objects, resource version and history: SQLite with a log ahead."""
 
+import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from listwatch.apiserver.storage import Change, ChangeType, Entry, Store
+from listwatch.apiserver.storage import Change, ChangeType, Entry, NotStoredError, Store
 from listwatch.errors import ConfigError
+from listwatch.private_file import (
+    SQLITE_COMPANIONS,
+    PrivateFileError,
+    create_private,
+    tighten,
+)
+
+_log = logging.getLogger(__name__)
 
 _APPLICATION = 0x4C57_4150  # "LWAP"
 _FORMAT = 1
@@ -27,11 +37,16 @@ class SQLiteJournal:
     """Keeps each commit in a file before anybody sees it.
 
     Each change is one transaction, so that a killed process leaves either all of it or nothing. A
-    power failure may lose the last ones, never the file. For the thread of the store.
+    power failure may lose the last ones, never the file. The file holds whatever the objects do,
+    Secrets too, so it is its owner's alone: rights that others have are taken away, with a
+    warning in the log. For the thread of the store.
+
+    Args:
+        path: the file, which is made when it is missing.
 
     Raises:
-        ConfigError: the file is damaged, of something else, or in use by another process; it is
-            left as it is.
+        ConfigError: the file is damaged, of something else, in use by another process, or others
+            can read it and that can't be changed; it is left as it is.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,9 +54,13 @@ class SQLiteJournal:
         self._connection: sqlite3.Connection | None = None
         try:
             self._connection = self._open()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             self.close()
-            raise self._refusal(error) from None
+            why = error.strerror if isinstance(error, OSError) else error
+            raise self._refusal(why) from None
+        except PrivateFileError as error:
+            self.close()
+            raise ConfigError(str(error)) from None
         except BaseException:
             self.close()
             raise
@@ -55,7 +74,7 @@ class SQLiteJournal:
         )
 
     def _open(self) -> sqlite3.Connection:
-        if self._path.exists():
+        if not create_private(self._path):
             with self._path.open("rb") as file:
                 if file.read(16) not in {b"", b"SQLite format 3\0"}:
                     raise self._refusal("it is no database")
@@ -67,6 +86,7 @@ class SQLiteJournal:
         tables = execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if not owner and not tables:
             # new, or left so by a process that was killed before it was done with this
+            self._tighten()
             execute("PRAGMA journal_mode=WAL")
             execute("BEGIN EXCLUSIVE")
             for table in _TABLES:
@@ -81,11 +101,17 @@ class SQLiteJournal:
             verdict = execute("PRAGMA quick_check").fetchone()[0]
             if verdict != "ok":
                 raise self._refusal(verdict)
+            self._tighten()
             execute("PRAGMA journal_mode=WAL")
             execute("BEGIN EXCLUSIVE")
             execute("COMMIT")
         execute("PRAGMA synchronous=NORMAL")
         return connection
+
+    def _tighten(self) -> None:
+        warning = tighten(self._path, SQLITE_COMPANIONS)
+        if warning:
+            _log.warning("%s", warning)
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -99,11 +125,32 @@ class SQLiteJournal:
         if connection is not None:
             connection.close()
 
-    def record(self, bucket: str, change: Change, key: str) -> None:
-        """Keep a change."""
-        execute = self._db.execute
-        execute("BEGIN IMMEDIATE")
+    @contextmanager
+    def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
+        """Yield what executes statements, all or none of which are kept.
+
+        Raises:
+            NotStoredError: none are.
+        """
+        database = self._db
         try:
+            database.execute("BEGIN IMMEDIATE")
+            yield database.execute
+            database.execute("COMMIT")
+        except BaseException as error:
+            if database.in_transaction:  # SQLite has ended it itself after some errors
+                database.rollback()
+            if isinstance(error, sqlite3.Error):
+                raise NotStoredError(f"{self._path}: {error}") from error
+            raise
+
+    def record(self, bucket: str, change: Change, key: str) -> None:
+        """Keep a change.
+
+        Raises:
+            NotStoredError: it can't be kept, for instance as the disk is full.
+        """
+        with self._transaction() as execute:
             if change.type is ChangeType.DELETED:
                 execute("DELETE FROM objects WHERE bucket=? AND key=?", (bucket, key))
             else:
@@ -117,24 +164,18 @@ class SQLiteJournal:
                 "INSERT INTO changes VALUES (?,?,?,?,?)",
                 (change.revision, bucket, change.type.value, change.entry.data, previous),
             )
-            execute("COMMIT")
-        except BaseException:
-            self._db.rollback()
-            raise
 
     def record_compaction(self, revision: int) -> None:
-        """Forget the history up to a revision."""
-        execute = self._db.execute
-        execute("BEGIN IMMEDIATE")
-        try:
+        """Forget the history up to a revision.
+
+        Raises:
+            NotStoredError: the file can't be written.
+        """
+        with self._transaction() as execute:
             last = execute("SELECT max(revision) FROM changes").fetchone()[0] or 0
             execute("DELETE FROM changes WHERE revision<=?", (revision,))
             for name, value in (("compacted", revision), ("revision", max(last, revision))):
                 execute("INSERT OR REPLACE INTO state VALUES (?,?)", (name, value))
-            execute("COMMIT")
-        except BaseException:
-            self._db.rollback()
-            raise
 
     def load(self, store: Store, make: MakeEntry) -> None:
         """Put into an unused store what was kept.

@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import os
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,6 +15,7 @@ from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooL
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
+from listwatch.acceptor import Acceptor
 from listwatch.apiserver import refusal
 from listwatch.apiserver.call import BODY_LIMIT
 from listwatch.apiserver.negotiation import JSON
@@ -23,18 +25,38 @@ from listwatch.errors import ConfigError
 #: Seconds for which a client may take nothing of what waits for it. The system tells of progress
 #: only once a third of its buffer is free again, which is a megabyte or more.
 _PATIENCE = 300.0
-# In how many turns of the loop a connection is there that was accepted.
-_TURNS = 5
 #: The largest line of a request's head, in bytes: Go's limit for all of it.
 _HEAD_LIMIT = 1 << 20
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
+class Listening:
+    """A server that answers on an address, until `close`. For one event loop."""
+
+    def __init__(self, runner: web.ServerRunner, acceptor: Acceptor) -> None:
+        self._runner = runner
+        self._acceptor = acceptor
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self._acceptor.port
+
+    async def stop_accepting(self) -> None:
+        """Accept no more connections; those that there are go on. Harmless when called twice."""
+        await self._acceptor.close()
+
+    async def close(self) -> None:
+        """Accept no more connections and end those that there are."""
+        await self._acceptor.close()
+        await self._runner.cleanup()
+
+
 async def listen(
     handle: Handle, host: str, port: int, clock: Clock, tls: ssl.SSLContext | None = None
-) -> web.ServerRunner:
-    """Begin to answer requests on an address; `cleanup` of what is returned ends it.
+) -> Listening:
+    """Begin to answer requests on an address; `close` of what is returned ends it.
 
     Raises:
         ConfigError: the address can't be listened on.
@@ -52,20 +74,21 @@ async def listen(
     )
     runner = web.ServerRunner(server, shutdown_timeout=0.05)
     await runner.setup()
+    acceptor = Acceptor(host, port, server, clock, tls=tls)
     try:
-        site = _Site(runner, host, port, backlog=1024, reuse_address=True, ssl_context=tls)
-        await site.start()
+        await acceptor.start()
     except OSError as error:
         await runner.cleanup()
-        # asyncio puts words of its own around the system's, which say it all
-        why = os.strerror(error.errno).lower() if error.errno else str(error)
+        named = isinstance(error, socket.gaierror)  # its numbers are no errno's
+        why = error.strerror if named or not error.errno else os.strerror(error.errno)
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {why}; choose another port, or 0 for a free one"
+            f"cannot listen on {host}:{port}: {str(why or error).lower()}; choose another port, "
+            "or 0 for a free one"
         ) from None
     except BaseException:
         await runner.cleanup()
         raise
-    return runner
+    return Listening(runner, acceptor)
 
 
 def url_of(host: str, port: int, scheme: str = "http") -> str:
@@ -81,23 +104,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-class _Site(web.TCPSite):
-    """Loses no connection that comes in as it stops.
-
-    asyncio would leave one open, without an answer, whose listener closes within some turns of
-    the loop after it was accepted.
-    """
-
-    async def stop(self) -> None:
-        """Accept no more connections, and close the listener when those that came are there."""
-        if isinstance(self._server, asyncio.Server):
-            for listener in self._server.sockets:
-                asyncio.get_running_loop().remove_reader(listener.fileno())
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
-        await super().stop()
 
 
 class _Connection(RequestHandler):

@@ -1,7 +1,8 @@
 """JSON patch (RFC 6902), JSON merge patch (RFC 7396) and strategic merge patch.
 
 JSON patch is not taken from a library because a real server is laxer than the RFC, and so are we:
-it accepts `replace` and `remove` of a missing member of an object, which the libraries refuse.
+it accepts `replace` of a missing member of an object, and takes one that is missing for null in
+`test` and `copy`, which the libraries refuse.
 """
 
 import copy
@@ -86,7 +87,9 @@ def _remove(document: Any, path: str) -> Any:
         raise PatchError("the root can't be removed")
     parent = _walk(document, parts[:-1])
     if isinstance(parent, dict):
-        return parent.pop(parts[-1], None)
+        if parts[-1] not in parent:
+            raise PatchError(f"unable to remove nonexistent key {path!r}")
+        return parent.pop(parts[-1])
     if isinstance(parent, list):
         return parent.pop(_index(parent, parts[-1], insert=False))
     raise PatchError(f"no such path {path!r}")

@@ -33,6 +33,8 @@ class _Field(msgspec.Struct, frozen=True):
     message: str
     #: whether the JSON form has this message's fields in its place
     inline: bool = False
+    #: whether the messages are the entries of a map
+    is_map: bool = False
 
 
 @functools.cache
@@ -51,17 +53,32 @@ def _fields_of(message: str) -> tuple[_Field, ...]:
         raise _DataError(f"no such message: {message}")
     definition = facts().definitions.get(message)
     known = (definition or {}).get("properties")
+    # of some fields the tables have Go's spelling, such as Webhooks
+    spelling = {name.lower(): name for name in known or ()}
     fields = []
     for number, name, kind, *rest in rows:
         target = rest[0] if rest else ""
         single = kind == "m"
-        inline = single and known is not None and name not in known and name not in _NOT_INLINE
-        fields.append(_Field(number, name, kind[0], kind.endswith("*"), target, inline))
+        shown = spelling.get(name.lower(), name)
+        inline = single and known is not None and shown not in known and name not in _NOT_INLINE
+        # the entries of a map are a message within that which has the map
+        is_map = kind == "m*" and target.startswith(f"{message}.")
+        fields.append(_Field(number, shown, kind[0], kind.endswith("*"), target, inline, is_map))
     return tuple(fields)
 
 
 #: Message fields that the schema facts may lack although they are not inlined.
 _NOT_INLINE = frozenset(("metadata",))
+
+
+@functools.cache
+def _is_bare_list(message: str) -> bool:
+    """Tell whether the JSON form of a message is a list: Go's named types of lists of strings."""
+    fields = _fields_of(message)
+    unknown = message not in facts().definitions
+    return unknown and [(field.name, field.kind, field.repeated) for field in fields] == [
+        ("items", "s", True)
+    ]
 
 
 class _DataError(Exception):
@@ -132,15 +149,15 @@ def decode_message(message: str, data: bytes, depth: int = 0) -> Any:
     special = _SPECIAL_READERS.get(message)
     if special is not None:
         return special(data)
-    fields = {field.number: field for field in _fields_of(message)}
-    if len(fields) == 1 and message.endswith(".ExtraValue"):
+    if _is_bare_list(message):
         return [_text(value) for _, value in _wire(data)]
+    fields = {field.number: field for field in _fields_of(message)}
     result: Object = {}
     for number, raw in _wire(data):
         field = fields.get(number)
         if field is None:
             continue
-        if field.kind == "m" and field.message.endswith("Entry") and field.repeated:
+        if field.is_map:
             key, value = _entry(field.message, raw, depth)
             result.setdefault(field.name, {})[key] = value
             continue
@@ -262,7 +279,7 @@ def encode_message(message: str, value: Any) -> bytes:
     special = _SPECIAL_WRITERS.get(message)
     if special is not None:
         return special(value)
-    if message.endswith(".ExtraValue"):
+    if _is_bare_list(message):
         return b"".join(put_bytes(1, each.encode()) for each in value)
     parts = []
     for field in _fields_of(message):
@@ -274,7 +291,7 @@ def encode_message(message: str, value: Any) -> bytes:
         each = value.get(field.name)
         if each is None:
             continue
-        if field.repeated and isinstance(each, dict):
+        if field.is_map:
             key_field, value_field = sorted(_fields_of(field.message), key=lambda f: f.number)
             for key, part in sorted(each.items()):
                 body = _encode(key_field, key) + _encode(value_field, part)

@@ -134,8 +134,7 @@ class Registry:
         metadata: Object = obj["metadata"]
         if namespace:
             self.check_namespace(resource, namespace, metadata.get("name", ""))
-        version = metadata.pop("resourceVersion", None)
-        if version and version != "0":
+        if _names_a_version(metadata):
             raise refusal.server_error("resourceVersion should not be set on objects to be created")
         fields = created_fields(obj, resource.schema)
         for path in reset_fields(resource, ""):
@@ -277,8 +276,7 @@ class Registry:
             if not (is_put and traits.create_on_update and not context.subresource):
                 raise refusal.not_found(resource, name)
             obj = produce(None, None)
-            version = obj["metadata"].pop("resourceVersion", None)
-            if version and version != "0":
+            if _asked_version(obj["metadata"]):
                 raise refusal.not_found(resource, name)
             return self.create(resource, namespace, obj, context), True
         old = self.decode(entry)
@@ -305,10 +303,7 @@ class Registry:
         self, resource: Resource, entry: Entry, metadata: Object, *, is_put: bool
     ) -> None:
         name = entry.name
-        try:
-            version = whole_number(metadata.get("resourceVersion") or "0", "ParseUint")
-        except ValueError as error:
-            raise refusal.server_error(str(error)) from None
+        version = _asked_version(metadata)
         if version == 0:
             if is_put and not traits_of(resource).unconditional_update:
                 raise refusal.invalid(
@@ -588,6 +583,21 @@ class Registry:
     def _encoded(self, value: Mapping[str, Any]) -> bytes:
         _encode_into(value, self._buffer)
         return bytes(self._buffer)
+
+
+def _asked_version(metadata: Object) -> int:
+    try:
+        return whole_number(metadata.get("resourceVersion") or "0", "ParseUint")
+    except ValueError as error:
+        raise refusal.server_error(str(error)) from None
+
+
+def _names_a_version(metadata: Object) -> bool:
+    # what can't be read is as good as none, as in `store.Create` of apiserver/pkg/storage/etcd3
+    try:
+        return whole_number(metadata.pop("resourceVersion", None) or "0", "ParseUint") != 0
+    except ValueError:
+        return False
 
 
 def _period(seconds: int) -> int:

@@ -3,15 +3,13 @@
 from typing import TYPE_CHECKING
 
 from listwatch.apiserver.http import Api
-from listwatch.apiserver.listening import listen, url_of
+from listwatch.apiserver.listening import Listening, listen, url_of
 from listwatch.apiserver.reading import Reader
 from listwatch.apiserver.storage import Store
 from listwatch.clock import Clock
 
 if TYPE_CHECKING:
     import ssl
-
-    from aiohttp import web
 
 
 class Replica:
@@ -39,7 +37,7 @@ class Replica:
         self._clock = clock
         self._tls = tls
         self._port = 0
-        self._runner: web.ServerRunner | None = None
+        self._listening: Listening | None = None
 
     def fall_behind(self, revision: int | None = None) -> None:
         """Stop to follow the store, now or at an earlier revision that its history reaches.
@@ -73,15 +71,15 @@ class Replica:
         Raises:
             ConfigError: the address can't be listened on.
         """
-        if self._runner is None:
-            self._runner = await listen(
+        if self._listening is None:
+            self._listening = await listen(
                 self._api.handle, self._host, self._port, self._clock, self._tls
             )
-            _, self._port, *_ = self._runner.addresses[0]
+            self._port = self._listening.port
             self._api.address = f"{self._host}:{self._port}"
 
     async def stop(self) -> None:
         """Stop listening. The server does that when it stops."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            await listening.close()

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import msgspec
 import yaml
@@ -21,7 +21,7 @@ from listwatch.apiserver.escalation import Escalation
 from listwatch.apiserver.faults import Faults
 from listwatch.apiserver.http import Api
 from listwatch.apiserver.journal import SQLiteJournal
-from listwatch.apiserver.listening import is_loopback, listen, url_of
+from listwatch.apiserver.listening import Listening, is_loopback, listen, url_of
 from listwatch.apiserver.reading import Reader
 from listwatch.apiserver.registry import Registry, WriteContext
 from listwatch.apiserver.replica import Replica
@@ -33,9 +33,6 @@ from listwatch.apiserver.tls import TLS
 from listwatch.apiserver.writing import Writer
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +125,7 @@ class APIServer:
             self._journal.load(self.store, self._entry)
             self.store.journal = self._journal
         self.custom_resources = CustomResources(self.table, self.registry, self.store, self._reader)
-        self._runner: web.ServerRunner | None = None
+        self._listening: Listening | None = None
         self._controllers = (
             Controllers(self.store, self.registry, self.table, self._clock) if controllers else None
         )
@@ -184,11 +181,11 @@ class APIServer:
         Raises:
             ConfigError: the address can't be listened on.
         """
-        if self._runner is not None:
+        if self._listening is not None:
             return
         context = None if self._tls is None else self._tls.context
-        self._runner = await listen(self.api.handle, self.host, self.port, self._clock, context)
-        _, self.port, *_ = self._runner.addresses[0]
+        self._listening = await listen(self.api.handle, self.host, self.port, self._clock, context)
+        self.port = self._listening.port
         self.api.address = f"{self.host}:{self.port}"
         if self._controllers is not None:
             self._controllers.start()
@@ -204,19 +201,18 @@ class APIServer:
             await self._replica.stop()
 
     async def _halt(self) -> None:
-        runner, self._runner = self._runner, None
-        if runner is None:
+        listening, self._listening = self._listening, None
+        if listening is None:
             return
         if self._controllers is not None:
             self._controllers.stop()
-        for site in list(runner.sites):
-            await site.stop()
+        await listening.stop_accepting()
         for stream in list(self._reader.streams):
             stream.stop()
         # lets the streams write their ends before their connections are closed
         for _ in range(3):
             await asyncio.sleep(0)
-        await runner.cleanup()
+        await listening.close()
 
     async def restart(self, *, downtime: float = 0.0) -> None:
         """Stop and start again on the same port, with the same objects.

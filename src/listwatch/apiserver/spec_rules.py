@@ -15,7 +15,7 @@ from listwatch.apiserver.refusal import (
     not_supported,
     required,
 )
-from listwatch.selector import LabelSelector, SelectorError
+from listwatch.selector import LabelSelector, SelectorError, qualified_name_problems
 
 Object = Mapping[str, Any]
 _NOT_NEGATIVE = "must be greater than or equal to 0"
@@ -568,38 +568,101 @@ def _lease(obj: Object) -> list[Cause]:
     seconds = spec.get("leaseDurationSeconds")
     if isinstance(seconds, int) and seconds <= 0:
         causes.append(invalid_value("spec.leaseDurationSeconds", seconds, "must be greater than 0"))
-    if spec.get("holderIdentity") == "":
-        causes.append(invalid_value("spec.holderIdentity", "", "must not be empty"))
     causes += not_negative(spec, "spec", "leaseTransitions")
     return causes
 
 
+#: Bytes that an event's texts may have (`pkg/apis/core/validation/events.go`).
+_EVENT_LIMITS = {"reportingInstance": 128, "action": 128, "reason": 128, "message": 1024}
+
+
 def _event(obj: Object) -> list[Cause]:
-    if "involvedObject" not in obj:
-        return _new_event(obj)
+    return _any_event(obj, "reportingComponent")
+
+
+def _any_event(obj: Object, reporter: str) -> list[Cause]:
+    """Return what both kinds of events must keep, in the stored form.
+
+    Args:
+        obj: the event.
+        reporter: what the reporting component is called in the version that is written.
+    """
     namespace = obj["metadata"].get("namespace", "")
     involved = (obj.get("involvedObject") or {}).get("namespace", "")
-    if involved and involved != namespace:
-        return [
-            invalid_value("involvedObject.namespace", involved, "does not match event.namespace")
-        ]
-    if not involved and namespace != "default":
-        return [
-            invalid_value("involvedObject.namespace", involved, "does not match event.namespace")
-        ]
-    return []
+    timed = bool(obj.get("eventTime"))
+    strays = invalid_value("involvedObject.namespace", involved, "does not match event.namespace")
+    if not timed:
+        fits = involved == namespace if involved else namespace == "default"
+        return [] if fits else [strays]
+    causes = []
+    if not involved and namespace not in {"default", "kube-system"}:
+        causes.append(strays)
+    controller = obj.get("reportingComponent") or ""
+    if not controller:
+        causes.append(required(reporter))
+    causes += [
+        invalid_value(reporter, controller, why) for why in qualified_name_problems(controller)
+    ]
+    for key, limit in _EVENT_LIMITS.items():
+        text = obj.get(key) or ""
+        if not text and key != "message":
+            causes.append(required(key))
+        if len(text.encode()) > limit:
+            causes.append(invalid_value(key, "", f"can have at most {limit} characters"))
+    return causes
 
 
 def _new_event(obj: Object) -> list[Cause]:
+    return _any_event(obj, "reportingController") + _event_series(obj)
+
+
+def _made_event(obj: Object) -> list[Cause]:
     causes = []
     if not obj.get("eventTime"):
         causes.append(required("eventTime"))
+    kind = obj.get("type") or ""
+    if kind not in {"Normal", "Warning"}:
+        causes.append(invalid_value("type", "", f"has invalid value: {kind}"))
     causes += [
-        required(key, "")
-        for key in ("reportingController", "reportingInstance", "action", "reason")
-        if not obj.get(key)
+        invalid_value(key, "", "needs to be unset")
+        for key in ("firstTimestamp", "lastTimestamp", "count", "source")
+        if obj.get(key)
     ]
     return causes
+
+
+def _event_series(obj: Object) -> list[Cause]:
+    series = obj.get("series")
+    if series is None:
+        return []
+    causes = []
+    if (series.get("count") or 0) < 2:
+        causes.append(invalid_value("series.count", "", "should be at least 2"))
+    if not series.get("lastObservedTime"):
+        causes.append(required("series.lastObservedTime"))
+    return causes
+
+
+def _new_event_update(new: Object, old: Object) -> list[Cause]:
+    return [
+        invalid_value(key, new.get(key), "field is immutable")
+        for key in (
+            "involvedObject",
+            "reason",
+            "message",
+            "source",
+            "firstTimestamp",
+            "lastTimestamp",
+            "count",
+            "reportingComponent",
+            "reportingInstance",
+            "action",
+            "eventTime",
+            "type",
+            "related",
+        )
+        if new.get(key) != old.get(key)
+    ]
 
 
 def _endpoint_slice(obj: Object) -> list[Cause]:
@@ -641,9 +704,13 @@ CREATE_RULES: Mapping[str, Rule] = {
     "batch/jobs": _job,
     "coordination.k8s.io/leases": _lease,
     "events": _event,
+    "events.k8s.io/events": _new_event,
     "discovery.k8s.io/endpointslices": _endpoint_slice,
     "persistentvolumeclaims": _claim,
 }
+
+#: What must hold when an object is made, beside the rules that always must.
+NEW_RULES: Mapping[str, Rule] = {"events.k8s.io/events": _made_event}
 
 UPDATE_RULES: Mapping[str, UpdateRule] = {
     "configmaps": _config_map_update,
@@ -654,4 +721,5 @@ UPDATE_RULES: Mapping[str, UpdateRule] = {
     "apps/daemonsets": _selector_update,
     "apps/statefulsets": _stateful_update,
     "batch/jobs": _job_update,
+    "events.k8s.io/events": _new_event_update,
 }

@@ -76,14 +76,26 @@ class CompactedError(Exception):
         self.revision = revision
 
 
+class NotStoredError(Exception):
+    """The journal could not keep a change, which has therefore not happened; says why."""
+
+
 class Journal(Protocol):
     """Where a store writes what it commits, before anybody sees it."""
 
     def record(self, bucket: str, change: Change, key: str) -> None:
-        """Keep a change; raises where it can't, and then the change did not happen."""
+        """Keep a change.
+
+        Raises:
+            NotStoredError: it can't, and then the change did not happen.
+        """
 
     def record_compaction(self, revision: int) -> None:
-        """Forget the history up to a revision."""
+        """Forget the history up to a revision.
+
+        Raises:
+            NotStoredError: it can't.
+        """
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:
@@ -309,7 +321,11 @@ class Store:
         return list(self._buckets.values())
 
     def put(self, bucket: Bucket, entry: Entry) -> None:
-        """Commit a new state, whose revision must be `revision + 1`."""
+        """Commit a new state, whose revision must be `revision + 1`.
+
+        Raises:
+            NotStoredError: the journal can't keep it; nothing has changed.
+        """
         key = entry.key
         previous = bucket.entries.get(key)
         kind = ChangeType.ADDED if previous is None else ChangeType.MODIFIED
@@ -321,7 +337,11 @@ class Store:
         self._commit(bucket, change)
 
     def delete(self, bucket: Bucket, entry: Entry) -> Entry:
-        """Commit that an object is gone; returns its last state at the deletion's revision."""
+        """Commit that an object is gone; returns its last state at the deletion's revision.
+
+        Raises:
+            NotStoredError: the journal can't keep it; nothing has changed.
+        """
         key = entry.key
         previous = bucket.entries[key]
         last = previous.at_revision(self.revision + 1)

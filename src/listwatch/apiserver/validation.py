@@ -15,7 +15,7 @@ from listwatch.apiserver.refusal import (
     required,
 )
 from listwatch.apiserver.resources import Resource
-from listwatch.apiserver.spec_rules import CREATE_RULES, UPDATE_RULES
+from listwatch.apiserver.spec_rules import CREATE_RULES, NEW_RULES, UPDATE_RULES
 from listwatch.selector import qualified_name_problems, subdomain_problems
 
 Object = Mapping[str, Any]
@@ -212,7 +212,8 @@ def validate_create(resource: Resource, obj: Object) -> list[Cause]:
     """Return the rules that a new object breaks."""
     causes = validate_metadata(resource, obj["metadata"])
     causes += _own_rules(resource, obj)
-    return causes
+    only_new = NEW_RULES.get(f"{resource.group}/{resource.name}")
+    return causes + only_new(obj) if only_new is not None else causes
 
 
 def _own_rules(resource: Resource, obj: Object, *, status_only: bool = False) -> list[Cause]:
@@ -223,7 +224,13 @@ def _own_rules(resource: Resource, obj: Object, *, status_only: bool = False) ->
     if resource.storage == custom_resources.DEFINITIONS:
         return custom_resources.validate_definition(obj)
     key = resource.storage
-    rule = CREATE_RULES.get(key) or GROUP_RULES.get(key) or ACCESS_RULES.get(key)
+    own = f"{resource.group}/{resource.name}"  # of a version that is stored as another's
+    rule = (
+        CREATE_RULES.get(own)
+        or CREATE_RULES.get(key)
+        or GROUP_RULES.get(key)
+        or ACCESS_RULES.get(key)
+    )
     return rule(obj) if rule is not None else []
 
 
@@ -241,8 +248,12 @@ def validate_update(
     ]
     causes += _own_rules(resource, new)
     key = resource.storage
+    own = f"{resource.group}/{resource.name}"
     update_rule = (
-        UPDATE_RULES.get(key) or GROUP_UPDATE_RULES.get(key) or ACCESS_UPDATE_RULES.get(key)
+        UPDATE_RULES.get(own)
+        or UPDATE_RULES.get(key)
+        or GROUP_UPDATE_RULES.get(key)
+        or ACCESS_UPDATE_RULES.get(key)
     )
     # binding, resize and their like write just what the main path may not
     if update_rule is not None and subresource in {"", "scale"}:

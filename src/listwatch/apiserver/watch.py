@@ -301,7 +301,7 @@ class WatchStream:
         try:
             await response.prepare(request)
             transport = request.transport
-            if not isinstance(transport, asyncio.WriteTransport):
+            if transport is None:
                 return  # the client is gone already
             self._transport = way = self._way(transport)
             if self.refused is not None:
@@ -328,7 +328,7 @@ class WatchStream:
         changes = self.bucket.since(revision)
         return [each for each in changes if not namespace or each.entry.namespace == namespace]
 
-    def _way(self, transport: asyncio.WriteTransport) -> _Transport:
+    def _way(self, transport: asyncio.Transport) -> _Transport:
         if self.fault is None:
             return transport
 
