@@ -22,11 +22,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from listwatch.client.client import Client
-from listwatch.client.kubeconfig import load_config
-from listwatch.objects import Object
-from listwatch.testing.story import Change, ChangeType, Comparison, Gap, compare
-from listwatch.testing.workload import Action, ActionType, PodWorkload
+from listwatch import Client, Object, load_config
+from listwatch.testing import (
+    Action,
+    ActionType,
+    Change,
+    ChangeType,
+    Comparison,
+    Gap,
+    PodWorkload,
+    compare,
+)
 
 LISTWATCH = (sys.executable, "-m", "listwatch.cli")
 WRITERS = 8

@@ -23,15 +23,8 @@ from typing import Any
 
 from rich.console import Console
 
-from listwatch.apiserver.server import APIServer
-from listwatch.client.client import Client
-from listwatch.client.kubeconfig import load_config
-from listwatch.controllers.services.api import ClientServices
-from listwatch.controllers.services.providers.address_pool import AddressPool
-from listwatch.controllers.services.providers.local import LocalProvider
-from listwatch.controllers.services.service_controller import ServiceController
-from listwatch.errors import NotFoundError
-from listwatch.objects import Object
+from listwatch import APIServer, Client, NotFoundError, Object, load_config
+from listwatch.controllers import AddressPool, ClientServices, LocalProvider, ServiceController
 
 FINALIZER = "service.kubernetes.io/load-balancer-cleanup"
 NAMESPACE = "default"

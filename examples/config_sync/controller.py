@@ -9,9 +9,9 @@ go when the source loses its label. A ConfigMap of the same name that is no copy
 from collections.abc import Iterable
 from typing import Any
 
-from listwatch.objects import Object, split_key
-from listwatch.runtime import Manager, apply, finalize
-from listwatch.runtime.predicates import has
+from listwatch import Object
+from listwatch.cache import split_key
+from listwatch.runtime import Manager, apply, finalize, has
 
 NAME = "config-sync"
 EVERYWHERE = "sync.example.com/everywhere"

@@ -6,9 +6,8 @@ Any number of replicas share the work.
 from datetime import UTC, datetime
 from typing import Any
 
-from listwatch.errors import NotFoundError
-from listwatch.runtime import Manager, Result, TerminalError, requeue_after
-from listwatch.runtime.predicates import annotations_changed
+from listwatch import NotFoundError
+from listwatch.runtime import Manager, Result, TerminalError, annotations_changed, requeue_after
 
 NAME = "expiry"
 ANNOTATION = "example.com/expire-after"

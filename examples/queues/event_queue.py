@@ -2,7 +2,8 @@
 
 import asyncio
 
-from listwatch import Deltas, EventQueue, Object
+from listwatch import Object
+from listwatch.cache import Deltas, EventQueue
 
 
 def route(name: str, version: int) -> Object:

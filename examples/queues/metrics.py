@@ -4,7 +4,7 @@ import asyncio
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from listwatch import WorkQueue, prometheus_collector
+from listwatch.workqueue import WorkQueue, prometheus_collector
 
 
 async def main() -> None:

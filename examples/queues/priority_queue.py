@@ -2,7 +2,7 @@
 
 import asyncio
 
-from listwatch import LOW_PRIORITY, PriorityQueue
+from listwatch.workqueue import LOW_PRIORITY, PriorityQueue
 
 
 async def main() -> None:

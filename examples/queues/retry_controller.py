@@ -2,15 +2,9 @@
 
 import asyncio
 
-from listwatch import (
-    DeltaFIFO,
-    Deltas,
-    Object,
-    QueueRetryManager,
-    RetryController,
-    TokenBucket,
-    retry_until,
-)
+from listwatch import Object
+from listwatch.cache import DeltaFIFO, Deltas
+from listwatch.workqueue import QueueRetryManager, RetryController, TokenBucket, retry_until
 
 attempts = 0
 

@@ -3,7 +3,8 @@
 import asyncio
 import time
 
-from listwatch import BlockingWorkQueue, QueueClosedError, WorkQueue
+from listwatch.cache import QueueClosedError
+from listwatch.workqueue import BlockingWorkQueue, WorkQueue
 
 
 def work(queue: BlockingWorkQueue[str]) -> int:

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from listwatch import ItemExponentialFailureRateLimiter, QueueClosedError, WorkQueue
+from listwatch.cache import QueueClosedError
+from listwatch.workqueue import ItemExponentialFailureRateLimiter, WorkQueue
 
 failures = {"shop/cart": 2}
 done: set[str] = set()

@@ -5,11 +5,9 @@ Does what `BuildControllerFactory.CreateDeleteController` does.
 
 import asyncio
 
-from listwatch.client.client import Client
-from listwatch.controllers.builds.api import ClientBuilds
-from listwatch.controllers.builds.factory import BuildControllerFactory
-from listwatch.errors import NotFoundError, UnknownResourceError
-from listwatch.testing.api_server import APIServer
+from listwatch import APIServer, Client, NotFoundError
+from listwatch.client import UnknownResourceError
+from listwatch.controllers import BuildControllerFactory, ClientBuilds
 
 LABEL = "openshift.io/build.name"
 #: Builds as a custom resource, for a cluster that is not OpenShift.

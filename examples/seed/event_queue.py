@@ -5,9 +5,8 @@ Does what `NewEventQueue` does.
 
 import asyncio
 
-from listwatch.cache.deltas import Deltas
-from listwatch.cache.event_queue import EventQueue
-from listwatch.objects import Object
+from listwatch import Object
+from listwatch.cache import Deltas, EventQueue
 
 
 def pod(name: str, version: int) -> Object:

@@ -5,10 +5,8 @@ Does what `NewEventQueueForStore` does.
 
 import asyncio
 
-from listwatch.cache.deltas import Deltas, DeltaType
-from listwatch.cache.event_queue import EventQueue
-from listwatch.cache.store import Store
-from listwatch.objects import Object
+from listwatch import Object
+from listwatch.cache import Deltas, DeltaType, EventQueue, Store
 
 
 def route(name: str, version: int) -> Object:

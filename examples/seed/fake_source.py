@@ -5,12 +5,9 @@ Prints the keys of what was deleted, in order: a-hello, b-controller, c-framewor
 
 import asyncio
 
-from listwatch.cache.controller import Config, Controller
-from listwatch.cache.delta_fifo import DeltaFIFO
-from listwatch.cache.deltas import Deltas, DeltaType
-from listwatch.cache.store import Store
-from listwatch.objects import Object
-from listwatch.testing.fake_controller_source import FakeControllerSource
+from listwatch import Object
+from listwatch.cache import Controller, ControllerConfig, DeltaFIFO, Deltas, DeltaType, Store
+from listwatch.testing import FakeControllerSource
 
 
 async def main() -> None:
@@ -41,7 +38,7 @@ async def main() -> None:
             deletions.put_nowait(fifo.key_of(item))
 
     controller = Controller(
-        Config(queue=fifo, lister_watcher=source, process=process, full_resync_period=0.1)
+        ControllerConfig(queue=fifo, lister_watcher=source, process=process, full_resync_period=0.1)
     )
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(controller.run())

@@ -5,10 +5,9 @@ Does what `NewIndexerInformer` does.
 
 import asyncio
 
-from listwatch.cache.deltas import Item
-from listwatch.cache.informer import Informer
-from listwatch.objects import Object
-from listwatch.testing.fake_controller_source import FakeControllerSource, pod
+from listwatch import Object
+from listwatch.cache import Informer, Item
+from listwatch.testing import FakeControllerSource, pod
 
 
 class Telling:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from listwatch.testing.api_server import APIServer
+from listwatch import APIServer
 
 
 async def make_nodes(server: APIServer, *names: str) -> None:

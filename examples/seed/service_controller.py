@@ -5,13 +5,9 @@ Does what `ServiceController.Run` does, with the embedded provider.
 
 import asyncio
 
-from listwatch.client.client import Client
-from listwatch.controllers.services.api import ClientServices
-from listwatch.controllers.services.providers.local import LocalProvider
-from listwatch.controllers.services.service_controller import ServiceController
-from listwatch.errors import NotFoundError
-from listwatch.testing.api_server import APIServer
-from listwatch.testing.load_balancer_conformance import ask, free_port, named_server
+from listwatch import APIServer, Client, NotFoundError
+from listwatch.controllers import ClientServices, LocalProvider, ServiceController
+from listwatch.testing import ask, free_port, named_server
 
 
 async def make_service(client: Client, port: int, backend: tuple[str, int]) -> None:

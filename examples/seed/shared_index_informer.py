@@ -6,10 +6,9 @@ Does what `sharedIndexInformer.Run` does.
 import asyncio
 from collections.abc import Iterable
 
-from listwatch.cache.deltas import Item
-from listwatch.cache.shared_informer import SharedInformer
-from listwatch.objects import Object
-from listwatch.testing.fake_controller_source import FakeControllerSource, pod
+from listwatch import Object, SharedInformer
+from listwatch.cache import Item
+from listwatch.testing import FakeControllerSource, pod
 
 
 def by_node(obj: Object) -> Iterable[str]:

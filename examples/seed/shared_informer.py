@@ -5,9 +5,8 @@ Does what `NewSharedInformer` does.
 
 import asyncio
 
-from listwatch.cache.handlers import Updated
-from listwatch.cache.shared_informer import SharedInformer
-from listwatch.testing.fake_controller_source import FakeControllerSource, pod
+from listwatch import SharedInformer, Updated
+from listwatch.testing import FakeControllerSource, pod
 
 
 async def main() -> None:

@@ -4,10 +4,8 @@ from typing import Any
 
 import msgspec
 
-from listwatch.objects import Object, ObjectDecodeError
+from listwatch import Manager, Object, ObjectDecodeError, TerminalError
 from listwatch.runtime import (
-    Manager,
-    TerminalError,
     apply,
     finalize,
     set_condition,

@@ -10,9 +10,9 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
-from listwatch import __version__
 from listwatch.client.command_line import EXIT_CODES_HELP, exit_code, without_go_booleans
 from listwatch.errors import ListWatchError
+from listwatch.version import __version__
 
 #: Each subcommand: where it is, and what it is for.
 _COMMANDS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from listwatch.cache.controller import Config, Controller
+from listwatch.cache.controller import Controller, ControllerConfig
 from listwatch.cache.delta_fifo import DeltaFIFO
 from listwatch.cache.deltas import Deltas, DeltaType, RequeueError
 from listwatch.cache.failures import Failure
@@ -41,7 +41,7 @@ async def test_every_key_is_processed_and_then_it_has_synced() -> None:
         seen.append((deltas.key, deltas.newest().type, controller.has_synced))
 
     controller = Controller(
-        Config(
+        ControllerConfig(
             queue=DeltaFIFO(emit_replaced=True),
             lister_watcher=a_source(clock, "a", "b"),
             process=process,
@@ -69,7 +69,9 @@ async def test_batches_come_whole() -> None:
         await clock.sleep(1)
         batches.append([deltas.key for deltas in batch])
 
-    config = Config(queue=OrderedFIFO(), lister_watcher=source, process_batch=process, clock=clock)
+    config = ControllerConfig(
+        queue=OrderedFIFO(), lister_watcher=source, process_batch=process, clock=clock
+    )
     controller = Controller(config)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(controller.run())
@@ -92,7 +94,7 @@ async def test_what_a_process_function_raises_is_reported_and_costs_no_other() -
             raise ValueError("no a")
 
     controller = Controller(
-        Config(
+        ControllerConfig(
             queue=DeltaFIFO(),
             lister_watcher=a_source(clock, "a", "b"),
             process=process,
@@ -122,7 +124,7 @@ async def test_deltas_come_again_when_that_is_asked_for(asked: bool) -> None:
             raise RequeueError if asked else ValueError("not yet")
 
     controller = Controller(
-        Config(
+        ControllerConfig(
             queue=DeltaFIFO(clock=clock),
             lister_watcher=a_source(clock, "a"),
             process=process,
@@ -145,7 +147,9 @@ async def test_it_ends_when_its_queue_is_closed() -> None:
     clock = FakeClock()
     queue = DeltaFIFO()
     source = a_source(clock)
-    config = Config(queue=queue, lister_watcher=source, process=lambda _: None, clock=clock)
+    config = ControllerConfig(
+        queue=queue, lister_watcher=source, process=lambda _: None, clock=clock
+    )
     controller = Controller(config)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(controller.run())
@@ -164,7 +168,7 @@ async def test_a_sync_that_can_not_come_is_an_error() -> None:
     source.fail_watches(OSError("down"), 100)
     source.fail_lists(OSError("down"), 100)
     controller = Controller(
-        Config(
+        ControllerConfig(
             queue=DeltaFIFO(),
             lister_watcher=source,
             process=lambda _: None,
@@ -184,7 +188,7 @@ async def test_a_sync_that_can_not_come_is_an_error() -> None:
 
 @pytest.mark.parametrize("process", [None, print])
 def test_a_config_has_one_process_function(process: Callable[[object], None] | None) -> None:
-    config = Config(
+    config = ControllerConfig(
         queue=DeltaFIFO(),
         lister_watcher=FakeControllerSource(clock=FakeClock()),
         process=process,

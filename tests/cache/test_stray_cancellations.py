@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from listwatch.cache.controller import Config, Controller
+from listwatch.cache.controller import Controller, ControllerConfig
 from listwatch.cache.deltas import Deltas
 from listwatch.cache.failures import Failure
 from listwatch.cache.handlers import HandlerFuncs
@@ -117,7 +117,7 @@ async def test_a_process_function_that_raises_it_has_failed_and_is_not_called_in
         await process(batch)
 
     controller = Controller(
-        Config(
+        ControllerConfig(
             queue=OrderedFIFO(),
             lister_watcher=source,
             process=process if way == "one" else None,

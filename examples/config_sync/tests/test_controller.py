@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from listwatch.client.client import Client
-from listwatch.errors import NotFoundError
+from listwatch import Client, NotFoundError
 from listwatch.runtime import Manager, load_app
 from listwatch.testing import APIServer
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from listwatch.client.client import Client
+from listwatch import Client
 from listwatch.runtime import Manager, load_app
 from listwatch.testing import APIServer
 

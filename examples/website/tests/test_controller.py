@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 import yaml
 
-from listwatch.client.client import Client
-from listwatch.errors import (
+from listwatch import (
     AlreadyExistsError,
+    Client,
     ConflictError,
     DisconnectedError,
     InvalidError,
+    Manager,
     NotFoundError,
+    Object,
 )
-from listwatch.objects import Object
-from listwatch.runtime import Manager, ManagerError, load_app
+from listwatch.runtime import ManagerError, load_app
 from listwatch.testing import APIServer
 
 HERE = Path(__file__).parent.parent

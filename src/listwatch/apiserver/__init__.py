@@ -1,16 +1,23 @@
-"""An embedded API server: `APIServer`, loaded when it is asked for."""
+"""An embedded API server that real clients can use, with nothing installed."""
 
 from typing import TYPE_CHECKING
 
+from listwatch.lazy_names import lazy_names
+
 if TYPE_CHECKING:
-    from listwatch.apiserver.server import APIServer
+    from listwatch.apiserver.faults import (
+        Fault,
+    )
+    from listwatch.apiserver.server import (
+        APIServer,
+    )
 
-__all__ = ["APIServer"]
+__all__ = ["APIServer", "Fault"]
 
-
-def __getattr__(name: str) -> object:
-    if name == "APIServer":
-        from listwatch.apiserver.server import APIServer  # noqa: PLC0415 - loaded when asked for
-
-        return APIServer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "listwatch.apiserver.faults": "Fault",
+        "listwatch.apiserver.server": "APIServer",
+    },
+)

@@ -25,7 +25,7 @@ from listwatch.errors import QueueClosedError
 from listwatch.objects import Object, decode_object
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a `Controller` is made of.
 
     Attributes:
@@ -97,9 +97,9 @@ class Controller:
         ValueError: not exactly one of `process` and `process_batch` is there.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ControllerConfig) -> None:
         if (config.process is None) is (config.process_batch is None):
-            raise ValueError("a controller's Config needs either process or process_batch")
+            raise ValueError("a ControllerConfig needs either process or process_batch")
         self._config = config
         self._clock = config.clock
         self._on_error = (

@@ -10,7 +10,7 @@ import msgspec
 
 from listwatch.cache.backoff import Backoff
 from listwatch.cache.callers import Caller, HandlerStatistics
-from listwatch.cache.controller import Config, Controller, ControllerStatistics
+from listwatch.cache.controller import Controller, ControllerConfig, ControllerStatistics
 from listwatch.cache.delta_fifo import DeltaFIFO
 from listwatch.cache.delta_processing import DeltaProcessor
 from listwatch.cache.deltas import Deltas, Queue, Transformer
@@ -109,7 +109,7 @@ class Informer:
             fifo, self.indexer, transformer=transformer, clock=clock, on_error=on_error, name=name
         )
         self._controller = Controller(
-            Config(
+            ControllerConfig(
                 queue=self._queue,
                 lister_watcher=list_watch,
                 process_batch=self._process,

@@ -12,7 +12,7 @@ import msgspec
 from listwatch.cache.audit import Auditor
 from listwatch.cache.backoff import Backoff
 from listwatch.cache.compression import CompressionStatistics, ZstdCodec
-from listwatch.cache.controller import Config, Controller, ControllerStatistics
+from listwatch.cache.controller import Controller, ControllerConfig, ControllerStatistics
 from listwatch.cache.delta_processing import DeltaProcessor
 from listwatch.cache.deltas import Deltas
 from listwatch.cache.failures import Failure, LogFailures, OnError
@@ -215,7 +215,7 @@ class SharedInformer(Generic[T]):
             name=name,
         )
         self._controller = Controller(
-            Config(
+            ControllerConfig(
                 queue=queue,
                 lister_watcher=list_watch,
                 process_batch=self._process,

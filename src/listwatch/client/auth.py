@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from listwatch import __version__
 from listwatch.client.config import Config, Impersonation
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
+from listwatch.version import __version__
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from listwatch.cache.controller import Config, Controller
+from listwatch.cache.controller import Controller, ControllerConfig
 from listwatch.cache.delta_processing import DeltaProcessor
 from listwatch.cache.deltas import Deltas, DeltaType
 from listwatch.cache.failures import Failure, LogFailures
@@ -273,7 +273,7 @@ class _Feed:
                 watch_list = False  # the first list is the file's
         queue = OrderedFIFO(clock=clock, on_error=self._report)
         self._controller = Controller(
-            Config(
+            ControllerConfig(
                 queue=queue,
                 lister_watcher=list_watch,
                 watch_list=watch_list,

@@ -1,61 +1,69 @@
-"""What controllers are made of: reconcilers, a manager, leader election, sharding, events.
+"""What controllers are made of: reconcilers, a manager, leader election, sharding, events."""
 
-The public names are loaded when they are first used.
-"""
-
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from listwatch.lazy_names import lazy_names
+
 if TYPE_CHECKING:
-    from listwatch.runtime.crash import handle_crash
-    from listwatch.runtime.events import EventRecorder
+    from listwatch.runtime.crash import (
+        handle_crash,
+    )
+    from listwatch.runtime.events import (
+        EventRecorder,
+    )
     from listwatch.runtime.leader_election import (
         LeaderElector,
         LeadershipGuard,
         LeadershipLostError,
         LeaseTimings,
     )
-    from listwatch.runtime.loading import load_app
-    from listwatch.runtime.manager import Manager, ManagerError
-    from listwatch.runtime.reaper import Reaper
-    from listwatch.runtime.reconciler import Reconciler
-    from listwatch.runtime.results import DONE, Result, TerminalError, requeue_after
-    from listwatch.runtime.sharding import ShardMember
+    from listwatch.runtime.loading import (
+        load_app,
+    )
+    from listwatch.runtime.manager import (
+        Manager,
+        ManagerError,
+    )
+    from listwatch.runtime.predicates import (
+        Predicate,
+        all_of,
+        annotations_changed,
+        any_of,
+        differs,
+        fields_changed,
+        generation_changed,
+        has,
+        labels_changed,
+        not_deleted,
+        resource_version_changed,
+    )
+    from listwatch.runtime.reaper import (
+        Reaper,
+    )
+    from listwatch.runtime.reconciler import (
+        Reconciler,
+    )
+    from listwatch.runtime.results import (
+        DONE,
+        Result,
+        TerminalError,
+        requeue_after,
+    )
+    from listwatch.runtime.sharding import (
+        ShardMember,
+    )
     from listwatch.runtime.writing import (
+        OwnershipError,
         apply,
         create_or_update,
         finalize,
         is_owned_by,
+        merge_patch,
+        owner_reference,
         set_condition,
         set_owner,
         update_status,
     )
-
-_HOME = {
-    "DONE": "results",
-    "EventRecorder": "events",
-    "LeaderElector": "leader_election",
-    "LeadershipGuard": "leader_election",
-    "LeadershipLostError": "leader_election",
-    "LeaseTimings": "leader_election",
-    "Manager": "manager",
-    "ManagerError": "manager",
-    "Reaper": "reaper",
-    "Reconciler": "reconciler",
-    "Result": "results",
-    "ShardMember": "sharding",
-    "TerminalError": "results",
-    "apply": "writing",
-    "create_or_update": "writing",
-    "finalize": "writing",
-    "handle_crash": "crash",
-    "is_owned_by": "writing",
-    "load_app": "loading",
-    "requeue_after": "results",
-    "set_condition": "writing",
-    "set_owner": "writing",
-    "update_status": "writing",
-}
 
 __all__ = [
     "DONE",
@@ -66,33 +74,58 @@ __all__ = [
     "LeaseTimings",
     "Manager",
     "ManagerError",
+    "OwnershipError",
+    "Predicate",
     "Reaper",
     "Reconciler",
     "Result",
     "ShardMember",
     "TerminalError",
+    "all_of",
+    "annotations_changed",
+    "any_of",
     "apply",
     "create_or_update",
+    "differs",
+    "fields_changed",
     "finalize",
+    "generation_changed",
     "handle_crash",
+    "has",
     "is_owned_by",
+    "labels_changed",
     "load_app",
+    "merge_patch",
+    "not_deleted",
+    "owner_reference",
     "requeue_after",
+    "resource_version_changed",
     "set_condition",
     "set_owner",
     "update_status",
 ]
 
-
-def __getattr__(name: str) -> object:
-    try:
-        home = _HOME[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    value: object = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "listwatch.runtime.crash": "handle_crash",
+        "listwatch.runtime.events": "EventRecorder",
+        "listwatch.runtime.leader_election": (
+            "LeaderElector LeadershipGuard LeadershipLostError LeaseTimings"
+        ),
+        "listwatch.runtime.loading": "load_app",
+        "listwatch.runtime.manager": "Manager ManagerError",
+        "listwatch.runtime.predicates": (
+            "Predicate all_of annotations_changed any_of differs fields_changed "
+            "generation_changed has labels_changed not_deleted resource_version_changed"
+        ),
+        "listwatch.runtime.reaper": "Reaper",
+        "listwatch.runtime.reconciler": "Reconciler",
+        "listwatch.runtime.results": "DONE Result TerminalError requeue_after",
+        "listwatch.runtime.sharding": "ShardMember",
+        "listwatch.runtime.writing": (
+            "OwnershipError apply create_or_update finalize is_owned_by merge_patch "
+            "owner_reference set_condition set_owner update_status"
+        ),
+    },
+)

@@ -1,32 +1,93 @@
-"""What tests of programs that speak to an API server need; each part is loaded when asked for."""
+"""What tests of programs that speak to an API server need."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from listwatch.lazy_names import lazy_names
+
 if TYPE_CHECKING:
-    from listwatch.testing.api_server import APIServer, Fault
-    from listwatch.testing.fake_controller_source import FakeControllerSource
-    from listwatch.testing.fault_proxy import FaultProxy
+    from listwatch.apiserver.faults import (
+        Fault,
+    )
+    from listwatch.clock import (
+        FakeClock,
+    )
+    from listwatch.testing.api_server import (
+        APIServer,
+    )
+    from listwatch.testing.fake_controller_source import (
+        FakeControllerSource,
+        FakeListWatch,
+        pod,
+    )
+    from listwatch.testing.fault_proxy import (
+        FaultProxy,
+        FaultProxyStatistics,
+    )
+    from listwatch.testing.load_balancer_conformance import (
+        LoadBalancerConformance,
+        ask,
+        ask_udp,
+        eventually,
+        free_port,
+        make_service,
+        named_server,
+        named_udp_server,
+    )
+    from listwatch.testing.story import (
+        Change,
+        ChangeType,
+        Comparison,
+        Gap,
+        compare,
+    )
+    from listwatch.testing.workload import (
+        Action,
+        ActionType,
+        PodGenerator,
+        PodWorkload,
+    )
 
-_HOME = {
-    "APIServer": "listwatch.testing.api_server",
-    "FakeControllerSource": "listwatch.testing.fake_controller_source",
-    "Fault": "listwatch.testing.api_server",
-    "FaultProxy": "listwatch.testing.fault_proxy",
-}
+__all__ = [
+    "APIServer",
+    "Action",
+    "ActionType",
+    "Change",
+    "ChangeType",
+    "Comparison",
+    "FakeClock",
+    "FakeControllerSource",
+    "FakeListWatch",
+    "Fault",
+    "FaultProxy",
+    "FaultProxyStatistics",
+    "Gap",
+    "LoadBalancerConformance",
+    "PodGenerator",
+    "PodWorkload",
+    "ask",
+    "ask_udp",
+    "compare",
+    "eventually",
+    "free_port",
+    "make_service",
+    "named_server",
+    "named_udp_server",
+    "pod",
+]
 
-__all__ = ["APIServer", "FakeControllerSource", "Fault", "FaultProxy"]
-
-
-def __getattr__(name: str) -> object:
-    try:
-        home = _HOME[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    value: object = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "listwatch.apiserver.faults": "Fault",
+        "listwatch.clock": "FakeClock",
+        "listwatch.testing.api_server": "APIServer",
+        "listwatch.testing.fake_controller_source": "FakeControllerSource FakeListWatch pod",
+        "listwatch.testing.fault_proxy": "FaultProxy FaultProxyStatistics",
+        "listwatch.testing.load_balancer_conformance": (
+            "LoadBalancerConformance ask ask_udp eventually free_port make_service "
+            "named_server named_udp_server"
+        ),
+        "listwatch.testing.story": "Change ChangeType Comparison Gap compare",
+        "listwatch.testing.workload": "Action ActionType PodGenerator PodWorkload",
+    },
+)
