@@ -199,7 +199,10 @@ def test_fields_of_the_wrong_type_make_a_poison_object_with_its_key() -> None:
         (b'{"metadata":{"name":5}}', None),
         (b'{"metadata":{"name":"a","labels":[]}}', "a"),
         (b'{"metadata":{"namespace":"n","name":"a","resourceVersion":5}}', "n/a"),
-        (b'{"metadata":{"name":"\xff"}}', None),
+        (b'{"metadata":{"name":"a/b"}}', "a%2Fb"),
+        (b'{"metadata":{"name":"..","namespace":"n"}}', "n/.."),
+        (b'{"metadata":{"name":"a","namespace":"n/m"}}', "n%2Fm/a"),
+        (b'{"metadata":{"name":"a"},"x":"\x00"}', "a"),
     ],
 )
 def test_what_is_no_object_is_refused_with_its_key_where_one_can_be_told(
@@ -421,5 +424,62 @@ def test_what_is_no_key_does_not_split(key: str) -> None:
 def test_an_object_nested_too_deeply_is_no_object() -> None:
     # Beyond every version's limit on nested calls of C: 3.12 and later allow more than Python's.
     deep = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
-    with pytest.raises(ObjectDecodeError, match="recursion depth"):
+    with pytest.raises(ObjectDecodeError, match="nested too deeply"):
         decode_object(b'{"kind":"X","metadata":{"name":"a"},"spec":' + deep + b"}")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [rb'"\ud83d"', rb'{"\udc00":"\ud83d\ud83d"}', b'"\xff"', b'["\xe2\x82","\xed\xa0\x80"]'],
+)
+def test_text_that_is_no_unicode_is_read_in_every_way_as_go_reads_it(spec: bytes) -> None:
+    obj = decode_object(b'{"kind":"X","spec":%b,"metadata":{"name":"a"}}' % spec)
+    value = obj.to_dict()
+    assert "\ufffd" in str(value["spec"])
+    assert obj["spec"] == obj.get("spec") == obj.decode(dict)["spec"] == value["spec"]
+    assert "spec" in obj
+    assert json.loads(obj.json().decode()) == value
+    assert Object.from_dict(value).to_dict() == value
+
+
+@pytest.mark.parametrize("part", [b'"labels":{"a":%b}', b'"name":%b', b'"annotations":{"a":%b}'])
+def test_metadata_with_half_a_character_are_read(part: bytes) -> None:
+    meta = b'{"name":"x",%b}' % (part % rb'"a\ud83d"')
+    obj = decode_object(b'{"metadata":%b}' % meta)
+    assert obj.to_dict()["metadata"] == {
+        "name": "x",
+        **json.loads(meta.replace(rb"\ud83d", b"\\ufffd")),
+    }
+    assert obj.name in {"x", "a\ufffd"}
+    assert set(obj.labels.values()) <= {"a\ufffd"}
+
+
+@pytest.mark.parametrize("spec", [b"1e999", b"9" * 5000])
+def test_a_number_that_is_too_large_is_an_error_of_the_object_that_names_it(spec: bytes) -> None:
+    body = (
+        b'{"kind":"X","apiVersion":"v1","metadata":{"name":"a","namespace":"n"},"spec":%b}' % spec
+    )
+    obj = decode_object(body)
+    for read in (lambda: obj["spec"], lambda: obj.get("spec"), obj.to_dict):
+        with pytest.raises(ObjectDecodeError, match="X n/a can't be decoded") as caught:
+            read()
+        assert caught.value.key == "n/a"
+    with pytest.raises(ObjectDecodeError):
+        obj.decode(dict)
+    with pytest.raises(ObjectDecodeError):  # the missing version has to be put in
+        decode_object(body.replace(b'"apiVersion":"v1",', b""))
+
+
+def test_an_object_is_decoded_on_a_deep_stack_or_the_error_is_ours() -> None:
+    deep = b"[" * 900 + b"]" * 900
+    obj = decode_object(b'{"kind":"X","metadata":{"name":"a"},"spec":%b}' % deep)
+
+    def read(depth: int) -> bool:
+        if depth:
+            return read(depth - 1)
+        try:
+            return obj["spec"] is not None and obj.to_dict() is not None
+        except ObjectDecodeError as error:
+            return error.key == "a"
+
+    assert read(200)

@@ -24,6 +24,7 @@ from msgspec.structs import force_setattr
 
 from listwatch.errors import ListWatchError
 from listwatch.field_types import holds_bytes, subclass_namespace
+from listwatch.json_values import identity, mend
 from listwatch.managed_fields import cut_managed_fields
 from listwatch.metadata import (
     NO_RAW,
@@ -67,7 +68,8 @@ class ObjectDecodeError(ListWatchError):
     """Bytes that are no Kubernetes object.
 
     Attributes:
-        key: the key of the object that these bytes were meant to be, where it can be told.
+        key: the key of the object that these bytes were meant to be, where it can be told. A
+            slash in its name is written as `%2F`.
     """
 
     def __init__(self, message: str, *, key: str | None = None) -> None:
@@ -158,8 +160,11 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
         return self.meta.labels
 
     def json(self) -> bytes:
-        """Return the whole object as JSON, kind and apiVersion included."""
-        raw = self.raw
+        """Return the whole object as JSON, kind and apiVersion included.
+
+        Halves of characters that stand there as escapes are replaced by U+FFFD, as Go reads them.
+        """
+        raw = mend(self.raw)
         if self._typed:
             return raw
         head = b'{"kind":%b,"apiVersion":%b' % (_encode(self.kind), _encode(self.api_version))
@@ -167,8 +172,16 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
         return head + b"," + raw[raw.index(b"{") + 1 :]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a fresh dict of the whole object, which the caller may change."""
-        return cast("dict[str, Any]", _decode(self.json()))
+        """Return a fresh dict of the whole object, which the caller may change.
+
+        Raises:
+            ObjectDecodeError: the object is nested too deeply for the stack that is left, or has
+                a number that is too large.
+        """
+        try:
+            return cast("dict[str, Any]", _decode(self.json()))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise self._unreadable(error) from error
 
     @overload
     def decode(self, into: type[T]) -> T: ...
@@ -220,17 +233,42 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
             return self.kind
         if field == "apiVersion":
             return self.api_version
-        return read_only(_decode(_top(self.raw)[field]))
+        raw = self.raw
+        try:
+            value = _decode(_top(raw)[field])
+        except (msgspec.MsgspecError, RecursionError):
+            try:
+                value = _decode(_top(mend(raw))[field])
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise self._unreadable(error) from error
+        return read_only(value)
+
+    def _unreadable(self, error: Exception) -> ObjectDecodeError:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        return ObjectDecodeError(f"{self.kind} {self.key} can't be decoded: {why}", key=self.key)
 
     def get(self, field: str, default: Any = None) -> Any:
-        """Return a top-level field, decoded afresh and read-only, or the default."""
+        """Return a top-level field, decoded afresh and read-only, or the default.
+
+        Raises:
+            ObjectDecodeError: as `to_dict`.
+        """
         try:
             return self[field]
         except KeyError:
             return default
 
     def __contains__(self, field: object) -> bool:
-        return field in {"kind", "apiVersion"} or field in _top(self.raw)
+        if field in {"kind", "apiVersion"}:
+            return True
+        raw = self.raw
+        try:
+            return field in _top(raw)
+        except (msgspec.MsgspecError, RecursionError):
+            try:
+                return field in _top(mend(raw))
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise self._unreadable(error) from error
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -279,21 +317,14 @@ class DeletedFinalStateUnknown(msgspec.Struct, frozen=True, gc=False):
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+#: No path can hold these.
+_NO_NAMES = frozenset({".", ".."})
 
 
 class _Head(msgspec.Struct, gc=False):
     metadata: ObjectMeta
     kind: str = ""
     apiVersion: str = ""  # noqa: N815 - the field's name on the wire
-
-
-class _NameOnly(msgspec.Struct, gc=False):
-    name: str
-    namespace: str = ""
-
-
-class _NameOnlyHead(msgspec.Struct, gc=False):
-    metadata: _NameOnly
 
 
 @lru_cache(maxsize=256)
@@ -336,7 +367,7 @@ class ObjectDecoder:
         codec: Codec | None = None,
     ) -> None:
         head: type[_Head] = _Head
-        self._one_pass = fields is not None
+        self._has_fields = fields is not None
         self._fields_decode: Callable[[bytes], Any] | None = None
         if fields is not None:
             given: Any = fields
@@ -347,7 +378,6 @@ class ObjectDecoder:
             # Those fields need a pass of their own; and so do slices, which are to be of the bytes
             # that are stored, and not to keep others alive.
             if collide or holds_bytes(fields):
-                self._one_pass = False
                 self._fields_decode = msgspec.json.Decoder(fields).decode
             else:
                 # Its instances are instances of `fields`, so nothing has to be copied.
@@ -382,8 +412,8 @@ class ObjectDecoder:
             api_version: the same for apiVersion.
 
         Raises:
-            ObjectDecodeError: not JSON, null, metadata of wrong types, no name, or nested deeper
-                than Python's recursion limit.
+            ObjectDecodeError: not JSON, null, metadata of wrong types, no name or one that no
+                object can have, or nested deeper than Python's recursion limit.
         """
         return self.decode_part(raw, 0, len(raw), kind, api_version)
 
@@ -408,7 +438,10 @@ class ObjectDecoder:
         try:
             head = self._decode(part)
         except (msgspec.MsgspecError, RecursionError) as error:
-            head = self._decode_with_nulls(bytes(part), error)
+            raw = bytes(part)
+            if (mended := mend(raw)) is not raw:
+                return self.decode_part(mended, 0, len(mended), kind, api_version)
+            head = self._decode_with_nulls(raw, error)
         meta = head.metadata
         name = meta._key  # noqa: SLF001 - metadata that are not finished
         if not name:
@@ -418,6 +451,9 @@ class ObjectDecoder:
             raw = cut_managed_fields(data, begin, end, managed)
         else:
             raw = data if end - begin == len(data) and data.__class__ is bytes else bytes(part)
+        # The decoder skips text that it does not return, whatever is in it.
+        if not raw.isascii() and (mended := mend(raw)) is not raw:
+            return self.decode_part(mended, 0, len(mended), kind, api_version)
         words = self._words
         typed = True
         if head.kind:
@@ -437,20 +473,14 @@ class ObjectDecoder:
             force_setattr(meta, "namespace", words.get(namespace) or remember(words, namespace))
         else:
             key = name
+        if key.count("/") != (1 if namespace else 0) or name in _NO_NAMES:
+            raise _no_object(f"no object can have the name {name!r} in {namespace!r}", raw)
         codec = self._codec
         try:
             self._places.point(meta, raw, packed=codec is not None)
         except msgspec.MsgspecError as error:
-            raise ObjectDecodeError(
-                f"no Kubernetes object: {error}", key=_salvage_key(raw)
-            ) from error
-        fields = None
-        if self._one_pass:
-            force_setattr(head, "kind", kind)
-            force_setattr(head, "apiVersion", api_version)
-            fields = head
-        elif self._fields_decode is not None:
-            fields = self._decode_fields(raw, key)
+            raise _no_object(str(error), raw) from error
+        fields = self._fields_of(head, raw, key, kind, api_version) if self._has_fields else None
         return Object(
             key,
             meta,
@@ -463,8 +493,11 @@ class ObjectDecoder:
             codec,
         )
 
-    def _decode_fields(self, raw: bytes, key: str) -> Any:
-        assert self._fields_decode is not None  # noqa: S101 - for the type checker
+    def _fields_of(self, head: _Head, raw: bytes, key: str, kind: str, api_version: str) -> Any:
+        if self._fields_decode is None:  # the one pass has found them
+            force_setattr(head, "kind", kind)
+            force_setattr(head, "apiVersion", api_version)
+            return head
         try:
             return self._fields_decode(raw)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -479,9 +512,8 @@ class ObjectDecoder:
         try:
             return self._decode(_encode(_cut_nulls(raw)))
         except (msgspec.MsgspecError, AttributeError, RecursionError):
-            raise ObjectDecodeError(
-                f"no Kubernetes object: {error}", key=_salvage_key(raw)
-            ) from error
+            why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+            raise _no_object(str(why), raw) from error
 
 
 def _cut_nulls(raw: bytes) -> dict[str, Any]:
@@ -492,16 +524,16 @@ def _cut_nulls(raw: bytes) -> dict[str, Any]:
     }
 
 
-def _salvage_key(raw: bytes) -> str | None:
-    try:
-        meta = _decoder(_NameOnlyHead).decode(raw).metadata
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-    return str(ObjectKey(meta.namespace, meta.name)) if meta.name else None
+def _no_object(why: str, raw: bytes) -> ObjectDecodeError:
+    """Return the error of bytes that are no object, with the key that a scan finds in them."""
+    return ObjectDecodeError(f"no Kubernetes object: {why}", key=identity(raw).key)
 
 
 def _with_type(raw: bytes, kind: str, api_version: str) -> bytes:
-    value = cast("dict[str, Any]", _decode(raw))
+    try:
+        value = cast("dict[str, Any]", _decode(mend(raw)))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _no_object(str(error), raw) from error
     return _encode({**value, "kind": kind, "apiVersion": api_version})
 
 

@@ -39,7 +39,9 @@ json_value = st.recursive(
     ),
     max_leaves=6,
 )
-name = st.text(min_size=1, max_size=8).filter(lambda text: text.isprintable())
+name = st.text(
+    st.characters(exclude_categories=["C", "Z"], exclude_characters="/"), min_size=1, max_size=8
+).map(lambda text: text.replace(".", "-"))
 item = st.builds(
     lambda before, text, after: {**before, "metadata": {"name": text}, **after},
     st.dictionaries(st.sampled_from(["a", "items", "spec"]), json_value, max_size=2),

@@ -12,8 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cache.frame_bodies import ANY_CUT, chunks, item, json_value, read_list
-from listwatch.cache import frames
+from listwatch.cache import frame_values, frames
 from listwatch.cache.frames import ListFrames
+from listwatch.cache.kinds import ExpectedKind
 from listwatch.cache.list_watch import ObjectList
 from listwatch.errors import ExpiredError, FrameError, StatusError
 from listwatch.objects import Object, ObjectDecodeError, decode_object
@@ -275,7 +276,7 @@ class Work:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bytes = 0
-        monkeypatch.setattr(frames, "_raw", self._counting(frames._raw))
+        monkeypatch.setattr(frame_values, "_raw", self._counting(frame_values._raw))
         monkeypatch.setattr(frames, "_top", self._counting(frames._top))
         past_space = frames._past_space
 
@@ -291,7 +292,7 @@ class Work:
             try:
                 value = function(data)
             except msgspec.DecodeError as error:
-                hint = frames._TRAILING(str(error))
+                hint = frame_values._TRAILING(str(error))
                 self.bytes += int(hint[1]) if hint else len(data)
                 raise
             self.bytes += len(data)
@@ -438,10 +439,16 @@ def test_a_list_of_nothing_but_poison_is_no_list() -> None:
         reader.feed(head + b",".join([b"1"] * (many + 2)))
 
 
-def test_a_deeply_nested_item_is_an_error_of_the_list_and_no_crash() -> None:
-    deep = b'{"metadata":{"name":"d"},"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    with pytest.raises(FrameError):
-        read_list(b'{"items":[' + A + b"," + deep + b"]}", 1 << 16)
+@pytest.mark.parametrize("depth", [5_000, 100_000])
+@pytest.mark.parametrize("size", [1 << 10, 1 << 30])
+def test_a_deeply_nested_item_is_reported_by_its_key_and_costs_no_other(
+    depth: int, size: int
+) -> None:
+    deep = b'{"x":' + b"[" * depth + b"]" * depth + b',"metadata":{"name":"d","namespace":"n"}}'
+    for items in ([A, deep, B], [deep], [A, B, deep]):
+        answer = read_list(b'{"items":[' + b",".join(items) + b"]}", size)
+        assert [obj.name for obj in answer.items] == ["a", "b"][: len(items) - 1]
+        assert [error.key for error in answer.undecodable] == ["n/d"]
 
 
 def test_memory_is_that_of_the_objects_kept() -> None:
@@ -460,3 +467,95 @@ def test_memory_is_that_of_the_objects_kept() -> None:
     assert len(answer.items) == 1000
     assert kept < 1.15 * len(body)
     assert peak < 1.15 * len(body) + (1 << 19)
+
+
+@pytest.mark.parametrize("size", ANY_CUT)
+@pytest.mark.parametrize(
+    ("spec", "is_read"),
+    [
+        (rb'"\ud83d"', True),
+        (rb'{"\ud83d":"\udc00\ud83d"}', True),
+        (b'"\xff\xe2\x82"', True),
+        (b'"\x00"', False),
+        (b'"\n\x1f"', False),
+        (b"9" * 5_000, True),
+        (b"1e999", True),
+    ],
+)
+def test_odd_text_and_numbers_cost_their_item_at_most(
+    spec: bytes, is_read: bool, size: int
+) -> None:
+    odd = b'{"spec":%b,"metadata":{"name":"odd","namespace":"n"}}' % spec
+    for items in ([A, odd, B], [odd], [odd, A, B], [A, B, odd]):
+        answer = read_list(b'{"items":[' + b",\n".join(items) + b"]}", size)
+        names = sorted(obj.name for obj in answer.items if obj.name != "odd")
+        assert names == ["a", "b"][: len(items) - 1]
+        assert [error.key for error in answer.undecodable] == ([] if is_read else ["n/odd"])
+        assert [obj.key for obj in answer.items if obj.name == "odd"] == ["n/odd"] * is_read
+
+
+# --- Of which kind the list is -------------------------------------------------------------------
+
+PODS = ExpectedKind("Pod", "v1")
+
+
+def body_of(kind: str, *items: dict[str, Any], api_version: str = "v1") -> bytes:
+    head = {"kind": kind, "apiVersion": api_version, "metadata": {"resourceVersion": "9"}}
+    return json.dumps({**(head if kind else {}), "items": list(items)}).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        body_of("ConfigMapList"),
+        body_of("ConfigMapList", {"metadata": {"name": "a"}}),
+        body_of("PodList", {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "a"}}),
+        body_of("PodList", {"kind": "Pod", "apiVersion": "v2", "metadata": {"name": "a"}}),
+        body_of("List", {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "a"}}),
+        body_of("PartialObjectMetadataList", api_version="meta.k8s.io/v1"),
+        body_of("Pod"),
+        body_of("PodTemplateList"),
+    ],
+)
+def test_a_list_of_another_kind_is_refused_whole(body: bytes) -> None:
+    with pytest.raises(FrameError, match=r"the server sent .* where Pod \(v1\) was asked for"):
+        read_list(body, kind="Pod", api_version="v1", expected=PODS)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        body_of("PodList"),
+        body_of(""),
+        body_of("List"),
+        body_of("PodList", {"metadata": {"name": "a"}}),
+        body_of("List", {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a"}}),
+        body_of("", {"metadata": {"name": "a"}}),
+    ],
+)
+def test_a_list_of_the_kind_expected_is_taken_in_all_its_forms(body: bytes) -> None:
+    answer = read_list(body, kind="Pod", api_version="v1", expected=PODS)
+    assert {(obj.kind, obj.api_version) for obj in answer.items} <= {("Pod", "v1")}
+
+
+def test_metadata_only_may_come_in_its_own_kind_or_whole() -> None:
+    expected = ExpectedKind("Pod", "v1", metadata_only=True)
+    partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+    item = {**partial, "metadata": {"name": "a"}}
+    options: dict[str, Any] = {"kind": "Pod", "api_version": "v1", "expected": expected}
+    kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
+    assert read_list(body_of(kind, item, api_version=version), **options).items[0].name == "a"
+    assert read_list(body_of(kind, api_version=version), **options).items == []
+    assert read_list(body_of("PodList", {"metadata": {"name": "b"}}), **options).items != []
+
+
+def test_the_first_list_of_a_custom_resource_decides_what_its_lists_are_called() -> None:
+    expected = ExpectedKind("Mouse", "e.com/v1")
+    options: dict[str, Any] = {"kind": "Mouse", "api_version": "e.com/v1", "expected": expected}
+    item = {"kind": "Mouse", "apiVersion": "e.com/v1", "metadata": {"name": "a"}}
+    mice = body_of("Mice", item, api_version="e.com/v1")
+    assert [obj.name for obj in read_list(mice, **options).items] == ["a"]
+    assert read_list(body_of("MouseList", api_version="e.com/v1"), **options).items == []
+    with pytest.raises(FrameError, match="RatList"):
+        read_list(body_of("RatList", api_version="e.com/v1"), **options)
+    assert read_list(body_of("Mice", api_version="e.com/v1"), **options).items == []

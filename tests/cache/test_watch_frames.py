@@ -1,5 +1,6 @@
 """Watches are cut right whatever their form and their chunks."""
 
+import itertools
 import json
 import random
 import tracemalloc
@@ -11,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.frame_bodies import ANY_CUT, chunks, item, json_value, read_list, read_watch
+from listwatch.cache import frame_values
 from listwatch.cache.frames import WatchFrames
+from listwatch.cache.kinds import ExpectedKind
 from listwatch.cache.list_watch import BOOKMARK, ERROR, WatchEvent
 from listwatch.errors import FrameError, InternalServerError
-from listwatch.objects import ObjectDecoder, decode_object
+from listwatch.json_values import ValueEnd
+from listwatch.objects import ObjectDecodeError, ObjectDecoder, decode_object
 
 
 def line(kind: str, value: object, **more: object) -> bytes:
@@ -142,11 +146,12 @@ def test_an_event_in_a_chunk_of_its_own_and_many_in_one_are_alike() -> None:
     assert [event[2] for event in one_each] == [str(i) for i in range(50)]
 
 
-def test_feed_returns_an_event_as_soon_as_its_line_is_whole() -> None:
+def test_feed_returns_an_event_as_soon_as_it_is_whole() -> None:
     reader = WatchFrames(decode_object)
     whole = line("ADDED", pod("a"))
-    assert reader.feed(whole[:-1]) == []
-    assert [event.type for event in reader.feed(b"\n" + whole[:5])] == ["ADDED"]
+    assert reader.feed(whole[:-2]) == []
+    assert [event.type for event in reader.feed(whole[-2:-1])] == ["ADDED"]
+    assert reader.feed(b"\n" + whole[:5]) == []
     assert [event.type for event in reader.feed(whole[5:])] == ["ADDED"]
     assert reader.finish() == []
 
@@ -206,6 +211,8 @@ def test_deep_nesting_in_a_watch_is_an_error_of_that_event_alone() -> None:
     )
     events = read_watch([deep + line("ADDED", pod("a"))])
     assert [event.error is None for event in events] == [False, True]
+    assert isinstance(events[0].error, ObjectDecodeError)
+    assert events[0].error.key == "d"
 
 
 def test_objects_of_a_watch_carry_the_given_kind_where_they_name_none() -> None:
@@ -229,3 +236,194 @@ def test_only_the_word_true_ends_the_initial_events(mark: str, *, ends: bool) ->
     meta = {"resourceVersion": "8", "annotations": {"k8s.io/initial-events-end": mark}}
     (event,) = WatchFrames(decode_object).feed(line("BOOKMARK", {"kind": "Pod", "metadata": meta}))
     assert (event.resource_version, event.initial_events_end) == ("8", ends)
+
+
+# --- A stream of values, not of lines ------------------------------------------------------------
+
+between = st.sampled_from(
+    [b"", b"\n", b"\r\n", b" ", b"\n\n\t", b"\xef\xbb\xbf", b"\n\xef\xbb\xbf "]
+)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[bytes, list[tuple[str, Any]]]:
+    """Return the bytes of a watch whose events stand anyhow, and the events."""
+    events = draw(
+        st.lists(st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), item), max_size=6)
+    )
+    body = draw(between)
+    for kind, value in events:
+        text = json.dumps(
+            {"type": kind, "object": value},
+            indent=draw(st.sampled_from([None, None, 0, 2, "\t"])),
+            separators=draw(st.sampled_from([(",", ":"), (", ", ": ")])),
+            ensure_ascii=draw(st.booleans()),
+        )
+        body += text.encode(errors="surrogatepass") + draw(between)
+    return body, events
+
+
+@given(streams(), st.data())
+def test_events_are_values_however_they_are_indented_joined_and_cut(
+    stream: tuple[bytes, list[tuple[str, Any]]], data: st.DataObject
+) -> None:
+    body, expected = stream
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(body)), max_size=12)))
+    pieces = [body[a:b] for a, b in itertools.pairwise([0, *cuts, len(body)])]
+    events = read_watch(pieces)
+    assert [(e.type, json.loads(e.object.raw)) for e in events if e.object] == expected
+    assert len(events) == len(expected)
+
+
+@pytest.mark.parametrize("size", ANY_CUT)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b'{"type":"ADDED","object":{"metadata":{"name":"cut"\n',
+        b'{"type":"ADDED","object":{"metadata":{"name":"cut\n',
+        b'{\n  "type": "ADDED",\n  "object": {\n    "metadata": {\n',
+        b'{\n  "type": "ADDED",\n  "object": {\n    "meta\n',
+        b"<html>\n<body>\n",
+    ],
+)
+def test_after_bytes_that_are_no_json_the_next_lines_are_read(size: int, damage: bytes) -> None:
+    good = line("ADDED", pod("a", "1")) + line("MODIFIED", pod("a", "2"))
+    body = good + damage + good
+    events = read_watch(chunks(body, size))
+    assert [told(e)[1] for e in events if e.object] == ["a"] * 4
+    assert {type(e.error) for e in events if not e.object} == {FrameError}
+    # What follows at once is not held back.
+    reader = WatchFrames(decode_object)
+    found = [e for piece in chunks(damage + good, size) for e in reader.feed(piece)]
+    assert len([e for e in found if e.object]) == 2
+
+
+@pytest.mark.parametrize("spec", [rb'"\ud83d"', b'"\xff"', rb'{"\ud83d":1}', rb'"\ud83d\ud83d"'])
+def test_broken_text_is_read_as_go_reads_it(spec: bytes) -> None:
+    body = b'{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":%b}}\n' % spec
+    (event,) = read_watch([body])
+    assert event.object is not None
+    value = event.object.to_dict()
+    assert "\ufffd" in json.dumps(value, ensure_ascii=False)
+    assert event.object["spec"] == value["spec"] == event.object.decode(dict)["spec"]
+    json.loads(event.object.json().decode())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [b"[" * 5_000 + b"]" * 5_000, b"[" * 100_000 + b"]" * 100_000, b'"\x00"', b"01", b'"\\x"'],
+)
+@pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED"])
+@pytest.mark.parametrize("size", [1 << 10, 1 << 30])
+def test_what_cannot_be_decoded_is_told_with_its_key_and_version(
+    spec: bytes, kind: str, size: int
+) -> None:
+    meta = b'"metadata":{"name":"a","namespace":"n","resourceVersion":"7"}'
+    body = b'{"type":"%b","object":{"spec":%b,%b}}\n' % (kind.encode(), spec, meta)
+    (event, last) = read_watch(chunks(body + line("ADDED", pod("b")), size))
+    assert told(event) == (kind, None, "7", "ObjectDecodeError", False)
+    assert isinstance(event.error, ObjectDecodeError)
+    assert event.error.key == "n/a"
+    assert last.object is not None
+
+
+def test_a_stream_that_is_slow_to_cut_is_cut_in_steps() -> None:
+    reader = WatchFrames(decode_object)
+    events = reader.feed(b"{}" * 5000)
+    assert 0 < len(events) <= 1000
+    while len(events) < 5000:
+        assert reader.is_behind
+        events += reader.feed()
+    assert reader.finish() == []
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        b'{\n{"type":"ADDED","object":{"metadata":{"name":"a"}}}\n',
+        b"{\n",
+        b'{"\n',
+        b"[\n",
+        b"{}",
+        b'"}',
+        b"}",
+        b'{"type":"ADDED","object":{"x":\n',
+        b'{"type":"X","object":{}}',
+        b"\n",
+    ],
+)
+def test_the_work_grows_with_the_bytes_only(unit: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that are searched for the end of a value, or decoded."""
+    work = 0
+    find, raw = ValueEnd.find, frame_values._raw
+
+    def counting(scan: ValueEnd, data: bytes, limit: int | None = None) -> int:
+        nonlocal work
+        before = scan.position
+        end = find(scan, data, limit)
+        work += (end if end >= 0 else scan.position) - before
+        return end
+
+    def decoding(data: bytes) -> object:
+        nonlocal work
+        try:
+            value = raw(data)
+        except msgspec.DecodeError as error:
+            hint = frame_values._TRAILING(str(error))
+            work += int(hint[1]) if hint else len(data)
+            raise
+        work += len(data)
+        return value
+
+    monkeypatch.setattr(ValueEnd, "find", counting)
+    monkeypatch.setattr(frame_values, "_raw", decoding)
+    for size in (200, 1 << 14):
+        body = unit * (30_000 // len(unit))
+        work = 0
+        reader = WatchFrames(decode_object)
+        for piece in chunks(body, size):
+            reader.feed(piece)
+            while reader.is_behind:
+                reader.feed()
+        assert work < 6 * len(body)
+
+
+# --- Of which kind the events are ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED", "BOOKMARK"])
+@pytest.mark.parametrize(
+    ("named", "version"), [("Service", "v1"), ("Pod", "v2"), ("PartialObjectMetadata", "v1")]
+)
+def test_an_event_of_another_kind_is_refused_without_key_and_position(
+    kind: str, named: str, version: str
+) -> None:
+    expected = ExpectedKind("Pod", "v1")
+    value = {**pod("a", "9"), "kind": named, "apiVersion": version}
+    (event, own) = read_watch(
+        [line(kind, value), line("ADDED", pod("b", "2"))],
+        kind="Pod",
+        api_version="v1",
+        expected=expected,
+    )
+    assert told(event) == ("", None, "", "FrameError", False)
+    assert own.object is not None
+
+
+def test_an_event_of_another_kind_that_cannot_be_decoded_is_refused_without_its_key() -> None:
+    value = {"kind": "Service", "metadata": {"name": "a", "labels": {"a": 5}}}
+    options: dict[str, Any] = {
+        "kind": "Pod",
+        "api_version": "v1",
+        "expected": ExpectedKind("Pod", "v1"),
+    }
+    (event,) = read_watch([line("DELETED", value)], **options)
+    assert told(event) == ("", None, "", "FrameError", False)
+
+
+def test_events_that_name_no_kind_or_metadata_only_are_of_the_kind_expected() -> None:
+    meta = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+    body = line("ADDED", {"metadata": {"name": "a"}}) + line("ADDED", {**pod("b"), **meta})
+    expected = ExpectedKind("Pod", "v1", metadata_only=True)
+    events = read_watch([body], kind="Pod", api_version="v1", expected=expected)
+    assert [event.object is not None for event in events] == [True, True]

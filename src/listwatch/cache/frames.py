@@ -5,38 +5,28 @@ is held whole, and no buffer outlives the call that it came with.
 """
 
 import re
-from collections.abc import Callable
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
-from listwatch.cache.list_watch import (
-    ADDED,
-    BOOKMARK,
-    DELETED,
-    ERROR,
-    MODIFIED,
-    Decode,
-    ObjectList,
-    WatchEvent,
-)
+from listwatch.cache.frame_values import MAX_BYTES, bare, end_of_json, part_decoder
+from listwatch.cache.kinds import ExpectedKind
+from listwatch.cache.list_watch import Decode, ObjectList
+from listwatch.cache.watch_frames import WatchFrames
 from listwatch.errors import FrameError, StatusError
-from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder
+from listwatch.objects import ObjectDecodeError
 
-#: What an item or an event may take at most. etcd takes 1.5 MB unless told otherwise.
-MAX_BYTES: Final = 64 * 2**20
+__all__ = ["MAX_BYTES", "ListFrames", "WatchFrames"]
 
-_raw = msgspec.json.Decoder(msgspec.Raw).decode
 _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _any = msgspec.json.Decoder().decode
 
 _ITEMS = re.compile(rb'"items"[ \t\r\n]*:[ \t\r\n]*\[')
 _SPACE = re.compile(rb"[ \t\r\n]*")
-_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)").search
 
-_OPEN, _CLOSE, _COMMA, _BRACKET, _CR = 0x7B, 0x7D, 0x2C, 0x5D, 0x0D
+_OPEN, _COMMA, _BRACKET = 0x7B, 0x2C, 0x5D
 _NEVER: Final = 1 << 62
 
 #: A head with more places than this that look like its end is taken whole instead.
@@ -65,31 +55,6 @@ class _ListHead(msgspec.Struct, gc=False, rename="camel"):
 
 
 _list_head = msgspec.json.Decoder(_ListHead).decode
-
-
-#: As `Decode`, of a part of bytes: begin and end stand after these.
-_DecodePart: TypeAlias = Callable[[bytes | bytearray, int, int, str, str], Object]
-
-
-def _part_decoder(decode: Decode) -> _DecodePart:
-    """Return what decodes a part of larger bytes: without copying it first, where that can be."""
-    if isinstance(decode, ObjectDecoder):
-        return decode.decode_part
-
-    def decode_copy(
-        data: bytes | bytearray, begin: int, end: int, kind: str, api_version: str
-    ) -> Object:
-        return decode(bytes(memoryview(data)[begin:end]), kind, api_version)
-
-    return decode_copy
-
-
-def _bare(error: ObjectDecodeError | RecursionError) -> ObjectDecodeError:
-    if isinstance(error, RecursionError):
-        return ObjectDecodeError("an object that is nested too deeply")
-    # An error that is kept would pin, through its tracebacks, the buffers it was found in.
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
 
 
 def _common(one: bytes, other: bytes) -> bytes:
@@ -123,6 +88,7 @@ class ListFrames:
             one JSON value, by `ObjectDecodeError`.
         kind: of the items, for those that name none and a list that names none before them.
         api_version: the same for apiVersion.
+        expected: the kind that the list must be of; anything else is refused whole.
         max_item_bytes: what one item, or all that stands before or after the items, may take.
     """
 
@@ -132,12 +98,14 @@ class ListFrames:
         *,
         kind: str = "",
         api_version: str = "",
+        expected: ExpectedKind | None = None,
         max_item_bytes: int = MAX_BYTES,
     ) -> None:
         self._decode = decode
-        self._decode_part = _part_decoder(decode)
+        self._decode_part = part_decoder(decode)
         self._kind = kind
         self._api_version = api_version
+        self._expected = expected
         self._max = max_item_bytes
         self._items: list[Any] = []
         self._undecodable: list[ObjectDecodeError] = []
@@ -174,11 +142,13 @@ class ListFrames:
         """Return the list, whose body has ended.
 
         Raises:
-            FrameError: the body is cut short, no JSON, or no list.
+            FrameError: the body is cut short, no JSON, no list, or of another kind than expected.
             StatusError: the body is a `Status` in place of a list.
         """
-        if not self._head:
-            self._find_head()
+        if self._head or self._find_head():
+            if self._hold != _NEVER:
+                self._hold = 0
+            self._cut()
         body = self._head + self._stand_in + self._pending
         try:
             top = _top(body)
@@ -202,6 +172,8 @@ class ListFrames:
             raise FrameError(f"the items of the list are no array: {error}") from None
         for item in rest[1 if self._stand_in else 0 :]:
             self._add(bytes(item))
+        if self._expected is not None:
+            self._expected.check_list(kind, head.api_version or "", self._items)
         meta = head.metadata or _ListMeta()
         return ObjectList(
             items=self._items,
@@ -252,12 +224,12 @@ class ListFrames:
         try:
             self._items.append(self._decode(raw, self._kind, self._api_version))
         except (ObjectDecodeError, RecursionError) as error:
-            self._report(error)
+            self._report(error, raw)
 
-    def _report(self, error: ObjectDecodeError | RecursionError) -> None:
+    def _report(self, error: ObjectDecodeError | RecursionError, raw: bytes) -> None:
         if len(self._undecodable) == _MAX_POISON:
             raise FrameError(f"the list has more than {_MAX_POISON} items that are no objects")
-        self._undecodable.append(_bare(error))
+        self._undecodable.append(bare(error, raw))
 
     def _cut(self) -> None:
         if self._hold == _NEVER:
@@ -321,7 +293,7 @@ class ListFrames:
             if position == size or pending[position] == _BRACKET:
                 self._hold = 2 * left if position == size else _NEVER
                 return -1
-        end = self._end_of_value(view, position)
+        end = end_of_json(view, position)
         if end < 0 or (end == size and pending[position] not in b'{["'):  # digits may follow
             self._hold = 4 * left
             return -1
@@ -329,10 +301,10 @@ class ListFrames:
         try:
             self._items.append(self._decode(raw, self._kind, self._api_version))
         except (ObjectDecodeError, RecursionError) as error:
-            if self._end_of_value(memoryview(raw), 0) != len(raw):
+            if end_of_json(memoryview(raw), 0) != len(raw):
                 self._hold = _NEVER  # no item: the complaint meant something else
                 return -1
-            self._report(error)
+            self._report(error, raw)
         self._learn_separator(raw)
         self._stand_in = b"0"
         self._hold = 0
@@ -356,18 +328,6 @@ class ListFrames:
         self._hold = 0
         return after
 
-    @staticmethod
-    def _end_of_value(view: memoryview, position: int) -> int:
-        try:
-            with view[position:] as rest:
-                _raw(rest)
-        except msgspec.DecodeError as error:
-            hint = _TRAILING(str(error))
-            return position + int(hint[1]) - 1 if hint else -1
-        except RecursionError:
-            raise FrameError("the list has an item that is nested too deeply") from None
-        return len(view)
-
     def _learn_separator(self, raw: bytes) -> None:
         """Learn from an item that was cut without the help of a separator."""
         if not self._lessons:
@@ -384,193 +344,3 @@ class ListFrames:
 
     def _forget_separator(self) -> None:
         self._separator, self._lessons = b"", 0
-
-
-class _Type(msgspec.Struct, gc=False, frozen=True):
-    type: str
-    object: msgspec.Raw
-
-
-class _PositionMeta(msgspec.Struct, gc=False, rename="camel"):
-    resource_version: str | None = None
-    annotations: dict[str, str] | None = None
-
-
-class _Position(msgspec.Struct, gc=False):
-    metadata: _PositionMeta | None = None
-
-
-class _Kind(msgspec.Struct, gc=False):
-    kind: str = ""
-
-
-_envelope = msgspec.json.Decoder(_Type).decode
-_position = msgspec.json.Decoder(_Position).decode
-_kind = msgspec.json.Decoder(_Kind).decode
-
-_BEGIN: Final = b'{"type":"'
-_MIDDLE: Final = b'","object":'
-_BEGINNINGS: Final = {_BEGIN + kind.encode(): kind for kind in (ADDED, MODIFIED, DELETED)}
-_LONGEST_BEGINNING: Final = max(map(len, _BEGINNINGS)) + 1
-
-
-class WatchFrames:
-    """Cuts the body of a watch into events while it arrives: one event a line.
-
-    Feed the chunks in order, however they were cut, then call `finish`. What a server can send
-    never raises before that: a line that is no event becomes a `WatchEvent` with an empty type
-    and a `FrameError`, an object that can't be decoded one with an `ObjectDecodeError`. A
-    `Status` in place of an event is an ERROR. For one task; nothing here waits.
-
-    Args:
-        decode: makes an object of the bytes of one; it must refuse bytes that are not exactly
-            one JSON value, by `ObjectDecodeError`.
-        kind: for objects that name none.
-        api_version: the same for apiVersion.
-        max_event_bytes: a longer line is reported and skipped, and never held.
-    """
-
-    def __init__(
-        self,
-        decode: Decode,
-        *,
-        kind: str = "",
-        api_version: str = "",
-        max_event_bytes: int = MAX_BYTES,
-    ) -> None:
-        self._decode = decode
-        self._decode_part = _part_decoder(decode)
-        self._kind = kind
-        self._api_version = api_version
-        self._max = max_event_bytes
-        self._pending: list[bytes] = []  # the pieces of an unfinished line
-        self._size = 0
-        self._skipping = False  # the rest of a line that is over the limit
-
-    def feed(self, *pieces: bytes) -> list[WatchEvent]:
-        """Take the next bytes; return the events that are whole now, in order."""
-        events: list[WatchEvent] = []
-        for piece in pieces:
-            begin, end = 0, piece.find(b"\n")
-            if self._pending or self._skipping or end < 0:
-                events += self._hold(piece if end < 0 else piece[:end])
-                if end < 0:
-                    continue
-                events += self._release()
-                begin, end = end + 1, piece.find(b"\n", end + 1)
-            while end >= 0:
-                self._add(events, piece, begin, end)
-                begin, end = end + 1, piece.find(b"\n", end + 1)
-            if begin < len(piece):
-                events += self._hold(piece[begin:])
-        return events
-
-    def finish(self) -> list[WatchEvent]:
-        """Return the last event, if it came without an end of line; the body has ended.
-
-        Raises:
-            FrameError: half an event is left.
-        """
-        events = self._release()
-        for event in events:
-            if isinstance(event.error, FrameError):
-                raise FrameError("the watch ended within an event")
-        return events
-
-    def _hold(self, piece: bytes) -> list[WatchEvent]:
-        if self._skipping or not piece:
-            return []
-        self._pending.append(piece)
-        self._size += len(piece)
-        if self._size <= self._max + 1:  # the last byte may be a carriage return
-            return []
-        self._pending.clear()
-        self._skipping = True
-        return [_broken(f"an event of a watch is over {self._max} bytes")]
-
-    def _release(self) -> list[WatchEvent]:
-        line = b"".join(self._pending)
-        self._pending.clear()
-        self._size = 0
-        self._skipping = False
-        events: list[WatchEvent] = []
-        self._add(events, line, 0, len(line))
-        return events
-
-    def _add(self, events: list[WatchEvent], data: bytes, begin: int, end: int) -> None:
-        """Add the event of a line, if it is not empty."""
-        # The form in which every API server sends events; anything else takes the long way.
-        middle = data.find(b'"', begin + len(_BEGIN), begin + _LONGEST_BEGINNING)
-        if (
-            (kind := _BEGINNINGS.get(data[begin:middle])) is not None
-            and data.startswith(_MIDDLE, middle)
-            and data[end - 1] == _CLOSE
-            and end - begin <= self._max
-        ):
-            begin_of_object = middle + len(_MIDDLE)
-            try:
-                obj = self._decode_part(
-                    data, begin_of_object, end - 1, self._kind, self._api_version
-                )
-            except (ObjectDecodeError, RecursionError):
-                pass  # poison, or more keys after the object: the long way tells
-            else:
-                events.append(WatchEvent(kind, obj, obj.meta.resource_version))
-                return
-        line = data[begin:end].removesuffix(b"\r")
-        if len(line) > self._max:
-            events.append(_broken(f"an event of a watch is over {self._max} bytes"))
-        elif line.strip(b" \t\r\n"):
-            events.append(self._uncommon(line))
-
-    def _uncommon(self, line: bytes) -> WatchEvent:
-        try:
-            envelope = _envelope(line)
-        except (msgspec.DecodeError, RecursionError) as error:
-            return _no_event(line, error)
-        kind, raw = envelope.type, bytes(envelope.object)
-        if kind == ERROR:
-            try:
-                return WatchEvent(ERROR, error=StatusError.from_status(_any(raw)))
-            except (msgspec.DecodeError, RecursionError):
-                return _broken("an ERROR event whose status can't be decoded")
-        version, initial_events_end = _read_position(raw)
-        if kind == BOOKMARK:
-            if not version:
-                return _broken("a bookmark without a resource version", BOOKMARK)
-            return WatchEvent(
-                BOOKMARK, resource_version=version, initial_events_end=initial_events_end
-            )
-        if kind not in {ADDED, MODIFIED, DELETED}:
-            return WatchEvent(kind, resource_version=version)
-        try:
-            obj = self._decode(raw, self._kind, self._api_version)
-        except (ObjectDecodeError, RecursionError) as error:
-            return WatchEvent(kind, resource_version=version, error=_bare(error))
-        return WatchEvent(kind, obj, obj.meta.resource_version)
-
-
-def _read_position(raw: bytes) -> tuple[str, bool]:
-    """Return an object's resource version and whether it ends the initial events (KEP-3157)."""
-    try:
-        meta = _position(raw).metadata
-    except (msgspec.DecodeError, RecursionError):
-        return "", False
-    if meta is None:
-        return "", False
-    mark = (meta.annotations or {}).get("k8s.io/initial-events-end")
-    return meta.resource_version or "", mark == "true"
-
-
-def _broken(message: str, kind: str = "") -> WatchEvent:
-    return WatchEvent(kind, error=FrameError(message))
-
-
-def _no_event(line: bytes, error: Exception) -> WatchEvent:
-    try:
-        kind = _kind(line).kind
-        if kind == "Status":
-            return WatchEvent(ERROR, error=StatusError.from_status(_any(line)))
-    except (msgspec.DecodeError, RecursionError):
-        return _broken(f"a line of a watch is no JSON object: {error}")
-    return _broken(f"a line of a watch is no event but {kind or 'another JSON object'}")

@@ -7,7 +7,9 @@ from typing import Final
 
 from msgspec.structs import force_setattr
 
+from listwatch.cache.callers import YIELD_SECONDS
 from listwatch.cache.frames import ListFrames, WatchFrames
+from listwatch.cache.kinds import ExpectedKind
 from listwatch.cache.list_watch import (
     Decode,
     ListOptions,
@@ -25,6 +27,9 @@ from listwatch.shard_range import ShardRange
 
 #: Bytes of a list; etcd holds no more, so that a longer one comes from no API server.
 MAX_LIST_BYTES: Final = 8 * 2**30
+
+#: Bytes of a list that are cut in one step.
+_STEP: Final = 2**18
 
 _logger = logging.getLogger(__name__)
 
@@ -57,6 +62,7 @@ class ResourceListWatch:
         self._clock = clock
         self._word = resource
         self._resource = resource if isinstance(resource, Resource) else None
+        self._expected: ExpectedKind | None = None
         self._namespace = namespace or ""
         self._selectors = [
             (name, value)
@@ -84,7 +90,15 @@ class ResourceListWatch:
         """
         if self._resource is None:
             self._resource = await self._discovery.find(str(self._word))
+            self._expected = None
         return self._resource
+
+    def _expected_kind(self, resource: Resource) -> ExpectedKind | None:
+        if self._expected is None and resource.kind:
+            self._expected = ExpectedKind(
+                resource.kind, resource.api_version, metadata_only=self._metadata_only
+            )
+        return self._expected
 
     async def list(self, options: ListOptions) -> ObjectList:
         """Return the objects, or one page of them; decoded while the body arrives.
@@ -107,7 +121,10 @@ class ResourceListWatch:
         if options.resource_version_match:
             query.append(("resourceVersionMatch", options.resource_version_match))
         frames = ListFrames(
-            self._decode(options.decode), kind=resource.kind, api_version=resource.api_version
+            self._decode(options.decode),
+            kind=resource.kind,
+            api_version=resource.api_version,
+            expected=self._expected_kind(resource),
         )
         path = resource.path(self._namespace)
         try:
@@ -137,6 +154,7 @@ class ResourceListWatch:
         self, body: Body, frames: ListFrames, progress: Callable[[], None] | None
     ) -> None:
         size = 0
+        yielded = self._clock.now()
         try:
             async with self._clock.timeout(SILENCE_TIMEOUT) as silence:
                 while pieces := await body.read_pieces():
@@ -150,7 +168,11 @@ class ResourceListWatch:
                     if progress is not None:
                         progress()
                     for piece in pieces:
-                        frames.feed(piece)
+                        for at in range(0, len(piece), _STEP):
+                            frames.feed(piece if len(piece) <= _STEP else piece[at : at + _STEP])
+                            if self._clock.now() - yielded >= YIELD_SECONDS:
+                                await self._clock.sleep(0)
+                                yielded = self._clock.now()
         except TimeoutError:
             raise TimeoutError(
                 f"the server has sent nothing for {SILENCE_TIMEOUT:g} s within a list of "
@@ -182,7 +204,10 @@ class ResourceListWatch:
         if options.timeout_seconds:
             query.append(("timeoutSeconds", str(options.timeout_seconds)))
         frames = WatchFrames(
-            self._decode(options.decode), kind=resource.kind, api_version=resource.api_version
+            self._decode(options.decode),
+            kind=resource.kind,
+            api_version=resource.api_version,
+            expected=self._expected_kind(resource),
         )
         path = resource.path(self._namespace)
         async with AsyncExitStack() as stack:
@@ -192,7 +217,7 @@ class ResourceListWatch:
             except NotFoundError:
                 self._look_up_anew()
                 raise
-            yield _Events(body, frames, self._shard)
+            yield _Events(body, frames, self._shard, self._clock)
 
     def _accept(self, form: str) -> str:
         return f"{JSON};{form},{JSON}" if self._metadata_only else JSON
@@ -213,22 +238,28 @@ class ResourceListWatch:
 class _Events:
     """A watch's events, in batches as their bytes come."""
 
-    def __init__(self, body: Body, frames: WatchFrames, shard: ShardRange | None) -> None:
+    def __init__(
+        self, body: Body, frames: WatchFrames, shard: ShardRange | None, clock: Clock
+    ) -> None:
         self._read_pieces = body.read_pieces
         self._shard = shard
         self._frames = frames
+        self._clock = clock
         self._has_ended = False
 
     def __aiter__(self) -> AsyncIterator[Sequence[WatchEvent]]:
         return self
 
     async def __anext__(self) -> Sequence[WatchEvent]:
+        frames = self._frames
+        if frames.is_behind:  # what takes long is cut in steps
+            await self._clock.sleep(0)
+            return _of_shard(frames.feed(), self._shard)
         if not self._has_ended:
-            pieces = await self._read_pieces()
-            if pieces:
-                return _of_shard(self._frames.feed(*pieces), self._shard)
+            if pieces := await self._read_pieces():
+                return _of_shard(frames.feed(*pieces), self._shard)
             self._has_ended = True
-            if last := _of_shard(self._frames.finish(), self._shard):
+            if last := _of_shard(frames.finish(), self._shard):
                 return last
         raise StopAsyncIteration
 

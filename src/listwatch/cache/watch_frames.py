@@ -1,0 +1,421 @@
+"""The stream of a watch cut into events while its bytes arrive, without any I/O."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from listwatch.cache.frame_values import MAX_BYTES, OPENING, bare, end_of_json, part_decoder
+from listwatch.cache.kinds import ExpectedKind
+from listwatch.cache.list_watch import (
+    ADDED,
+    BOOKMARK,
+    DELETED,
+    ERROR,
+    MODIFIED,
+    Decode,
+    WatchEvent,
+)
+from listwatch.errors import FrameError, StatusError
+from listwatch.json_values import BROKEN, ValueEnd, identity, members
+from listwatch.objects import Object, ObjectDecodeError
+
+_any = msgspec.json.Decoder().decode
+
+
+class _Type(msgspec.Struct, gc=False, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+class _PositionMeta(msgspec.Struct, gc=False, rename="camel"):
+    resource_version: str | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Position(msgspec.Struct, gc=False, rename="camel"):
+    kind: str | None = None
+    api_version: str | None = None
+    metadata: _PositionMeta | None = None
+
+
+class _Kind(msgspec.Struct, gc=False):
+    kind: str = ""
+
+
+_envelope = msgspec.json.Decoder(_Type).decode
+_position = msgspec.json.Decoder(_Position).decode
+_kind = msgspec.json.Decoder(_Kind).decode
+
+
+class _Line:
+    """The next line in some bytes that may be an event, searched for once."""
+
+    __slots__ = ("begin", "end")
+
+    def __init__(self) -> None:
+        self.begin = -1  # of the line break before it; where the bytes end if there is none
+        self.end = -1  # -1 if it is not whole
+
+    def find(self, data: bytes | bytearray, begin: int) -> None:
+        """Find the first one from there on; the line break before it counts."""
+        if self.begin < begin:
+            found = data.find(_LINE_BEGIN, begin)
+            self.begin = found if found >= 0 else len(data)
+            self.end = data.find(b"\n", found + 1) if found >= 0 else -1
+
+
+class _Scan:
+    """The search for the end of a value that is longer than a line.
+
+    Args:
+        begin: where it begins in its bytes.
+    """
+
+    __slots__ = ("end", "lines_from", "whole")
+
+    def __init__(self, begin: int) -> None:
+        self.end = ValueEnd(begin, in_lines=True)
+        self.lines_from = begin  # no line before this is an event
+        self.whole = True  # False once the value turns out to be cut short
+
+
+_CHANGES: Final = frozenset({ADDED, MODIFIED, DELETED})
+#: How many events, and values that take the long way, are cut in a turn of the event loop.
+_MOST_EVENTS: Final = 1000
+_MOST_SLOW: Final = 100
+_BETWEEN_EVENTS = re.compile(rb"(?:[ \t\r\n]++|\xef\xbb\xbf)*+")
+_GARBAGE_END = re.compile(rb"[\n{]")
+_LINE_BEGIN: Final = b'\n{"type":"'
+#: What may stand at the end of the bytes when a value is whole.
+_MAY_END: Final = frozenset((b"}", b"]", b" ", b"\t", b"\r"))
+_NO_JSON: Final = "a watch has bytes that are no JSON"
+_BEGIN: Final = b'{"type":"'
+_CLOSE: Final = 0x7D
+_MIDDLE: Final = b'","object":'
+_BEGINNINGS: Final = {_BEGIN + kind.encode(): kind for kind in (ADDED, MODIFIED, DELETED)}
+_LONGEST_BEGINNING: Final = max(map(len, _BEGINNINGS)) + 1
+
+
+class WatchFrames:
+    """Cuts the body of a watch, a stream of JSON values, into events while it arrives.
+
+    Values may be indented, stand one behind the other, or be separated by any space. Events that
+    stand in one line each, as API servers send them, are the fast way.
+
+    Feed the chunks in order, however they were cut, then call `finish`. What a server can send
+    never raises before that: what is no event becomes a `WatchEvent` with an empty type and a
+    `FrameError`, an object that can't be decoded one with an `ObjectDecodeError`. A `Status` in
+    place of an event is an ERROR. After bytes that are no JSON, events are found again where a
+    line begins with one. For one task; nothing here waits.
+
+    Args:
+        decode: makes an object of the bytes of one; it must refuse bytes that are not exactly
+            one JSON value, by `ObjectDecodeError`.
+        kind: for objects that name none.
+        api_version: the same for apiVersion.
+        expected: the kind that events must be of; others are reported.
+        max_event_bytes: a longer event is reported and skipped, and never held.
+    """
+
+    def __init__(
+        self,
+        decode: Decode,
+        *,
+        kind: str = "",
+        api_version: str = "",
+        expected: ExpectedKind | None = None,
+        max_event_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._decode = decode
+        self._decode_part = part_decoder(decode)
+        self._kind = kind
+        self._api_version = api_version
+        self._expected = expected
+        self._max = max_event_bytes
+        self._behind: tuple[bytes, ...] = ()  # what was fed and is not cut yet
+        # Between two pieces, an unfinished value is pending.
+        self._pending = bytearray()
+        self._scan = _Scan(0)
+        self._line = _Line()  # in the bytes that are cut now
+        self._in_first_line = False  # no line break is pending
+        self._in_lines = False  # the last event was a line, so the next one will hardly end within
+        self._skipping = False  # up to a line that begins with a brace
+        self._at_line_begin = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `feed` stopped before the end of what it was fed: call it again, with nothing.
+
+        It stops so that no server can hold the event loop.
+        """
+        return bool(self._behind)
+
+    def feed(self, *pieces: bytes) -> list[WatchEvent]:
+        """Take the next bytes; return the events that are whole now, in order."""
+        events: list[WatchEvent] = []
+        if self._behind:
+            pieces, self._behind = (*self._behind, *pieces), ()
+        slow = 0
+        for index, piece in enumerate(pieces):
+            if len(events) >= _MOST_EVENTS or slow >= _MOST_SLOW:
+                self._behind = pieces[index:]
+                break
+            begin, data = 0, piece
+            if self._pending or self._skipping:
+                begin, data = self._go_on(events, piece)
+            size, self._line = len(data), _Line()
+            while begin < size:
+                if (end := data.find(b"\n", begin)) < 0:
+                    end = size
+                if self._add(events, data, begin, end):
+                    begin = end + 1
+                    self._in_lines = begin <= size
+                elif slow < _MOST_SLOW:
+                    begin = self._take(events, data, begin, end)
+                    slow += 1
+                else:
+                    self._behind = (data[begin:], *pieces[index + 1 :])
+                    return events
+        return events
+
+    def finish(self) -> list[WatchEvent]:
+        """Return the last events; the body has ended.
+
+        Raises:
+            FrameError: half an event is left.
+        """
+        events: list[WatchEvent] = []
+        while self._behind:
+            events += self.feed()
+        if self._pending:
+            self._in_first_line = False
+            begin, rest = self._go_on(events, b"")
+            events += self.feed(rest[begin:])
+        if self._pending and _BETWEEN_EVENTS.fullmatch(self._pending) is None:
+            raise FrameError("the watch ended within an event")
+        return events
+
+    def _add(self, events: list[WatchEvent], data: bytes, begin: int, end: int) -> bool:
+        """Add the event that a line is, if it has the form in which every API server sends them."""
+        middle = data.find(b'"', begin + len(_BEGIN), begin + _LONGEST_BEGINNING)
+        if (
+            (kind := _BEGINNINGS.get(data[begin:middle])) is not None
+            and data.startswith(_MIDDLE, middle)
+            and data[end - 1] == _CLOSE
+            and end - begin <= self._max
+        ):
+            begin_of_object = middle + len(_MIDDLE)
+            try:
+                obj = self._decode_part(
+                    data, begin_of_object, end - 1, self._kind, self._api_version
+                )
+            except (ObjectDecodeError, RecursionError):
+                return False  # poison, or more keys after the object
+            if (obj.kind == self._kind and obj.api_version == self._api_version) or self._fits(obj):
+                events.append(WatchEvent(kind, obj, obj.meta.resource_version))
+                return True
+        return False
+
+    def _fits(self, obj: Object) -> bool:
+        return self._expected is None or self._expected.is_kind(obj.kind, obj.api_version)
+
+    def _take(self, events: list[WatchEvent], data: bytes, begin: int, line_end: int) -> int:
+        """Take space, a value or what is none; return where it ends, or the end if it is held."""
+        space = _BETWEEN_EVENTS.match(data, begin)
+        if space is not None and space.end() > begin:
+            return space.end()
+        if data[begin] not in OPENING:
+            if (end := _GARBAGE_END.search(data, begin)) is None:
+                return self._hold(events, data, begin)
+            events.append(_broken(_NO_JSON))
+            return end.start()
+        if line_end == len(data) and not self._may_be_whole(data):
+            return self._hold(events, data, begin)
+        end_in_line = end_of_json(memoryview(data)[begin:line_end], 0)
+        if end_in_line >= 0:
+            events.append(self._value(data[begin : begin + end_in_line]))
+            return begin + end_in_line
+        if line_end == len(data):
+            return self._hold(events, data, begin)
+        scan = _Scan(begin)
+        position = self._find_end(data, scan, self._line)
+        if position < 0:
+            return self._hold(events, data, begin)
+        events.append(self._value(data[begin:position]) if scan.whole else _broken(_NO_JSON))
+        return position
+
+    def _hold(self, events: list[WatchEvent], data: bytes, begin: int) -> int:
+        self._pending += memoryview(data)[begin:]
+        self._scan = _Scan(0)
+        self._in_first_line = data[begin] in OPENING and data.find(b"\n", begin) < 0
+        self._limit(events)
+        return len(data)
+
+    def _limit(self, events: list[WatchEvent]) -> None:
+        if len(self._pending) > self._max:
+            self._skipping, self._at_line_begin = True, self._pending.endswith(b"\n")
+            self._pending.clear()
+            events.append(_broken(f"an event of a watch is over {self._max} bytes"))
+
+    def _go_on(self, events: list[WatchEvent], data: bytes) -> tuple[int, bytes]:
+        """Go on with a value that is not whole.
+
+        Returns the bytes after it, if it is now: where they begin in which bytes.
+        """
+        if self._skipping:
+            return 0, self._skip(data)
+        pending, held = self._pending, len(self._pending)
+        if self._in_first_line:
+            if (line_end := data.find(b"\n")) < 0:
+                pending += data
+                if not self._may_be_whole(data):
+                    self._limit(events)
+                    return 0, b""
+            else:
+                self._in_first_line = False
+                line = b"".join((pending, memoryview(data)[:line_end]))
+                if self._add(events, line, 0, len(line)):
+                    pending.clear()
+                    return line_end + 1, data
+                pending += data
+        else:
+            pending += data
+        if pending[0] not in OPENING:
+            if (end := _GARBAGE_END.search(pending, held)) is None:
+                self._limit(events)
+                return 0, b""
+            if _BETWEEN_EVENTS.fullmatch(pending, 0, end.start()) is None:
+                events.append(_broken(_NO_JSON))
+            return 0, self._release(end.start())
+        position = self._find_end(pending, self._scan, _Line())
+        if position < 0:
+            self._limit(events)
+            return 0, b""
+        value = bytes(memoryview(pending)[:position])
+        events.append(self._value(value) if self._scan.whole else _broken(_NO_JSON))
+        return 0, self._release(position)
+
+    def _may_be_whole(self, data: bytes) -> bool:
+        """Tell quickly whether a value may end in these bytes, which have no line break."""
+        return not self._in_lines or data[-1:] in _MAY_END
+
+    def _release(self, position: int) -> bytes:
+        rest = bytes(memoryview(self._pending)[position:])
+        self._pending.clear()
+        return rest
+
+    def _skip(self, data: bytes) -> bytes:
+        begin = 0 if self._at_line_begin and data.startswith(b"{") else data.find(b"\n{") + 1
+        if begin == 0 and not (self._at_line_begin and data.startswith(b"{")):
+            self._at_line_begin = data.endswith(b"\n")
+            return b""
+        self._skipping = False
+        return data[begin:]
+
+    def _find_end(self, data: bytes | bytearray, scan: _Scan, line: _Line) -> int:
+        """Return where a value of several lines ends, or -1: not yet known.
+
+        A line that is a whole event shows that the value before it was cut short: then its begin
+        is returned, and the value is not whole.
+        """
+        while True:
+            line.find(data, scan.lines_from)
+            end = scan.end.find(data, line.begin if line.end >= 0 else None)
+            if end >= 0:
+                return end
+            if end == BROKEN:
+                scan.whole = False
+                return scan.end.position
+            if line.end < 0:
+                scan.lines_from = min(line.begin, max(0, len(data) - len(_LINE_BEGIN)))
+                return -1
+            event = bytes(memoryview(data)[line.begin + 1 : line.end])
+            if self._add([], event, 0, len(event)):
+                scan.whole = False
+                return line.begin
+            scan.lines_from = line.end
+
+    def _value(self, value: bytes) -> WatchEvent:
+        value = value.rstrip(b" \t\r\n")
+        if len(value) > self._max:
+            return _broken(f"an event of a watch is over {self._max} bytes")
+        return self._uncommon(value)
+
+    def _uncommon(self, line: bytes) -> WatchEvent:
+        broken: Exception | None = None
+        try:
+            envelope = _envelope(line)
+            kind, raw = envelope.type, bytes(envelope.object)
+        except (msgspec.DecodeError, RecursionError) as error:
+            kind, raw = _scan_envelope(line)
+            if kind not in _CHANGES or not raw:
+                return _no_event(line, error)
+            broken = error
+        if kind == ERROR:
+            try:
+                return WatchEvent(ERROR, error=StatusError.from_status(_any(raw)))
+            except (msgspec.DecodeError, RecursionError):
+                return _broken("an ERROR event whose status can't be decoded")
+        version, initial_events_end, kind_of, api_version = _read_position(raw)
+        if (
+            self._expected is not None
+            and kind_of
+            and not self._expected.is_kind(kind_of, api_version or self._api_version)
+        ):
+            # Its position is of another resource too.
+            return WatchEvent("", error=self._expected.refusal(kind_of, api_version))
+        if kind == BOOKMARK:
+            if not version:
+                return _broken("a bookmark without a resource version", BOOKMARK)
+            return WatchEvent(
+                BOOKMARK, resource_version=version, initial_events_end=initial_events_end
+            )
+        if kind not in _CHANGES:
+            return WatchEvent(kind, resource_version=version)
+        try:
+            obj = self._decode(raw, self._kind, self._api_version)
+        except (ObjectDecodeError, RecursionError) as error:
+            return WatchEvent(kind, resource_version=version, error=bare(error, raw))
+        if broken is not None:  # not the object is, but what it stands in
+            return _no_event(line, broken)
+        return WatchEvent(kind, obj, obj.meta.resource_version)
+
+
+def _read_position(raw: bytes) -> tuple[str, bool, str, str]:
+    """Return an object's resource version, whether it ends the initial events (KEP-3157), and
+    its kind and apiVersion.
+    """  # noqa: D205 - four values need two lines
+    try:
+        found = _position(raw)
+    except (msgspec.DecodeError, RecursionError):
+        which = identity(raw)
+        return which.resource_version, False, which.kind, which.api_version
+    meta = found.metadata or _PositionMeta()
+    mark = (meta.annotations or {}).get("k8s.io/initial-events-end")
+    version, kind, api_version = meta.resource_version, found.kind, found.api_version
+    return version or "", mark == "true", kind or "", api_version or ""
+
+
+def _scan_envelope(line: bytes) -> tuple[str, bytes]:
+    kind, raw = "", b""
+    for key, begin, end in members(line):
+        if key == "type":
+            kind = line[begin + 1 : end - 1].decode("utf-8", "replace")
+        elif key == "object":
+            raw = line[begin:end]
+    return kind, raw
+
+
+def _broken(message: str, kind: str = "") -> WatchEvent:
+    return WatchEvent(kind, error=FrameError(message))
+
+
+def _no_event(line: bytes, error: Exception) -> WatchEvent:
+    try:
+        kind = _kind(line).kind
+        if kind == "Status":
+            return WatchEvent(ERROR, error=StatusError.from_status(_any(line)))
+    except (msgspec.DecodeError, RecursionError):
+        return _broken(f"a line of a watch is no JSON object: {error}")
+    return _broken(f"a line of a watch is no event but {kind or 'another JSON object'}")

@@ -1,0 +1,267 @@
+"""Read JSON that can't be decoded: where values end, which object they are, and broken text.
+
+Linear in time, without recursion, for any bytes. Slower than decoding: use it after a failure.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+import msgspec
+
+Data: TypeAlias = bytes | bytearray
+Viewed: TypeAlias = bytes | bytearray | memoryview
+
+#: Returned by `ValueEnd.find` if no further bytes can complete the value.
+BROKEN: Final = -2
+
+_SPACE = re.compile(rb"[ \t\r\n]*+")
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(")?|[\[{]++|[\]}]++', re.DOTALL)
+_REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+(")?', re.DOTALL)
+# No JSON string has a line break: one shows that the end of the string was lost.
+_TOKEN_IN_LINES = re.compile(rb'"(?:[^"\\\n]++|\\[^\n])*+(")?|[\[{]++|[\]}]++')
+_REST_OF_STRING_IN_LINES = re.compile(rb'(?:[^"\\\n]++|\\[^\n])*+(")?')
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_SCALAR = re.compile(rb"[^ \t\r\n,\[\]{}\":]++")
+_SURROGATES = re.compile(
+    rb"\\(?:u[dD](?:[89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|([89a-fA-F][0-9a-fA-F]{2}))|.)",
+    re.DOTALL,
+)
+_MAYBE_HALF = re.compile(rb"\\u[dD][89a-fA-F]").search
+_NO_UTF8 = re.compile("[\udc80-\udcff]")
+
+_QUOTE: Final = 0x22
+_OPENING = frozenset(b"[{")
+_NO_CONTROLS = bytes(max(byte, 0x20) for byte in range(256))
+_raw = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class ValueEnd:
+    """Finds the end of one JSON object or array while its bytes arrive.
+
+    Counts brackets outside of strings and checks no other grammar.
+
+    Args:
+        begin: where the value's first bracket stands in the data.
+        in_lines: a line break inside a string makes the value broken.
+    """
+
+    __slots__ = ("_depth", "_in_lines", "_in_string", "_position")
+
+    def __init__(self, begin: int = 0, *, in_lines: bool = False) -> None:
+        self._position = begin
+        self._depth = 0
+        self._in_string = False
+        self._in_lines = in_lines
+
+    @property
+    def position(self) -> int:
+        """Up to where the data was read; at a line break if the value is broken."""
+        return self._position
+
+    def find(self, data: Viewed, limit: int | None = None) -> int:
+        """Return where the value ends, -1 if it has not ended yet, or `BROKEN`.
+
+        Args:
+            data: what was given before with more behind it, of which only the new is read.
+            limit: up to where to read; the end of the data by default.
+        """
+        if limit is None:
+            limit = len(data)
+        if self._in_string:
+            rest = _REST_OF_STRING_IN_LINES if self._in_lines else _REST_OF_STRING
+            token = rest.match(data, self._position, limit)
+            assert token is not None  # noqa: S101 - for the type checker: it matches nothing too
+            self._position = token.end()
+            if token[1] is None:
+                return self._in_a_string(data)
+            self._in_string = False
+        tokens = _TOKEN_IN_LINES if self._in_lines else _TOKEN
+        depth = self._depth
+        for token in tokens.finditer(data, self._position, limit):
+            begin, end = token.span()
+            first = data[begin]
+            if first == _QUOTE:
+                if token[1] is None:
+                    self._depth, self._position, self._in_string = depth, end, True
+                    return self._in_a_string(data)
+            elif first in _OPENING:
+                depth += end - begin
+            elif depth <= end - begin:
+                return begin + depth
+            else:
+                depth -= end - begin
+        self._depth, self._position = depth, limit
+        return -1
+
+    def _in_a_string(self, data: Viewed) -> int:
+        # A string is read up to the end of the data, a backslash before it, or a line break.
+        if self._in_lines:
+            if bytes(data[self._position : self._position + 2]) == b"\\\n":
+                self._position += 1
+            if bytes(data[self._position : self._position + 1]) == b"\n":
+                return BROKEN
+        return -1
+
+
+def end_of_value(data: Viewed, begin: int) -> int:
+    """Return where the object or array that begins there ends, or -1 if it is not whole."""
+    return ValueEnd(begin).find(data)
+
+
+def is_json_but_for_text(value: bytes) -> bool:
+    """Tell whether a value is JSON, or would be without what `mend` mends, without control
+    characters in strings, and with less nesting.
+    """  # noqa: D205 - the rule needs two lines
+    try:
+        _raw(mend(value).translate(_NO_CONTROLS))
+    except msgspec.DecodeError:
+        return False
+    except RecursionError:
+        return True
+    return True
+
+
+def members(data: Data, begin: int = 0) -> Iterator[tuple[str, int, int]]:
+    """Iterate over the members of a JSON object: key, and where the value begins and ends.
+
+    Stops where the object ends or is no JSON any more; equal keys come as often as they stand
+    there.
+
+    Args:
+        data: what the object is in.
+        begin: where its brace stands, or space before it.
+    """
+    position = _past_space(data, begin)
+    if not data.startswith(b"{", position):
+        return
+    while True:
+        position = _past_space(data, position + 1)
+        key = _STRING.match(data, position)
+        if key is None:
+            return
+        position = _past_space(data, key.end())
+        if not data.startswith(b":", position):
+            return
+        position = _past_space(data, position + 1)
+        end = _value_end(data, position)
+        if end < 0:
+            return
+        yield text(key[0]), position, end
+        position = _past_space(data, end)
+        if not data.startswith(b",", position):
+            return
+
+
+def _past_space(data: Data, position: int) -> int:
+    space = _SPACE.match(data, position)
+    return space.end() if space else position
+
+
+def _value_end(data: Data, position: int) -> int:
+    if data.startswith((b"{", b"["), position):
+        return end_of_value(data, position)
+    scalar = (_STRING if data.startswith(b'"', position) else _SCALAR).match(data, position)
+    return scalar.end() if scalar else -1
+
+
+def text(string: bytes) -> str:
+    """Return the text of a JSON string with its quotes, as Go reads it.
+
+    Half characters and bytes that are no UTF-8 become U+FFFD; control characters stay; what has
+    an invalid escape is read without decoding its escapes.
+    """
+    mended = mend(string)
+    try:
+        return str(json.loads(mended, strict=False))
+    except ValueError:
+        return mended[1:-1].decode("utf-8", "replace")
+
+
+def mend(data: bytes) -> bytes:
+    r"""Replace what JSON can't say by U+FFFD, as Go does: bytes that are no UTF-8, one by one, and
+    `\ud800` to `\udfff` where they are no pair (Go `encoding/json`, `unquoteBytes`).
+
+    Returns the very same bytes if nothing has to be replaced.
+    """  # noqa: D205 - the rule needs two lines
+    mended = data
+    if _MAYBE_HALF(data):
+        mended = _SURROGATES.sub(_unhalve, data)
+    if not mended.isascii():
+        try:
+            mended.decode()
+        except UnicodeDecodeError:
+            escaped = mended.decode("utf-8", "surrogateescape")
+            mended = _NO_UTF8.sub("\ufffd", escaped).encode()
+    return data if mended == data else mended
+
+
+def _unhalve(match: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if match[1] is not None else match[0]
+
+
+class Identity(msgspec.Struct, frozen=True, gc=False):
+    """Which object bytes are, as far as they tell; empty where they don't.
+
+    Attributes:
+        kind: `kind`.
+        api_version: `apiVersion`.
+        namespace: `metadata.namespace`.
+        name: `metadata.name`.
+        uid: `metadata.uid`.
+        resource_version: `metadata.resourceVersion`.
+    """
+
+    kind: str = ""
+    api_version: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+    @property
+    def key(self) -> str | None:
+        """The store's key; None without a name.
+
+        A slash in a name, which no object of a server has, is written as `%2F`, so that the key
+        is not another object's.
+        """
+        if not self.name:
+            return None
+        name, namespace = (part.replace("/", "%2F") for part in (self.name, self.namespace))
+        return f"{namespace}/{name}" if namespace else name
+
+
+_METADATA: Final = {"namespace", "name", "uid", "resourceVersion"}
+
+
+def identity(data: Data, begin: int = 0) -> Identity:
+    """Return which object stands in the data, whatever else is in it.
+
+    The last of equal keys counts, as for a decoder. Values that are no strings count as absent.
+    """
+    top: dict[str, str] = {}
+    meta: dict[str, str] = {}
+    for key, at, end in members(data, begin):
+        if key == "metadata":
+            meta = _strings(data, at, _METADATA)
+        elif key in {"kind", "apiVersion"}:
+            top[key] = _string(data, at, end)
+    return Identity(
+        kind=top.get("kind", ""),
+        api_version=top.get("apiVersion", ""),
+        namespace=meta.get("namespace", ""),
+        name=meta.get("name", ""),
+        uid=meta.get("uid", ""),
+        resource_version=meta.get("resourceVersion", ""),
+    )
+
+
+def _strings(data: Data, begin: int, wanted: set[str]) -> dict[str, str]:
+    return {key: _string(data, at, end) for key, at, end in members(data, begin) if key in wanted}
+
+
+def _string(data: Data, begin: int, end: int) -> str:
+    return text(bytes(data[begin:end])) if data.startswith(b'"', begin) else ""
