@@ -107,7 +107,7 @@ async def test_a_handler_that_joins_during_a_relist_has_no_gap_and_no_repetition
 
     class Joining(FakeClock):
         async def sleep(self, seconds: float) -> None:
-            if scene.informer._processor._applying and len(recorders) < 5:
+            if scene.informer._processor._writing and len(recorders) < 5:
                 recorders.append(Recorder())
                 scene.informer.add_handler(recorders[-1])
             await super().sleep(seconds)

@@ -48,11 +48,14 @@ def calls() -> Iterator[Counter[str]]:
         if event == "call":
             codes[frame.f_code] += 1
 
+    gc.collect()
+    gc.disable()  # what it calls when it collects is not the work's
     sys.setprofile(profile)
     try:
         yield counted
     finally:
         sys.setprofile(None)
+        gc.enable()
         for code, number in codes.items():
             if stage := stage_of(code.co_filename):
                 counted[stage] += number

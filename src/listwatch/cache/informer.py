@@ -12,7 +12,6 @@ from listwatch.cache.backoff import Backoff
 from listwatch.cache.callers import Caller, HandlerStatistics
 from listwatch.cache.controller import Controller, ControllerConfig, ControllerStatistics
 from listwatch.cache.delta_fifo import DeltaFIFO
-from listwatch.cache.delta_processing import DeltaProcessor
 from listwatch.cache.deltas import Deltas, Queue, Transformer
 from listwatch.cache.failures import Failure, LogFailures, OnError
 from listwatch.cache.handlers import ResourceEventHandler
@@ -21,6 +20,7 @@ from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.ordered_fifo import OrderedFIFO
 from listwatch.cache.reflector import Reflector
 from listwatch.cache.store import Indexer, IndexFunc, StoreStatistics
+from listwatch.cache.writer import DeltaProcessor
 from listwatch.clock import Clock
 from listwatch.objects import ObjectDecoder
 

@@ -1,7 +1,7 @@
 """Tells any number of handlers, each at its own pace."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
@@ -209,7 +209,7 @@ class Processor:
         self._tasks: asyncio.TaskGroup | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         # Between a write to the store and its changes' distribution nobody can join.
-        self._applying = False
+        self._writing = False
         self._synced = False
         self._ended = False
 
@@ -248,7 +248,7 @@ class Processor:
             self._start(listener, partial(listener.serve, caller))
         if resync_period:
             self._start(listener, partial(self._resync_forever, listener, resync_period))
-        if self._applying:
+        if self._writing:
             self._joining[listener] = None
         else:
             self._join(listener)
@@ -282,25 +282,27 @@ class Processor:
 
     # --- Telling ---
 
-    async def apply(self, applying: Awaitable[Sequence[Change]]) -> None:
-        """Wait for changes to be applied to the store, and tell of them."""
-        self._applying = True
-        try:
-            changes = await applying
-            if changes:
-                for listener in self._listeners:
-                    listener.put(changes)
-        finally:
-            self._applying = False
+    def begin(self) -> None:
+        """Say that a write to the store begins: what is stored and what was told differ now."""
+        self._writing = True
+
+    def finish(self, changes: Sequence[Change]) -> None:
+        """Say that the write is over, and tell of what it changed."""
+        if changes:
+            for listener in self._listeners:
+                listener.put(changes)
+        self._writing = False
+        if self._joining:
             joining, self._joining = self._joining, {}
             for listener in joining:
                 self._join(listener)
+        if self._resyncing:
             resyncing, self._resyncing = self._resyncing, []
             for listener in resyncing:
                 listener.put_resync(self._store)
 
     def mark_synced(self) -> None:
-        """Say that all that was there at the beginning has been given to `apply`."""
+        """Say that all that was there at the beginning has been given to `finish`."""
         self._synced = True
         for listener in self._listeners:
             listener.put_marker()
@@ -308,7 +310,7 @@ class Processor:
     async def _resync_forever(self, listener: Listener, period: float) -> None:
         while not listener.is_removed:
             await self._clock.sleep(period)
-            if self._applying:  # what is stored and what was told differ at this moment
+            if self._writing:
                 self._resyncing.append(listener)
             else:
                 listener.put_resync(self._store)

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from copy import copy
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast
@@ -13,28 +13,25 @@ from listwatch.cache.audit import Auditor
 from listwatch.cache.backoff import Backoff
 from listwatch.cache.compression import CompressionStatistics, ZstdCodec
 from listwatch.cache.controller import Controller, ControllerConfig, ControllerStatistics
-from listwatch.cache.delta_processing import DeltaProcessor
-from listwatch.cache.deltas import Deltas
 from listwatch.cache.failures import Failure, LogFailures, OnError
 from listwatch.cache.handlers import (
-    Added,
     Change,
     DecodingEventHandler,
     ResourceEventHandler,
     Retelling,
-    Updated,
 )
 from listwatch.cache.informer import make_queue
 from listwatch.cache.known import newest_of
 from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.lister import NAMESPACE_INDEX, OWNER_INDEX, Lister, namespace_of, owners_of
 from listwatch.cache.mutation_detector import MutationDetector, is_switched_on
-from listwatch.cache.processor import Listener, ListenerStatistics, Processor, StoppedError
-from listwatch.cache.reflector_machine import Phase, is_older
+from listwatch.cache.processor import Listener, ListenerStatistics, Processor
+from listwatch.cache.reflector_machine import Phase
 from listwatch.cache.store import Indexer, IndexFunc, StoreStatistics
 from listwatch.cache.transform import Transform, TransformingDecoder
 from listwatch.cache.typed import Into, T, checked
 from listwatch.cache.watch_reading import WatchEndedError
+from listwatch.cache.writer import CacheWriter
 from listwatch.clock import Clock
 from listwatch.errors import (
     DisconnectedError,
@@ -204,8 +201,20 @@ class SharedInformer(Generic[T]):
         self.decode = checked(decode)
         #: Reads the cache, from any thread.
         self.lister = Lister(self.indexer, name=name, decode=decode)
-        self._deltas = DeltaProcessor(self.indexer, on_error=self._on_error, clock=clock, name=name)
         self._processor = Processor(self.indexer, on_error=self._on_error, clock=clock, name=name)
+        if mutation_detector is None:
+            mutation_detector = is_switched_on()
+        # Without fields there is nothing that could be changed.
+        watched = mutation_detector and (fields is not None or has_own_decoder)
+        self._detector = MutationDetector(clock, name=name) if watched else None
+        self._writer = CacheWriter(
+            self.indexer,
+            self._processor,
+            on_error=self._on_error,
+            clock=clock,
+            name=name,
+            detector=self._detector,
+        )
         queue = make_queue(
             "ordered",
             self.indexer,
@@ -218,7 +227,7 @@ class SharedInformer(Generic[T]):
             ControllerConfig(
                 queue=queue,
                 lister_watcher=list_watch,
-                process_batch=self._process,
+                process_batch=self._writer.write,
                 on_synced=self._processor.mark_synced,
                 name=name,
                 decode=decoder,
@@ -244,12 +253,6 @@ class SharedInformer(Generic[T]):
                 name=name,
                 page_size=page_size,
             )
-        if mutation_detector is None:
-            mutation_detector = is_switched_on()
-        # Without fields there is nothing that could be changed.
-        watched = mutation_detector and (fields is not None or has_own_decoder)
-        self._detector = MutationDetector(clock, name=name) if watched else None
-        self._version_waiters: list[tuple[str, asyncio.Future[None]]] = []
 
     def view(self, decode: Into[U]) -> "SharedInformer[U]":
         """Return this informer as one whose lister, handlers and `changes` speak in another type.
@@ -458,23 +461,7 @@ class SharedInformer(Generic[T]):
         """
         if not resource_version.isdecimal():
             raise ValueError(f"{resource_version!r} is no resource version that can be compared")
-        if self._has_version(resource_version):
-            return
-        if self._life.stopped:
-            raise StoppedError(f"{self.name or 'the informer'} has ended")
-        waiter = asyncio.get_running_loop().create_future()
-        entry = (resource_version, waiter)
-        self._version_waiters.append(entry)
-        try:
-            async with self._clock.timeout(seconds):
-                await waiter
-        finally:
-            if entry in self._version_waiters:
-                self._version_waiters.remove(entry)
-
-    def _has_version(self, version: str) -> bool:
-        mine = self.resource_version
-        return mine.isdecimal() and not is_older(mine, version)
+        await self._writer.wait_for(resource_version, seconds)
 
     # --- Running --------------------------------------------------------------------------------
 
@@ -505,9 +492,7 @@ class SharedInformer(Generic[T]):
         finally:
             self._life.stopped = True
             self._processor.end()
-            for _, waiter in self._version_waiters:
-                if not waiter.done():
-                    waiter.set_exception(StoppedError(f"{self.name or 'the informer'} has ended"))
+            self._writer.end()
 
     async def __aenter__(self) -> Self:
         if self._life.tasks is not None or self._life.started_at is not None:
@@ -526,23 +511,6 @@ class SharedInformer(Generic[T]):
         assert self._life.tasks is not None and self._life.running is not None  # noqa: S101, PT018 - for the type checker
         self._life.running.cancel()
         await self._life.tasks.__aexit__(kind, error, traceback)
-
-    async def _process(self, batch: Sequence[Deltas]) -> None:
-        await self._processor.apply(self._apply(batch))
-        if self._version_waiters:
-            for version, waiter in self._version_waiters:
-                if not waiter.done() and self._has_version(version):
-                    waiter.set_result(None)
-
-    async def _apply(self, batch: Sequence[Deltas]) -> Sequence[Change]:
-        changes = await self._deltas.apply(batch)
-        if self._detector is not None:
-            for change in changes:
-                if isinstance(change, Added):
-                    self._detector.add(change.obj)
-                elif isinstance(change, Updated) and change.new is not change.old:
-                    self._detector.add(change.new)
-        return changes
 
     def _on_error(self, failure: Failure) -> None:
         self._life.last_failure = failure

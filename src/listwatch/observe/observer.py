@@ -8,7 +8,6 @@ from typing import TypeAlias
 import msgspec
 
 from listwatch.cache.controller import Controller, ControllerConfig
-from listwatch.cache.delta_processing import DeltaProcessor
 from listwatch.cache.deltas import Deltas, DeltaType
 from listwatch.cache.failures import Failure, LogFailures
 from listwatch.cache.handlers import Added, Deleted, Updated
@@ -17,6 +16,7 @@ from listwatch.cache.known import newest_of
 from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.ordered_fifo import OrderedFIFO
 from listwatch.cache.store import Indexer
+from listwatch.cache.writer import DeltaProcessor
 from listwatch.clock import Clock
 from listwatch.errors import (
     BadRequestError,

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from listwatch.cache.delta_processing import DeltaProcessor
 from listwatch.cache.deltas import Delta, Deltas, DeltaType
 from listwatch.cache.failures import Failure
 from listwatch.cache.handlers import Added, Deleted, Updated
 from listwatch.cache.store import Indexer
+from listwatch.cache.writer import DeltaProcessor
 from listwatch.clock import FakeClock
 from listwatch.objects import DeletedFinalStateUnknown, Object
 

@@ -1,11 +1,20 @@
-"""Applies deltas to a store and finds out what to tell. The one place that compares uids."""
+"""Writes a cache: applies deltas to the store, notes its version, and tells of the changes.
 
+The one place that compares uids.
+"""
+
+import asyncio
+import heapq
+import itertools
 from collections.abc import Sequence
 
 from listwatch.cache.callers import YIELD_SECONDS
 from listwatch.cache.deltas import Delta, Deltas, DeltaType, Item
 from listwatch.cache.failures import Failure, OnError
 from listwatch.cache.handlers import Added, Change, Deleted, Updated, last_state
+from listwatch.cache.mutation_detector import MutationDetector
+from listwatch.cache.processor import Processor, StoppedError
+from listwatch.cache.reflector_machine import is_older
 from listwatch.cache.store import IndexFunctionError, Replacement, Store
 from listwatch.clock import Clock
 from listwatch.objects import DeletedFinalStateUnknown, Object
@@ -149,3 +158,129 @@ def _gone(key: str, old: Object, item: Item | None) -> Item:
     if item is not None and last is not None and last.meta.uid == old.meta.uid:
         return item
     return DeletedFinalStateUnknown(key, old)
+
+
+class CacheWriter:
+    """The only writer of a shared informer's store, and the one that tells of what it wrote.
+
+    The store has a change before any listener hears of it, and nobody joins the listeners between
+    the two. For one task at a time; waiting is for any task of its event loop.
+
+    Args:
+        store: where to.
+        processor: whom to tell.
+        on_error: is told of objects that an index function refuses.
+        clock: time.
+        name: of the informer, for errors.
+        detector: watches what was written, if given.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        processor: Processor,
+        *,
+        on_error: OnError,
+        clock: Clock,
+        name: str = "",
+        detector: MutationDetector | None = None,
+    ) -> None:
+        self._store = store
+        self._processor = processor
+        self._deltas = DeltaProcessor(store, on_error=on_error, clock=clock, name=name)
+        self._detector = detector
+        self._waiters = _VersionWaiters()
+        self._clock = clock
+        self._name = name
+        self._ended = False
+
+    async def write(self, batch: Sequence[Deltas]) -> None:
+        """Apply deltas in their order, tell of them, and wake whoever waits for their version."""
+        changes: Sequence[Change] = ()
+        self._processor.begin()
+        try:
+            changes = await self._deltas.apply(batch)
+            if self._detector is not None:
+                self._detect(self._detector, changes)
+        finally:
+            self._processor.finish(changes)
+        if self._waiters:
+            self._waiters.wake(self._store.last_store_sync_resource_version)
+
+    @staticmethod
+    def _detect(detector: MutationDetector, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if isinstance(change, Added):
+                detector.add(change.obj)
+            elif isinstance(change, Updated) and change.new is not change.old:
+                detector.add(change.new)
+
+    async def wait_for(self, resource_version: str, seconds: float | None) -> None:
+        """Wait until everything up to a version is written.
+
+        Args:
+            resource_version: a decimal number.
+            seconds: how long to wait at most; None for ever.
+
+        Raises:
+            TimeoutError: that took longer.
+            StoppedError: the writer has ended before that.
+        """
+        if _reaches(self._store.last_store_sync_resource_version, resource_version):
+            return
+        if self._ended:
+            raise StoppedError(f"{self._name or 'the informer'} has ended")
+        waiter = self._waiters.add(resource_version)
+        try:
+            async with self._clock.timeout(seconds):
+                await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    def end(self) -> None:
+        """Write nothing more: whoever waits for a version gets a `StoppedError`."""
+        self._ended = True
+        self._waiters.fail(f"{self._name or 'the informer'} has ended")
+
+
+class _VersionWaiters:
+    """Who waits for which version. A wake costs in proportion to those whose version has come."""
+
+    def __init__(self) -> None:
+        # By version and then in order; those that gave up leave when half of it are such.
+        self._heap: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._order = itertools.count()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, version: str) -> "asyncio.Future[None]":
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
+        heapq.heappush(self._heap, (int(version), next(self._order), waiter))
+        return waiter
+
+    def discard(self, waiter: "asyncio.Future[None]") -> None:
+        self._waiting.discard(waiter)
+        if len(self._heap) > 2 * len(self._waiting) + 64:
+            self._heap = [entry for entry in self._heap if entry[2] in self._waiting]
+            heapq.heapify(self._heap)
+
+    def wake(self, version: str) -> None:
+        if not version.isdecimal():
+            return
+        reached = int(version)
+        while self._heap and self._heap[0][0] <= reached:
+            waiter = heapq.heappop(self._heap)[2]
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def fail(self, reason: str) -> None:
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(StoppedError(reason))
+
+
+def _reaches(mine: str, wanted: str) -> bool:
+    return mine.isdecimal() and not is_older(mine, wanted)
