@@ -5,7 +5,7 @@ checks one.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.service import LoadBalancerStatus, Service
@@ -31,6 +31,31 @@ class RetryAfterError(ProviderError):
     def __init__(self, message: str, seconds: float) -> None:
         self.seconds = seconds
         super().__init__(message)
+
+
+class AddressTakenError(ProviderError):
+    """Others have the address, or all of them; the controller calls again when one is let go."""
+
+
+@runtime_checkable
+class KeepsAddresses(Protocol):
+    """A provider that gives each service addresses of its own, and must give none twice.
+
+    The controller tells it the addresses in the status of every service before it asks for any
+    load balancer, and from then on each change. Returns at once.
+    """
+
+    def reserve(self, uid: str, addresses: Sequence[str]) -> bool:
+        """Keep addresses for a service; of two that have one, the first that was told keeps it.
+
+        Args:
+            uid: whose addresses they are.
+            addresses: all that its status tells; those from before are let go.
+
+        Returns:
+            Whether any address was let go.
+        """
+        ...
 
 
 class LoadBalancerProvider(Protocol):
@@ -61,6 +86,7 @@ class LoadBalancerProvider(Protocol):
         Raises:
             ImplementedElsewhereError: not this provider's service.
             RetryAfterError: not ready yet.
+            AddressTakenError: an address is lacking, which others have.
             Exception: anything else is a failure.
         """
         ...

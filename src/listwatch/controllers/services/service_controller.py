@@ -12,16 +12,27 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from listwatch.cache.delta_fifo import DeltaFIFO
-from listwatch.cache.deltas import Delta, Deltas, DeltaType, Item, QueueStatistics
+from listwatch.cache.deltas import (
+    Delta,
+    Deltas,
+    DeltaType,
+    Item,
+    QueueStatistics,
+    ReflectorStore,
+)
+from listwatch.cache.known import newest_of
 from listwatch.cache.list_watch import ListerWatcher
 from listwatch.cache.reflector import Reflector, ReflectorStatistics
 from listwatch.clock import Clock, Timer
 from listwatch.controllers.failures import single_error
 from listwatch.controllers.recorder import Recorder
+from listwatch.controllers.services.addresses import ReservingQueue
 from listwatch.controllers.services.api import ServicesAPI
 from listwatch.controllers.services.nodes import Node, NodeSet
 from listwatch.controllers.services.provider import (
+    AddressTakenError,
     ImplementedElsewhereError,
+    KeepsAddresses,
     LoadBalancerProvider,
     RetryAfterError,
 )
@@ -195,11 +206,15 @@ class ServiceController:
             known_objects=self._cache,
             clock=self._clock,
         )
+        store: ReflectorStore = self._queue
+        if isinstance(provider, KeepsAddresses):
+            store = ReservingQueue(self._queue, provider, self._address_freed)
         self._reflector = Reflector(
             services,
-            self._queue,
+            store,
             name="services",
             resync_period=service_sync_period,
+            known=newest_of(self._queue),
             clock=self._clock,
         )
         self._nodes = NodeSet()
@@ -208,6 +223,9 @@ class ServiceController:
             min_retry_delay, max_retry_delay
         )
         self._retries: dict[str, Timer] = {}
+        # Services that lack an address which others have, the first one first.
+        self._lacking: dict[str, None] = {}
+        self._freed = 0
         self._syncs = self._ensured = self._deleted = self._failures = 0
         self._node_syncs = self._node_errors = 0
         self._node_seconds = Histogram()
@@ -287,8 +305,17 @@ class ServiceController:
         self._syncs += 1
         async with cached.lock:
             self._cancel_retry(key)
+            freed = self._freed
             try:
                 await self._sync(cached, newest.type)
+            except AddressTakenError as error:
+                self._failures += 1
+                self._lacking.setdefault(key)
+                # An address may have been let go while it looked for one.
+                delay = self._backoff.when(key) if freed == self._freed else 0.0
+                _logger.warning("service %s waits for an address: %s", key, error)
+                self._retry(key, cached, delay)
+                return
             except RetryAfterError as error:
                 _logger.info("service %s waits %g s: %s", key, error.seconds, error)
                 self._retry(key, cached, error.seconds)
@@ -301,20 +328,28 @@ class ServiceController:
                 self._retry(key, cached, delay)
             else:
                 self._backoff.forget(key)
+                self._lacking.pop(key, None)
                 # What failed stays known, so that its deletion is told even before it is retried.
                 if not cached.claimed and cached.touched is None:
                     self._cache.services.pop(key, None)
 
     def _retry(self, key: str, cached: _Cached, delay: float) -> None:
         """Queue a service again in due time, unless something newer of it comes before."""
-
-        def queue_again() -> None:
-            del self._retries[key]
-            kind = DeltaType.DELETED if cached.gone else DeltaType.UPDATED
-            self._queue.add_if_not_present(Deltas((Delta(kind, cached.last),), key))
-
         self._cancel_retry(key)
-        self._retries[key] = self._clock.call_later(delay, queue_again)
+        self._retries[key] = self._clock.call_later(delay, self._queue_again, key, cached)
+
+    def _queue_again(self, key: str, cached: _Cached) -> None:
+        self._cancel_retry(key)
+        kind = DeltaType.DELETED if cached.gone else DeltaType.UPDATED
+        self._queue.add_if_not_present(Deltas((Delta(kind, cached.last),), key))
+
+    def _address_freed(self) -> None:
+        """Try those again at once that lack an address."""
+        self._freed += 1
+        waiting, self._lacking = self._lacking, {}
+        for key in waiting:
+            if key in self._retries and (cached := self._cache.services.get(key)) is not None:
+                self._queue_again(key, cached)
 
     def _cancel_retry(self, key: str) -> None:
         if (timer := self._retries.pop(key, None)) is not None:
@@ -428,6 +463,7 @@ class ServiceController:
         cached.touched = None
         cached.status, cached.nodes = LoadBalancerStatus(), ()
         self._deleted += 1
+        self._address_freed()
         self._tell(service, "Normal", "DeletedLoadBalancer", "Deleted load balancer")
 
     async def _release(self, cached: _Cached, service: Service) -> None:

@@ -5,7 +5,7 @@ import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from listwatch.controllers.services.provider import ProviderError
+from listwatch.controllers.services.provider import AddressTakenError, ProviderError
 
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -20,7 +20,8 @@ class AddressPool:
     """Gives each owner an address of its own from a number of networks.
 
     An owner gets the same address each time as far as it is free, so that it survives a restart
-    even where nobody has written it down. Addresses of 127.0.0.0/24 are given only when asked for.
+    even where nobody has written it down. What is reserved for an owner is given to no other, also
+    before the owner takes it. Addresses of 127.0.0.0/24 are given only when asked for.
 
     Args:
         networks: such as "127.0.0.0/8" (usable on Linux without any set-up) or "192.0.2.0/28".
@@ -36,6 +37,9 @@ class AddressPool:
         if not self.networks:
             raise ValueError("an address pool needs a network, such as 127.0.0.0/8")
         self._owners: dict[IPAddress, str] = {}
+        # Who is said to have an address, the first one first; and what was said of each.
+        self._reserved: dict[IPAddress, list[str]] = {}
+        self._reservations: dict[str, tuple[IPAddress, ...]] = {}
 
     def __len__(self) -> int:
         """Return how many addresses are in use."""
@@ -50,7 +54,8 @@ class AddressPool:
             before: the address that it had; used if it can be.
 
         Raises:
-            ProviderError: the wanted address is not in the pool, or another's; no more is free.
+            ProviderError: the wanted address is not in the pool.
+            AddressTakenError: it is another's; or no more is free.
         """
         if wanted:
             yield str(self._check(owner, wanted))
@@ -60,7 +65,7 @@ class AddressPool:
         for address in self._tries(owner):
             if str(address) != before and self._is_free(owner, address):
                 yield str(address)
-        raise ProviderError(
+        raise AddressTakenError(
             f"no free address in {', '.join(map(str, self.networks))}: "
             "delete services of type LoadBalancer, or give the provider a larger range"
         )
@@ -69,7 +74,8 @@ class AddressPool:
         """Let an owner have a free address.
 
         Raises:
-            ProviderError: it is another's.
+            ProviderError: it is not in the pool.
+            AddressTakenError: it is another's.
         """
         self._owners[self._check(owner, address)] = owner
 
@@ -77,13 +83,44 @@ class AddressPool:
         """Take an address back."""
         self._owners.pop(ipaddress.ip_address(address), None)
 
+    def reserve(self, owner: str, addresses: Iterable[str]) -> bool:
+        """Give these addresses to no other owner from now on; those from before are let go.
+
+        Of two that have one address reserved, it is kept for the first. Others' addresses than the
+        pool's don't matter.
+
+        Returns:
+            Whether any address was let go.
+        """
+        parsed = (self._parse(text) for text in addresses)
+        wanted = tuple(dict.fromkeys(address for address in parsed if address is not None))
+        before = self._reservations.pop(owner, ())
+        if wanted:
+            self._reservations[owner] = wanted
+        for address in wanted:
+            owners = self._reserved.setdefault(address, [])
+            if owner not in owners:
+                owners.append(owner)
+        let_go = [address for address in before if address not in wanted]
+        for address in let_go:
+            owners = self._reserved[address]
+            owners.remove(owner)
+            if not owners:
+                del self._reserved[address]
+        return bool(let_go)
+
+    def forget_reservations(self) -> None:
+        """Let all reserved addresses go."""
+        self._reserved.clear()
+        self._reservations.clear()
+
     def _check(self, owner: str, text: str) -> IPAddress:
         address = self._parse(text)
         if address is None:
             ranges = ", ".join(map(str, self.networks))
             raise ProviderError(f"address {text} is not in the provider's range {ranges}")
         if not self._is_free(owner, address):
-            raise ProviderError(f"address {text} is in use by another service")
+            raise AddressTakenError(f"address {text} is in use by another service")
         return address
 
     def _parse(self, text: str) -> IPAddress | None:
@@ -95,7 +132,10 @@ class AddressPool:
         return address if any(address in network for network in self.networks) else None
 
     def _is_free(self, owner: str, address: IPAddress) -> bool:
-        return self._owners.get(address, owner) == owner
+        holder = self._owners.get(address)
+        if holder is None:
+            holder = next(iter(self._reserved.get(address, ())), owner)
+        return holder == owner
 
     def _tries(self, owner: str) -> Iterator[IPAddress]:
         start = int.from_bytes(hashlib.sha256(owner.encode()).digest()[:16])

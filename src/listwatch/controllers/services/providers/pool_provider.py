@@ -115,6 +115,7 @@ class PoolProvider(ABC, Generic[B]):
             task.cancel()
         for balancer in self._balancers.values():
             self._pool.release(balancer.address)
+        self._pool.forget_reservations()
         self._balancers.clear()
         self._by_key.clear()
 
@@ -142,7 +143,11 @@ class PoolProvider(ABC, Generic[B]):
         except ProviderError:
             work.close()
             raise
-        task = group.create_task(work)
+        try:
+            task = group.create_task(work)
+        except RuntimeError:  # the group is ending
+            work.close()
+            raise
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -152,6 +157,10 @@ class PoolProvider(ABC, Generic[B]):
     def name(self, cluster: str, service: Service) -> str:  # noqa: ARG002 - the protocol's
         """Return the load balancer's name."""
         return default_load_balancer_name(service)
+
+    def reserve(self, uid: str, addresses: Sequence[str]) -> bool:
+        """Keep addresses for a service."""
+        return self._pool.reserve(uid, addresses)
 
     async def get(self, cluster: str, service: Service) -> LoadBalancerStatus | None:  # noqa: ARG002 - as above
         """Return where a service's load balancer is reached, or None if there is none."""
