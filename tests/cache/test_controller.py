@@ -113,22 +113,20 @@ async def test_what_a_process_function_raises_is_reported_and_costs_no_other() -
     assert controller.statistics().failures == 1
 
 
-@pytest.mark.parametrize("asked", [False, True], ids=["retry_on_error", "RequeueError"])
-async def test_deltas_come_again_when_that_is_asked_for(asked: bool) -> None:
+async def test_deltas_come_again_when_that_is_asked_for() -> None:
     clock = FakeClock()
     tries: list[float] = []
 
     async def process(_: Deltas) -> None:
         tries.append(clock.now())
         if len(tries) < 4:
-            raise RequeueError if asked else ValueError("not yet")
+            raise RequeueError
 
     controller = Controller(
         ControllerConfig(
             queue=DeltaFIFO(clock=clock),
             lister_watcher=a_source(clock, "a"),
             process=process,
-            retry_on_error=not asked,
             on_error=lambda _: None,
             clock=clock,
         )
@@ -140,7 +138,7 @@ async def test_deltas_come_again_when_that_is_asked_for(asked: bool) -> None:
     assert len(tries) == 4
     gaps = [later - earlier for earlier, later in pairwise(tries)]
     assert all(gap > 0 for gap in gaps)
-    assert controller.statistics().failures == (0 if asked else 3)
+    assert controller.statistics().failures == 0
 
 
 async def test_it_ends_when_its_queue_is_closed() -> None:

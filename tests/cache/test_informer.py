@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
+from listwatch.cache.delta_fifo import DeltaFIFO
 from listwatch.cache.deltas import Item, Queue
 from listwatch.cache.failures import Failure
 from listwatch.cache.handlers import FilteringEventHandler, HandlerFuncs
@@ -318,7 +319,7 @@ async def test_a_queue_of_ones_own(how: str) -> None:
     made: list[Queue] = []
 
     def make(indexer: Indexer) -> Queue:
-        made.append(OrderedFIFO(atomic=False, known_objects=indexer))
+        made.append(DeltaFIFO(known_objects=indexer))
         return made[0]
 
     if how == "given":

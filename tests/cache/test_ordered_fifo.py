@@ -5,16 +5,12 @@ import pytest
 
 from cache.queue_story import (
     A,
-    Broken,
     D,
-    Everything,
     Popped,
     R,
-    S,
     U,
     done,
     drain,
-    known,
     make,
     pop_all,
     raising,
@@ -28,10 +24,6 @@ from listwatch.errors import QueueClosedError
 from listwatch.objects import DeletedFinalStateUnknown, KeyFunctionError, Object
 
 ALL, SYNC_ALL, BOOKMARK = DeltaType.REPLACED_ALL, DeltaType.SYNC_ALL, DeltaType.BOOKMARK
-
-
-def plain(objects: object = None) -> OrderedFIFO:
-    return OrderedFIFO(known_objects=objects, atomic=False)  # type: ignore[arg-type]  # the tests pass known objects
 
 
 # --- One order -----------------------------------------------------------------------------------
@@ -63,7 +55,7 @@ async def test_changes_come_out_as_they_came_in_and_nothing_is_merged_or_dropped
 
 
 async def test_what_has_no_key_is_refused_and_changes_nothing() -> None:
-    queue = OrderedFIFO(raising(ZeroDivisionError("oh")), atomic=False)  # type: ignore[arg-type]  # never returns
+    queue = OrderedFIFO(raising(ZeroDivisionError("oh")), transformer=lambda obj: obj)  # type: ignore[arg-type]  # never returns
     writes: list[Callable[[Object], None]] = [
         queue.add,
         queue.update,
@@ -76,10 +68,10 @@ async def test_what_has_no_key_is_refused_and_changes_nothing() -> None:
     assert (len(queue), queue.has_synced, queue.statistics().adds) == (0, False, 0)
 
 
-# --- Atomic --------------------------------------------------------------------------------------
+# --- Lists, resyncs and bookmarks ----------------------------------------------------------------
 
 
-async def test_an_atomic_queue_has_lists_resyncs_and_bookmarks_as_entries_in_the_order() -> None:
+async def test_lists_resyncs_and_bookmarks_are_entries_in_the_order() -> None:
     queue = OrderedFIFO()
     objs = [make("a", 1), make("b", 2)]
     queue.replace(objs, "5")
@@ -108,141 +100,28 @@ async def test_a_resync_does_not_pile_up_behind_one_that_waits() -> None:
     assert await drain(queue) == [("", [(SYNC_ALL, "")]), ("a", [(U, "1")])]
 
 
-def test_an_atomic_queue_refuses_known_objects() -> None:
-    with pytest.raises(ValueError, match="pass atomic=False, or no known_objects"):
-        OrderedFIFO(known_objects=known())
-
-
-# --- Not atomic ----------------------------------------------------------------------------------
-
-
-async def test_a_list_tells_first_the_ends_then_all_its_objects() -> None:
-    queue = plain(known(make("k", 1), make("q", 1), make("gone", 1), make("both", 1)))
-    queue.add(make("q", 2))
-    queue.update(make("q", 3))
-    queue.delete(make("gone", 4))
-    queue.update(make("new", 5))
-    queue.replace([make("both", 6), make("both", 7), make("c", 8)], "9")
-    queue.bookmark("10")
-    assert await drain(queue) == [
-        ("q", [(A, "2")]),
-        ("q", [(U, "3")]),
-        ("gone", [(D, "4")]),
-        ("new", [(U, "5")]),
-        ("q", [(D, "†3")]),
-        ("new", [(D, "†5")]),
-        ("k", [(D, "†1")]),
-        ("both", [(R, "7")]),
-        ("c", [(R, "8")]),
-    ]
-
-
-async def test_ends_are_told_once_whether_queued_or_in_process() -> None:
-    queue = plain(known(make("a", 1), make("b", 1)))
-    queue.delete(make("a", 2))
-    queue.delete(DeletedFinalStateUnknown("b", make("b", 3)))
-    popped = await start(queue)
-    queue.replace([], "4")
-    await popped.succeed()
-    assert await drain(queue) == [("b", [(D, "†3")])]
-
-
-async def test_a_list_that_lacks_a_key_in_process_tells_its_end() -> None:
-    """kubernetes#27004: between queue and store it was nowhere, and stayed as a ghost."""
-    queue = plain(known())
-    queue.add(make("a", 1))
-    popped = await start(queue)
-    queue.replace([], "2")
-    await popped.succeed()
-    assert await drain(queue) == [("a", [(D, "†1")])]
-
-
-async def test_ends_in_unknown_state_are_tombstones_without_object() -> None:
-    errors: list[Exception] = []
-    queue = OrderedFIFO(known_objects=Broken(["a"]), atomic=False, on_error=errors.append)
-    queue.replace([], "1")
-    assert await drain(queue) == [("a", [(D, "†?")])]
-    assert [str(error) for error in errors] == ["no a today"]
-    with pytest.raises(OSError, match="no keys today"):
-        plain(Broken()).replace([], "1")
-
-
-async def test_no_tombstone_is_wrapped_in_another_and_none_is_told_as_a_state() -> None:
-    class Lost(Everything):
-        def list_keys(self) -> list[str]:
-            return ["a"]
-
-        def get_by_key(self, key: str) -> DeletedFinalStateUnknown:
-            return DeletedFinalStateUnknown(key, make(key, 3))
-
-    queue = plain(Lost())
-    queue.resync()
-    assert len(queue) == 0
-    queue.replace([], "4")
-    assert await drain(queue) == [("a", [(D, "†3")])]
-
-
-async def test_a_resync_tells_known_objects_that_have_nothing_queued() -> None:
-    queue = plain(known(make("a", 1), make("b", 1), make("c", 1), make("d", 1)))
-    queue.update(make("a", 2))
-    queue.delete(make("d", 2))
-    first = await start(queue)
-    queue.update(make("b", 3))
-    queue.resync()
-    await first.succeed()
-    second = await start(queue)
-    assert story(second.deltas) == [(D, "2")]
-    await second.succeed()
-    assert await drain(queue) == [("b", [(U, "3")]), ("a", [(S, "2")]), ("c", [(S, "1")])]
-    ending = plain(known(make("a", 1)))
-    ending.delete(make("a", 2))
-    popped = await start(ending)
-    ending.resync()
-    await popped.succeed()
-    assert await drain(ending) == []
-
-
-async def test_a_resync_without_known_objects_does_nothing() -> None:
-    queue = plain()
-    queue.add(make("a"))
-    await queue.pop(done)
-    queue.resync()
-    assert len(queue) == 0
-    with pytest.raises(OSError, match="no keys today"):
-        plain(Broken()).resync()
-    everything = plain(Everything())
-    everything.resync()
-    assert len(everything) == 0
-
-
 # --- Transformer ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("atomic", [True, False])
-async def test_the_transformer_sees_objects_of_changes_and_lists(
-    atomic: bool,
-) -> None:
+async def test_the_transformer_sees_objects_of_changes_and_lists() -> None:
     def bump(obj: Object) -> Object:
         return make(obj.name, int(obj.resource_version) + 100)
 
-    queue = OrderedFIFO(transformer=bump, atomic=atomic)
+    queue = OrderedFIFO(transformer=bump)
     queue.replace([make("a", 1)], "9")
     queue.add(make("b", 2))
     queue.delete(make("b", 3))
     queue.delete(DeletedFinalStateUnknown("a", make("a", 4)))
     first, *others = await pop_all(queue)
-    objs = list(first[0].objects or ()) if atomic else [first[0].object]
-    assert [obj.resource_version for obj in objs if isinstance(obj, Object)] == ["101"]
+    objs = list(first[0].objects or ())
+    assert [obj.resource_version for obj in objs] == ["101"]
     assert [story(deltas) for deltas in others] == [[(A, "102")], [(D, "103")], [(D, "†4")]]
 
 
-@pytest.mark.parametrize("atomic", [True, False])
-async def test_a_failing_transformer_costs_no_object(
-    atomic: bool,
-) -> None:
+async def test_a_failing_transformer_costs_no_object() -> None:
     errors: list[Exception] = []
     transformer = raising(ValueError("bad"))
-    queue = OrderedFIFO(transformer=transformer, atomic=atomic, on_error=errors.append)  # type: ignore[arg-type]  # never returns
+    queue = OrderedFIFO(transformer=transformer, on_error=errors.append)  # type: ignore[arg-type]  # never returns
     queue.replace([make("a", 1), make("b", 2)], "9")
     queue.update(make("c", 3))
     popped = await pop_all(queue)
@@ -267,20 +146,8 @@ async def test_synced_once_the_entries_of_the_first_list_are_processed() -> None
         flags.append(((await queue.pop(done)).is_in_initial_list, synced))
     assert flags == [(False, False), (False, False), (True, False), (False, True)]
 
-    queue = plain(known(make("gone")))
-    queue.replace([make("a")], "9")
-    queue.replace([make("a"), make("b")], "10")
-    flags = []
-    while queue.statistics().depth:
-        synced = queue.has_synced
-        flags.append(((await queue.pop(done)).is_in_initial_list, synced))
-    assert flags == [(True, False), (True, False), (False, True), (False, True)]
 
-
-async def test_an_empty_first_list_not_atomic_or_an_earlier_change_means_synced_at_once() -> None:
-    queue = plain()
-    queue.replace([], "9")
-    assert queue.has_synced
+async def test_a_change_before_the_first_list_means_synced_at_once() -> None:
     writes: list[Callable[[OrderedFIFO], None]] = [
         lambda queue: queue.add(make("a")),
         lambda queue: queue.update(make("a")),
@@ -441,15 +308,6 @@ async def test_lists_resyncs_and_bookmarks_are_batches_of_their_own() -> None:
     queue.resync()
     queue.add(make("d"))
     assert await sizes(queue) == [1, 2, 1, 1, 1, 1, 1]
-
-
-async def test_a_batch_ends_where_the_initial_list_does() -> None:
-    queue = plain()
-    queue.replace([make("a"), make("b")], "1")
-    queue.add(make("c"))
-    assert await queue.pop_batch(done) == 2
-    assert queue.has_synced
-    assert await queue.pop_batch(done) == 1
 
 
 async def test_a_requeue_may_name_the_keys_of_a_batch() -> None:

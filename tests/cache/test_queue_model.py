@@ -134,7 +134,7 @@ class Story:
         self.version += 1
         self.positions[str(self.version)] = dict(self.server)
         if not self.touched:
-            if isinstance(self.queue, OrderedFIFO) and self.queue._atomic:
+            if isinstance(self.queue, OrderedFIFO):
                 self.initial = {""}
             else:
                 self.initial = {*self.server, *self.store.list_keys()}
@@ -320,21 +320,7 @@ def test_delta_fifo_with_known_objects(
 
 
 @given(operations, st.booleans(), st.booleans())
-def test_ordered_fifo_with_known_objects(
-    steps: list[tuple[object, ...]], may_fail: bool, has_past: bool
-) -> None:
-    run(
-        lambda store, clock: OrderedFIFO(known_objects=store, atomic=False, clock=clock),
-        steps,
-        may_fail=may_fail,
-        has_past=has_past,
-    )
-
-
-@given(operations, st.booleans(), st.booleans())
-def test_ordered_fifo_with_atomic_events(
-    steps: list[tuple[object, ...]], may_fail: bool, has_past: bool
-) -> None:
+def test_ordered_fifo(steps: list[tuple[object, ...]], may_fail: bool, has_past: bool) -> None:
     run(lambda _, clock: OrderedFIFO(clock=clock), steps, may_fail=may_fail, has_past=has_past)
 
 

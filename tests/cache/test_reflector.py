@@ -796,13 +796,6 @@ async def test_resyncs_go_on_whatever_the_watch_does_and_they_raise() -> None:
         assert any(isinstance(f, Failure) and f.doing == "resync" for f in scene.failures)
 
 
-async def test_a_resync_that_is_not_wanted_is_left_out() -> None:
-    store = Resyncs()
-    async with Scene("a", store=store, resync_period=10, should_resync=lambda: False) as scene:
-        await scene.clock.advance(45)
-        assert store.count == 0
-
-
 def open_watch(_: Scene) -> None: ...
 def hang_lists(scene: Scene) -> None:
     scene.source.watch_list = "invalid"

@@ -122,17 +122,6 @@ def test_the_consumers_primitives_return_what_was_there_and_leave_the_version_al
     assert store.last_store_sync_resource_version == ""
 
 
-def test_a_batch_returns_what_each_change_met_and_its_version_comes_last() -> None:
-    store = Indexer(indexers={"picky": picky})
-    bad = make("b", "2", node="bad")
-    results = store.apply([("ns/a", A), ("ns/b", bad), ("ns/a", None), ("ns/x", None)], "9")
-    assert (results[0], results[2], results[3]) == (None, A, None)
-    assert isinstance(results[1], IndexFunctionError)
-    assert (store.list(), store.last_store_sync_resource_version) == ([], "9")
-    store.apply([("ns/a", A)])
-    assert store.last_store_sync_resource_version == "9"
-
-
 def test_a_relist_keeps_the_stored_object_of_the_same_uid_and_version() -> None:
     store = Indexer(indexers={"node": by_node})
     store.replace([A, B, C], "1")

@@ -32,11 +32,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
         queue: between reflector and process function; the controller closes it when it ends.
         lister_watcher: the resource.
         process: takes the deltas of one key. What it raises is reported and counted; the deltas
-            are dropped unless `retry_on_error` or a `RequeueError` asks for them again.
+            are dropped unless a `RequeueError` asks for them again.
         process_batch: takes the deltas of many keys, in place of `process`.
         full_resync_period: seconds between resyncs; None for none.
-        should_resync: asked before each.
-        retry_on_error: put deltas back whose processing by `process` raised, with a growing delay.
         on_synced: is called once, when everything that was there at the beginning was processed.
         name: for logs and metrics.
         decode: makes the objects of bytes.
@@ -54,8 +52,6 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     process: Process | None = None
     process_batch: BatchProcess | None = None
     full_resync_period: float | None = None
-    should_resync: Callable[[], bool] | None = None
-    retry_on_error: bool = False
     on_synced: Callable[[], None] | None = None
     name: str = ""
     decode: Decode = decode_object
@@ -113,7 +109,6 @@ class Controller:
             config.queue,
             name=config.name,
             resync_period=config.full_resync_period,
-            should_resync=config.should_resync,
             decode=config.decode,
             clock=config.clock,
             page_size=config.page_size,
@@ -206,9 +201,6 @@ class Controller:
             raise
         except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001 - as above; it is raised again
             error = stray(raised) if isinstance(raised, asyncio.CancelledError) else raised
-            if self._config.retry_on_error:
-                self._failed(error, deltas.key)
-                raise RequeueError(str(error)) from error
             raise _ProcessError(error, deltas.key) from error
 
     def _failed(self, error: Exception, key: str | None) -> None:

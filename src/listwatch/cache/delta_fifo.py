@@ -172,6 +172,14 @@ class DeltaFIFO(FIFO):
             self._initial.add(key)
         self._queue(_DELETED, key, DeletedFinalStateUnknown(key, last), initial=initial)
 
+    def _look_up(self, key: str) -> Item | None:
+        assert self._known is not None  # noqa: S101 - the callers ask first; for the type checker
+        try:
+            return self._known.get_by_key(key)
+        except Exception as error:  # noqa: BLE001 - a user's function: reported
+            self._report(error)
+            return None
+
     def resync(self) -> None:
         """Queue SYNC for each known object that has nothing queued.
 

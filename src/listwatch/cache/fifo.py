@@ -266,14 +266,6 @@ class FIFO(ABC):
                 f"key function failed for {item!r}: {type(error).__name__}: {error}"
             ) from error
 
-    def _look_up(self, key: str) -> Item | None:
-        assert self._known is not None  # noqa: S101 - the callers ask first; for the type checker
-        try:
-            return self._known.get_by_key(key)
-        except Exception as error:  # noqa: BLE001 - a user's function: reported
-            self._report(error)
-            return None
-
     def _transformed(self, key: str, obj: Object) -> Object:
         assert self._transformer is not None  # noqa: S101 - the callers ask first; for the type checker
         try:

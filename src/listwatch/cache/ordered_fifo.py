@@ -9,7 +9,6 @@ from listwatch.cache.deltas import (
     DeltaType,
     Item,
     KeyFunc,
-    KnownObjects,
     OnError,
     QueueStatistics,
     Transformer,
@@ -32,27 +31,18 @@ class OrderedFIFO(FIFO):
     anything newer comes out, so that one pop at a time is served. A deletion of an unknown key is
     told as well.
 
-    Atomic, a list is one entry (REPLACED_ALL), a resync another (SYNC_ALL) and so is a bookmark
-    (BOOKMARK): a consumer that takes the version of each entry when it has applied it knows that
-    everything up to this version is applied. Otherwise a list becomes tombstones for what it
-    lacks of queued, in-process and known objects, then a REPLACED for each of its objects; a
-    resync becomes a SYNC for each known object that has nothing queued; bookmarks are dropped.
+    A list is one entry (REPLACED_ALL), a resync another (SYNC_ALL) and so is a bookmark
+    (BOOKMARK). A consumer that takes the version of each entry when it has applied it knows that
+    everything up to this version is applied; it compares a list with its store itself.
 
-    The rules are those of client-go's `tools/cache/the_real_fifo.go`.
+    The rules are those of client-go's `tools/cache/the_real_fifo.go` with atomic events.
 
     Args:
         key_func: gives the key of an object; not asked for tombstones.
         transformer: changes objects before they are queued, but not tombstones and resyncs. When
             it raises, the object is queued as it came, and the error goes to `on_error`.
-        known_objects: what the consumer holds; not for atomic queues, whose consumer compares a
-            list with its store itself.
-        atomic: as above.
         clock: for requeue delays and the ages in `statistics`.
-        on_error: takes what transformer and known objects raise where the queue can do without
-            them; by default it is logged. Must not raise.
-
-    Raises:
-        ValueError: `known_objects` for an atomic queue.
+        on_error: takes what the transformer raises; by default it is logged. Must not raise.
     """
 
     def __init__(
@@ -60,24 +50,10 @@ class OrderedFIFO(FIFO):
         key_func: KeyFunc = meta_namespace_key,
         *,
         transformer: Transformer | None = None,
-        known_objects: KnownObjects | None = None,
-        atomic: bool = True,
         clock: Clock | None = None,
         on_error: OnError = log_error,
     ) -> None:
-        if atomic and known_objects is not None:
-            raise ValueError(
-                "an atomic OrderedFIFO can't use known_objects: its consumer compares the list "
-                "with its store; pass atomic=False, or no known_objects"
-            )
-        super().__init__(
-            key_func,
-            transformer=transformer,
-            known_objects=known_objects,
-            clock=clock,
-            on_error=on_error,
-        )
-        self._atomic = atomic
+        super().__init__(key_func, transformer=transformer, clock=clock, on_error=on_error)
         self._items: deque[Deltas] = deque()
         # All of it is older than all of _items; while there is any, nothing else is taken.
         self._in_process: Sequence[Deltas] = ()
@@ -121,83 +97,27 @@ class OrderedFIFO(FIFO):
             self._wake()
 
     def replace(self, objs: Sequence[Object], resource_version: str) -> None:
-        """Queue a whole list.
+        """Queue a whole list, as one entry.
 
         Raises:
-            KeyFunctionError: not atomic, and an object has no key; nothing was queued.
-            Exception: not atomic, and what listing the known objects' keys raised; nothing was
-                queued.
+            KeyFunctionError: there is a transformer, and an object has no key; nothing was queued.
         """
-        if self._atomic:
-            if self._transformer is not None:
-                objs = [self._transformed(self.key_of(obj), obj) for obj in objs]
-            initial, self._untouched = self._untouched, False
-            delta = Delta(
-                DeltaType.REPLACED_ALL, objects=tuple(objs), resource_version=resource_version
-            )
-            self._queue("", delta, initial=initial)
-            return
-        listed = {self.key_of(obj): obj for obj in objs}
-        known = list(self._known.list_keys()) if self._known is not None else []
+        if self._transformer is not None:
+            objs = [self._transformed(self.key_of(obj), obj) for obj in objs]
         initial, self._untouched = self._untouched, False
-        newest = self._newest()
-        for key, delta in newest.items():
-            if key not in listed and delta.type is not _DELETED:
-                self._queue_tombstone(key, delta.object, initial=initial)
-        for key in known:
-            if key not in listed and key not in newest:
-                self._queue_tombstone(key, self._look_up(key), initial=initial)
-        for key, obj in listed.items():
-            item = obj if self._transformer is None else self._transformed(key, obj)
-            self._queue(key, Delta(DeltaType.REPLACED, item), initial=initial)
-
-    def _newest(self) -> dict[str, Delta]:
-        return {
-            deltas.key: deltas[-1]
-            for source in (self._in_process, self._items)
-            for deltas in source
-            if deltas
-        }
-
-    def _queue_tombstone(self, key: str, last: Item | None, *, initial: bool) -> None:
-        if isinstance(last, DeletedFinalStateUnknown):
-            last = last.obj
-        self._queue(key, Delta(_DELETED, DeletedFinalStateUnknown(key, last)), initial=initial)
+        delta = Delta(
+            DeltaType.REPLACED_ALL, objects=tuple(objs), resource_version=resource_version
+        )
+        self._queue("", delta, initial=initial)
 
     def resync(self) -> None:
-        """Queue a resync, unless an atomic queue has one waiting.
-
-        Nothing happens when the queue is not atomic and has no `known_objects`.
-
-        Raises:
-            Exception: not atomic, and what listing the known objects' keys raised; nothing was
-                queued.
-        """
-        if self._atomic:
-            # Behind a slow consumer they would pile up, and each means the same.
-            if not any(d and d[0].type is DeltaType.SYNC_ALL for d in self._items):
-                self._queue("", Delta(DeltaType.SYNC_ALL))
-            return
-        if self._known is None:
-            return
-        known = list(self._known.list_keys())
-        queued = {deltas.key for deltas in self._items}
-        in_process = {deltas.key: deltas[-1] for deltas in self._in_process if deltas}
-        for key, delta in in_process.items():
-            if key not in queued and delta.type is not _DELETED:
-                self._queue_sync(key, delta.object)
-        for key in known:
-            if key not in queued and key not in in_process:
-                self._queue_sync(key, self._look_up(key))
-
-    def _queue_sync(self, key: str, item: Item | None) -> None:
-        if isinstance(item, Object):  # a tombstone has no state to tell
-            self._queue(key, Delta(DeltaType.SYNC, item))
+        """Queue a resync, unless one waits: behind a slow consumer they would pile up."""
+        if not any(deltas and deltas[0].type is DeltaType.SYNC_ALL for deltas in self._items):
+            self._queue("", Delta(DeltaType.SYNC_ALL))
 
     def bookmark(self, resource_version: str) -> None:
-        """Queue a position, behind everything up to it; dropped unless the queue is atomic."""
-        if self._atomic:
-            self._queue("", Delta(DeltaType.BOOKMARK, resource_version=resource_version))
+        """Queue a position, behind everything up to it."""
+        self._queue("", Delta(DeltaType.BOOKMARK, resource_version=resource_version))
 
     # --- The state ---
 
@@ -216,12 +136,11 @@ class OrderedFIFO(FIFO):
         first.popped_at = now = self._now()
         batch: Sequence[Deltas] = (first,)
         if limit > 1 and first.key:
-            initial = first.is_in_initial_list
             by_key = {first.key: first}
             while items and len(by_key) < limit:
                 deltas = items[0]
                 key = deltas.key
-                if key in by_key or not key or deltas.is_in_initial_list is not initial:
+                if key in by_key or not key:
                     break
                 deltas.popped_at = now
                 by_key[key] = items.popleft()
@@ -240,8 +159,8 @@ class OrderedFIFO(FIFO):
             self._in_process = ()
             self._wake_next()
         else:
-            ended = {id(deltas) for deltas in batch}
-            self._in_process = [d for d in self._in_process if id(d) not in ended]
+            ended = {deltas.key for deltas in batch}
+            self._in_process = [d for d in self._in_process if d.key not in ended]
 
     def _wake_next(self) -> None:
         if self._waiters:

@@ -113,7 +113,6 @@ class Reflector:
         store: what to feed.
         name: for logs and metrics.
         resync_period: seconds between calls of `store.resync`; None or 0 for none.
-        should_resync: asked before each of them.
         decode: makes the objects of bytes.
         clock: time.
         page_size: of lists; 0 asks for everything at once.
@@ -133,7 +132,6 @@ class Reflector:
         *,
         name: str = "",
         resync_period: float | None = None,
-        should_resync: Callable[[], bool] | None = None,
         decode: Decode = decode_object,
         clock: Clock | None = None,
         page_size: int = 500,
@@ -149,7 +147,6 @@ class Reflector:
         self._definition = lister_watcher if isinstance(lister_watcher, KnowsDefinition) else None
         self._store = store
         self._resync_period = resync_period or 0.0
-        self._should_resync = should_resync
         self._decode = decode
         self._clock = clock if clock is not None else Clock()
         self._page_size = page_size
@@ -218,7 +215,7 @@ class Reflector:
     async def run(self) -> None:
         """Feed the store until cancelled; may be called again after that, and then begins anew.
 
-        Ends otherwise only by what `on_error` or `should_resync` raise, or by a mistake of ours.
+        Ends otherwise only by what `on_error` raises, or by a mistake of ours.
         """
         if self.state not in {Phase.IDLE, Phase.STOPPED}:
             raise RuntimeError(f"reflector {self.name!r} runs already")
@@ -307,11 +304,10 @@ class Reflector:
     async def _resync_forever(self) -> None:
         while True:
             await self._clock.sleep(self._resync_period)
-            if self._should_resync is None or self._should_resync():
-                try:
-                    self._store.resync()
-                except Exception as error:  # noqa: BLE001 - reported; the next period tries again
-                    self._report(error, "resync", delay=self._resync_period)
+            try:
+                self._store.resync()
+            except Exception as error:  # noqa: BLE001 - reported; the next period tries again
+                self._report(error, "resync", delay=self._resync_period)
 
     # --- Lists ----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ reader never waits, sees a replace wholly or not at all, and owns the list that 
 from asyncio import CancelledError
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -54,9 +55,6 @@ class IndexFunctionError(ListWatchError):
 
 class UnknownIndexError(ListWatchError):
     """No index has this name."""
-
-
-_Results: TypeAlias = list[Object | IndexFunctionError | None]
 
 
 class StoreStatistics(msgspec.Struct, frozen=True, gc=False):
@@ -351,29 +349,6 @@ class Store:
             index.remove(key)
         return state.items.pop(key, None)
 
-    def apply(
-        self, changes: Iterable[tuple[str, Object | None]], resource_version: str = ""
-    ) -> Sequence[Object | IndexFunctionError | None]:
-        """Put (or, for None, remove) a batch in its order, then note its last version.
-
-        A change that an index function refuses leaves its key as it was and costs no other.
-
-        Args:
-            changes: key and object, or key and None.
-            resource_version: of the last change; empty leaves the store's as it is.
-
-        Returns:
-            For each change what was under the key before it, or the error that refused it.
-        """
-        results: _Results = []
-        for key, obj in changes:
-            try:
-                results.append(self.remove(key) if obj is None else self.put(key, obj))
-            except IndexFunctionError as error:
-                results.append(error)
-        self.bookmark(resource_version)
-        return results
-
     async def replace_in_steps(
         self,
         objs: Sequence[Object],
@@ -561,7 +536,7 @@ class Indexer(Store):
             raise ValueError(f"there is an index {min(taken)!r} already; choose another name")
 
 
-_NO_BUCKET: Mapping[str, Object] = {}
+_NO_BUCKET: Mapping[str, Object] = MappingProxyType({})
 
 
 def _is_same(old: ObjectMeta, new: ObjectMeta) -> bool:
