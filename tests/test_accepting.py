@@ -5,6 +5,7 @@ import errno
 import logging
 import resource
 import socket
+import ssl
 from collections.abc import AsyncIterator
 
 import pytest
@@ -147,3 +148,25 @@ async def test_health_at_the_limit_of_files_costs_one_line_and_comes_back(
             answer = await asyncio.to_thread(client.recv, 4096)
             assert answer.startswith(b"HTTP/1.0 200 OK")
             client.close()
+
+
+async def test_a_handshake_that_never_ends_does_not_hold_up_the_end() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    clock = FakeClock()
+    (sock,) = await listening_sockets("127.0.0.1", 0)
+    acceptor = Acceptor(
+        sock, Greeting, shortages=ShortageLog(clock), clock=clock, ssl_context=context
+    )
+    reader, writer = await asyncio.open_connection(*sock.getsockname())
+    await asyncio.sleep(0)
+    await acceptor.aclose()
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_a_connection_that_was_just_taken_ends_with_the_acceptor(world: World) -> None:
+    client = socket.create_connection(world.sock.getsockname())
+    world.acceptor._accept()  # its task has not begun; nothing public stops in between
+    await world.acceptor.aclose()
+    with client:
+        assert await asyncio.to_thread(client.recv, 1) == b""

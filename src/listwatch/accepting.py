@@ -96,7 +96,9 @@ class Acceptor:
         self._ssl = ssl_context
         self._loop = asyncio.get_running_loop()
         self._timer: Timer | None = None
+        #: the tasks that start connections, and the sockets of those that have not begun to
         self._starting: set[asyncio.Task[None]] = set()
+        self._taken: set[socket.socket] = set()
         self._loop.add_reader(sock, self._accept)
 
     def pause(self, error: OSError) -> None:
@@ -124,11 +126,13 @@ class Acceptor:
                 self.pause(error)
                 return
             connection.setblocking(False)
+            self._taken.add(connection)
             task = self._loop.create_task(self._start(connection))
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
 
     async def _start(self, connection: socket.socket) -> None:
+        self._taken.discard(connection)
         try:
             _ = await self._loop.connect_accepted_socket(
                 self._protocol_factory, connection, ssl=self._ssl
@@ -145,6 +149,20 @@ class Acceptor:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._socket.close()
+
+    async def aclose(self) -> None:
+        """Take no more connections, and end those that have no protocol yet.
+
+        One in a TLS handshake, for instance. Harmless when called again.
+        """
+        self.close()
+        starting = list(self._starting)
+        for task in starting:
+            task.cancel()
+        await asyncio.gather(*starting, return_exceptions=True)
+        for connection in self._taken:  # their tasks were cancelled before they began
+            connection.close()
+        self._taken.clear()
 
 
 async def listening_sockets(host: str | None, port: int) -> list[socket.socket]:

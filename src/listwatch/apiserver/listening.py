@@ -5,7 +5,7 @@ import ipaddress
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooL
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
-from listwatch.acceptor import Acceptor
+from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
 from listwatch.apiserver import refusal
 from listwatch.apiserver.call import BODY_LIMIT
 from listwatch.apiserver.negotiation import JSON
@@ -34,22 +34,20 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Listening:
     """A server that answers on an address, until `close`. For one event loop."""
 
-    def __init__(self, runner: web.ServerRunner, acceptor: Acceptor) -> None:
+    def __init__(self, runner: web.ServerRunner, acceptors: Sequence[Acceptor], port: int) -> None:
         self._runner = runner
-        self._acceptor = acceptor
-
-    @property
-    def port(self) -> int:
-        """The port that is listened on."""
-        return self._acceptor.port
+        self._acceptors = acceptors
+        #: the port that is listened on
+        self.port = port
 
     async def stop_accepting(self) -> None:
         """Accept no more connections; those that there are go on. Harmless when called twice."""
-        await self._acceptor.close()
+        for acceptor in self._acceptors:
+            await acceptor.aclose()
 
     async def close(self) -> None:
         """Accept no more connections and end those that there are."""
-        await self._acceptor.close()
+        await self.stop_accepting()
         await self._runner.cleanup()
 
 
@@ -74,9 +72,8 @@ async def listen(
     )
     runner = web.ServerRunner(server, shutdown_timeout=0.05)
     await runner.setup()
-    acceptor = Acceptor(host, port, server, clock, tls=tls)
     try:
-        await acceptor.start()
+        sockets = await listening_sockets(host or None, port)
     except OSError as error:
         await runner.cleanup()
         named = isinstance(error, socket.gaierror)  # its numbers are no errno's
@@ -88,7 +85,13 @@ async def listen(
     except BaseException:
         await runner.cleanup()
         raise
-    return Listening(runner, acceptor)
+    port = sockets[0].getsockname()[1]
+    shortages = ShortageLog(clock)
+    acceptors = [
+        Acceptor(each, server, shortages=shortages, clock=clock, ssl_context=tls)
+        for each in sockets
+    ]
+    return Listening(runner, acceptors, port)
 
 
 def url_of(host: str, port: int, scheme: str = "http") -> str:
