@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -16,10 +16,12 @@ from listwatch.cache.handlers import last_state
 from listwatch.cache.shared_informer import SharedInformer
 from listwatch.client.client import Client
 from listwatch.client.config import Config
+from listwatch.client.discovery import UnknownResourceError
 from listwatch.errors import (
     DisconnectedError,
     ExpiredError,
     InternalServerError,
+    NotFoundError,
     ServiceUnavailableError,
     TooManyRequestsError,
 )
@@ -35,11 +37,19 @@ class StoryTeller:
     def __init__(self) -> None:
         self.last: dict[str, Object] = {}
         self.wrong: list[str] = []
+        self._told = asyncio.Event()
+
+    async def changed(self, until: Callable[[], bool]) -> None:
+        """Wait until what was told has made something true."""
+        while not until():
+            self._told.clear()
+            await self._told.wait()
 
     def on_add(self, obj: Object, is_in_initial_list: bool) -> None:
         if obj.key in self.last:
             self.wrong.append(f"added twice: {obj}, initial: {is_in_initial_list}")
         self.last[obj.key] = obj
+        self._told.set()
 
     def on_update(self, old: Object, new: Object) -> None:
         if self.last.get(new.key) is not old or old.uid != new.uid:
@@ -50,6 +60,7 @@ class StoryTeller:
         last, state = self.last.pop(obj.key, None), last_state(obj)
         if last is None or state is None or last.uid != state.uid:
             self.wrong.append(f"deleted {obj}, told was {last}")
+        self._told.set()
 
 
 class Scene(NamedTuple):
@@ -197,6 +208,62 @@ async def test_a_restored_server_behind_an_outage_is_noticed() -> None:
         assert [obj.name for obj in scene.informer.lister.list()] == ["a"]
         assert scene.informer.lister.get("a", "default")["data"]["number"] == "0"
         assert not scene.handler.wrong
+
+
+async def define(client: Client, definition: dict[str, Any], obj: dict[str, Any]) -> None:
+    """Create the definition, and an object as soon as it is served."""
+    await client.create(definition)
+    async with asyncio.timeout(20):
+        while True:
+            with suppress(NotFoundError, UnknownResourceError):
+                await client.create(obj)
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_objects_of_a_definition_that_was_deleted_unseen_are_gone_and_come_back() -> None:
+    """While the informer waits between two watches, so that nothing tells it."""
+    names = {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"}
+    schema = {"openAPIV3Schema": {"type": "object"}}
+    definition = {
+        "kind": "CustomResourceDefinition",
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "metadata": {"name": "widgets.e.com"},
+        "spec": {
+            "group": "e.com",
+            "names": names,
+            "scope": "Namespaced",
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+    meta = {"name": "a", "namespace": "default"}
+    widget = {"kind": "Widget", "apiVersion": "e.com/v1", "metadata": meta}
+    handler = StoryTeller()
+    async with (
+        APIServer(seed=1) as server,
+        FaultProxy("127.0.0.1", server.port, seed=1) as proxy,
+        Client.from_config(Config(server=server.url)) as direct,
+        Client.from_config(Config(server=proxy.url)) as through,
+    ):
+        await define(direct, definition, widget)
+        informer = SharedInformer(
+            through.list_watch("widgets.e.com"), backoff=Backoff(base=0.01, cap=0.05)
+        )
+        informer.add_handler(handler)
+        async with informer:
+            await informer.wait_for_sync()
+            assert list(handler.last) == ["default/a"]
+            proxy.refuse()
+            proxy.drop()
+            await direct.delete("customresourcedefinitions", "widgets.e.com")
+            proxy.accept()
+            async with asyncio.timeout(20):
+                await handler.changed(lambda: not handler.last)
+            assert informer.lister.list() == []
+            await define(direct, definition, widget)
+            async with asyncio.timeout(20):
+                await handler.changed(lambda: bool(handler.last))
+        assert not handler.wrong
 
 
 @pytest.mark.parametrize("namespace", ["default", None])

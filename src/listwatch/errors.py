@@ -35,6 +35,9 @@ class StatusError(ListWatchError):
         retry_after: seconds to wait before the next try, from the header or the details.
     """
 
+    #: Whether a `Status` said so; otherwise it may be the word of what stands before the server.
+    is_status = False
+
     #: The HTTP status code that stands for this kind where no reason was given.
     default_code: ClassVar[int] = 0
     #: The reasons that a server gives for this kind.
@@ -81,13 +84,15 @@ class StatusError(ListWatchError):
         number = own_code if isinstance(own_code, int) and own_code else code
         reason = reason if isinstance(reason, str) else ""
         kind = _KIND_BY_REASON.get(reason) or _KIND_BY_CODE.get(number) or StatusError
-        return kind(
+        error = kind(
             message if isinstance(message, str) else "",
             code=number,
             reason=reason,
             details=details,
             retry_after=retry_after,
         )
+        error.is_status = fields.get("kind") == "Status"
+        return error
 
     def to_status(self) -> dict[str, Any]:
         """Return this error as a `Status` object."""

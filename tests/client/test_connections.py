@@ -179,3 +179,66 @@ async def test_a_client_of_another_event_loop_says_so_and_goes_on_in_its_own(
         with pytest.raises(RuntimeError, match=r"another event loop.*make a client in each"):
             await asyncio.to_thread(asyncio.run, get(http))
         assert await get(http) == b"{}"
+
+
+@pytest.mark.parametrize("watch", [False, True])
+async def test_what_begins_at_once_is_asked_for_once_more_on_a_new_connection(watch: bool) -> None:
+    """A connection that is dead and does not show it: 30 s, and the answer comes by another."""
+    clock = FakeClock()
+    asked = asyncio.Event()
+    connections: list[list[bytes]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests: list[bytes] = []
+        connections.append(requests)
+        while True:
+            requests.append((await reader.readuntil(b"\r\n\r\n")).split()[1])
+            if requests == [b"/kept"] or asked.is_set():
+                writer.write(respond({}))
+            else:
+                asked.set()
+
+    async with serving(serve) as url, HTTP(Config(server=url), clock=clock) as http:
+        await http.request("GET", "/kept")
+        streaming = asyncio.ensure_future(_body(http, watch=watch))
+        await asked.wait()
+        await clock.advance(29)
+        assert not streaming.done()
+        await clock.advance(1)
+        assert await streaming == b"{}"
+    if watch:  # which has a connection of its own in any case
+        assert connections == [[b"/kept"], [b"/long"], [b"/long"]]
+    else:
+        assert connections == [[b"/kept", b"/long"], [b"/long"]]
+
+
+async def test_two_silences_are_an_error_and_what_takes_long_is_waited_for() -> None:
+    clock = FakeClock()
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        del writer
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        await reader.read()
+
+    async def given_up(http: HTTP, *, prompt: bool) -> tuple[float, int]:
+        began, before = clock.now(), len(asked)
+        reading = asyncio.ensure_future(_body(http, watch=False, prompt=prompt))
+        while not reading.done():
+            await asyncio.sleep(0)
+            if len(asked) > before:
+                await clock.advance(1)
+        with pytest.raises(TimeoutError):
+            await reading
+        return clock.now() - began, len(asked) - before
+
+    async with serving(serve) as url, HTTP(Config(server=url), clock=clock) as http:
+        seconds, requests = await given_up(http, prompt=True)
+        assert (requests, 60 <= seconds < 65) == (2, True)
+        seconds, requests = await given_up(http, prompt=False)
+        assert (requests, 75 <= seconds < 80) == (1, True)
+
+
+async def _body(http: HTTP, *, watch: bool, prompt: bool = True) -> bytes:
+    async with http.stream("/long", watch=watch, prompt=prompt) as body:
+        return await body.read()

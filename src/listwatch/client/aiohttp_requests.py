@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -51,8 +52,9 @@ class AiohttpResponse:
 class _Progress:
     """How far a request has come that waits for its answer's head."""
 
-    def __init__(self, limit: Timeout) -> None:
+    def __init__(self, limit: Timeout, headers_timeout: float) -> None:
         self.limit = limit
+        self.headers_timeout = headers_timeout
         self.is_connecting = False
 
 
@@ -88,7 +90,10 @@ class AiohttpRequests:
         self._errors: tuple[type[Exception], ...] = (aiohttp.ClientError, OSError)
         if proxy.startswith("socks"):
             self._errors += _socks_errors()
-        self._session = _session(_connector(context, proxy, unix_socket))
+        self._make_session = partial(_session, context, proxy, unix_socket)
+        self._session = self._make_session()
+        #: For requests on connections of their own, made when it is needed.
+        self._own: aiohttp.ClientSession | None = None
         # aiohttp forgets who waits for a connection that it closes.
         self._waiting: set[Timeout] = set()
         self._reading: set[aiohttp.ClientResponse] = set()
@@ -96,9 +101,24 @@ class AiohttpRequests:
 
     @asynccontextmanager
     async def request(
-        self, method: str, url: str, headers: list[tuple[str, str]], body: bytes | None
+        self,
+        method: str,
+        url: str,
+        headers: list[tuple[str, str]],
+        body: bytes | None,
+        *,
+        own: bool = False,
+        headers_timeout: float = HEADERS_TIMEOUT,
     ) -> AsyncIterator[Response]:
         """Send a request; entering returns the answer's head, leaving closes what is not read.
+
+        Args:
+            method: the HTTP method.
+            url: of the request.
+            headers: of the request.
+            body: of the request; None for none.
+            own: on a new connection, which no other request gets.
+            headers_timeout: seconds in which the answer must begin.
 
         Raises:
             DisconnectedError: no connection, it broke, or `close` was called.
@@ -106,11 +126,11 @@ class AiohttpRequests:
             TimeoutError: no answer in time.
         """
         try:
-            async with self._clock.timeout(HEADERS_TIMEOUT) as limit:
-                progress = _Progress(limit)
+            async with self._clock.timeout(headers_timeout) as limit:
+                progress = _Progress(limit, headers_timeout)
                 self._waiting.add(limit)
                 try:
-                    response = await self._session.request(
+                    response = await self._session_for(own=own).request(
                         method,
                         yarl.URL(url, encoded=True),
                         data=body,
@@ -142,6 +162,13 @@ class AiohttpRequests:
             self._reading.discard(response)
             close_at_once(response)
 
+    def _session_for(self, *, own: bool) -> aiohttp.ClientSession:
+        if not own:
+            return self._session
+        if self._own is None:
+            self._own = self._make_session(force_close=True)
+        return self._own
+
     async def close(self) -> None:
         """Close every connection: who waits or reads gets a `DisconnectedError`."""
         self._is_closed = True
@@ -150,6 +177,8 @@ class AiohttpRequests:
         for response in self._reading:
             response.content.set_exception(aiohttp.ClientConnectionError())
         await self._session.close()
+        if self._own is not None:
+            await self._own.close()
 
 
 def _socks_errors() -> tuple[type[Exception], ...]:
@@ -167,10 +196,10 @@ def _socks_errors() -> tuple[type[Exception], ...]:
 
 
 def _connector(
-    context: ssl.SSLContext | None, proxy: str, unix_socket: str | None
+    context: ssl.SSLContext | None, proxy: str, unix_socket: str | None, *, force_close: bool
 ) -> aiohttp.BaseConnector:
     if unix_socket:
-        return aiohttp.UnixConnector(unix_socket, limit=0)
+        return aiohttp.UnixConnector(unix_socket, limit=0, force_close=force_close)
     trust = True if context is None else context
     if proxy.startswith("socks"):
         from aiohttp_socks import ProxyConnector  # noqa: PLC0415 - an extra
@@ -178,18 +207,26 @@ def _connector(
         # The proxy looks the name up, which is what one is behind a proxy for.
         url = proxy.replace("socks5h://", "socks5://", 1)
         connector: aiohttp.BaseConnector = ProxyConnector.from_url(
-            url, rdns=True, ssl=trust, limit=0
+            url, rdns=True, ssl=trust, limit=0, force_close=force_close
         )
         return connector
-    return aiohttp.TCPConnector(ssl=trust, limit=0, socket_factory=_make_socket)
+    return aiohttp.TCPConnector(
+        ssl=trust, limit=0, socket_factory=_make_socket, force_close=force_close
+    )
 
 
-def _session(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
+def _session(
+    context: ssl.SSLContext | None,
+    proxy: str,
+    unix_socket: str | None,
+    *,
+    force_close: bool = False,
+) -> aiohttp.ClientSession:
     trace = aiohttp.TraceConfig()
     trace.on_connection_create_start.append(_connecting)
     trace.on_connection_create_end.append(_connected)
     return aiohttp.ClientSession(
-        connector=connector,
+        connector=_connector(context, proxy, unix_socket, force_close=force_close),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
         trace_configs=[trace],
@@ -208,7 +245,7 @@ async def _connecting(_session: object, trace: SimpleNamespace, _params: object)
 async def _connected(_session: object, trace: SimpleNamespace, _params: object) -> None:
     progress: _Progress = trace.trace_request_ctx
     progress.is_connecting = False
-    progress.limit.postpone(HEADERS_TIMEOUT)
+    progress.limit.postpone(progress.headers_timeout)
 
 
 def _make_socket(info: tuple[Any, ...]) -> socket.socket:

@@ -3,12 +3,14 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import urlsplit
 
 from multidict import MultiMapping
 
 from listwatch.client.auth import Certificate
+from listwatch.client.prober import try_to_connect
 from listwatch.clock import Clock
 from listwatch.errors import DisconnectedError
 
@@ -24,6 +26,9 @@ else:
 
 #: Seconds in which the status line and headers must have come: a server ends a request after 60.
 HEADERS_TIMEOUT: Final = 75.0
+#: The same for a page of a list and for a watch, which begin at once; then a new connection is
+#: tried, since the silence may be that of a connection that is dead.
+PROMPT_TIMEOUT: Final = 30.0
 #: Seconds in which a connection, TLS included, must stand.
 CONNECT_TIMEOUT: Final = 30.0
 #: Requests that are sent at once.
@@ -65,9 +70,15 @@ class Connections(Protocol):
         """Keep the connections while the body runs."""
 
     def stream(
-        self, url: str, headers: list[tuple[str, str]], *, watch: bool
+        self, url: str, headers: list[tuple[str, str]], *, watch: bool, prompt: bool
     ) -> AbstractAsyncContextManager[Response]:
         """Get what is long; entering returns its head, leaving closes what is not read.
+
+        Args:
+            url: of the request.
+            headers: of the request.
+            watch: on a connection of its own.
+            prompt: the answer begins soon, or the connection is dead.
 
         Raises:
             DisconnectedError: no connection, or it broke.
@@ -137,17 +148,53 @@ class Pool:
 
     @asynccontextmanager
     async def stream(
-        self, url: str, headers: list[tuple[str, str]], *, watch: bool
+        self, url: str, headers: list[tuple[str, str]], *, watch: bool, prompt: bool
     ) -> AsyncIterator[Response]:
         """Get what is long; entering returns its head, leaving closes what is not read.
+
+        Args:
+            url: of the request.
+            headers: of the request.
+            watch: on a connection of its own.
+            prompt: the answer begins within `PROMPT_TIMEOUT`, or is asked for once more on a new
+                connection.
 
         Raises:
             DisconnectedError: no connection, or it broke.
             FrameError: the answer is no HTTP.
             TimeoutError: no answer in time.
         """
-        async with self._read(url, headers, watch=watch) as response:
+        limit = PROMPT_TIMEOUT if prompt else HEADERS_TIMEOUT
+        async with AsyncExitStack() as stack:
+            try:
+                response = await stack.enter_async_context(
+                    self._read(url, headers, own=watch, headers_timeout=limit)
+                )
+            except TimeoutError:
+                if not prompt:
+                    raise
+                response = await stack.enter_async_context(
+                    self._read(url, headers, own=True, headers_timeout=limit)
+                )
             yield response
+
+    async def try_to_connect(self) -> None:
+        """Connect to the server once, without a request and without a proxy.
+
+        Raises:
+            DisconnectedError: the server can't be reached.
+        """
+        if self._is_closed:
+            raise DisconnectedError(f"{self._where}: the client is closed")
+        url = urlsplit(self._where)
+        await try_to_connect(
+            url.hostname or "",
+            url.port or (443 if self._context else 80),
+            clock=self._clock,
+            ssl=self._context,
+            server_hostname=(self._server_hostname or url.hostname) if self._context else None,
+            unix_socket=self._unix_socket,
+        )
 
     @asynccontextmanager
     async def request(
@@ -166,7 +213,7 @@ class Pool:
         try:
             is_read = method == "GET" and body is None
             async with (
-                self._read(url, headers, watch=False)
+                self._read(url, headers, own=False, headers_timeout=HEADERS_TIMEOUT)
                 if is_read
                 else self._requests().request(method, url, headers, body)
             ) as response:
@@ -175,10 +222,12 @@ class Pool:
             self._turns.release()
 
     def _read(
-        self, url: str, headers: list[tuple[str, str]], *, watch: bool
+        self, url: str, headers: list[tuple[str, str]], *, own: bool, headers_timeout: float
     ) -> AbstractAsyncContextManager[Response]:
         if self._reads is None:
-            return self._requests().request("GET", url, headers, None)
+            return self._requests().request(
+                "GET", url, headers, None, own=own, headers_timeout=headers_timeout
+            )
         return transport.stream(
             url,
             headers,
@@ -187,9 +236,9 @@ class Pool:
             server_hostname=self._server_hostname,
             unix_socket=self._unix_socket,
             connect_timeout=CONNECT_TIMEOUT,
-            headers_timeout=HEADERS_TIMEOUT,
+            headers_timeout=headers_timeout,
             pool=self._reads,
-            keep=not watch,
+            keep=not own,
         )
 
     def _requests(self) -> "AiohttpRequests":

@@ -23,6 +23,7 @@ from listwatch.client.auth import (
 )
 from listwatch.client.config import Config, without_password
 from listwatch.client.connections import MAX_WORDS, Connections, Pool, Response
+from listwatch.client.prober import Prober
 from listwatch.client.proxy import proxy_for
 from listwatch.client.tls import make_ssl_context
 from listwatch.clock import Clock
@@ -147,6 +148,7 @@ class HTTP:
         )
         self._given = connections
         self._pool: Pool | None = None
+        self._prober = Prober(self._try_to_connect, self._clock)
         self._closed = False
         self._unusable: Certificate | None = None
         self._warned: set[str] = set()
@@ -205,7 +207,13 @@ class HTTP:
 
     @asynccontextmanager
     async def stream(
-        self, path: str, query: Query = (), *, accept: str = JSON, watch: bool = False
+        self,
+        path: str,
+        query: Query = (),
+        *,
+        accept: str = JSON,
+        watch: bool = False,
+        prompt: bool = False,
     ) -> AsyncIterator[Body]:
         """Get what is long: enter when the headers have come, read the body, leave to close.
 
@@ -214,12 +222,13 @@ class HTTP:
             query: as in `request`.
             accept: as in `request`.
             watch: the body has no end: never ask for compression.
+            prompt: the answer begins within 30 s, or is asked for once more on a new connection.
 
         Raises:
             As `request`.
         """
         async with self._open(
-            "GET", path, query, accept=accept, stream=True, watch=watch
+            "GET", path, query, accept=accept, stream=True, watch=watch, prompt=prompt
         ) as response:
             yield Body(response)
 
@@ -235,6 +244,7 @@ class HTTP:
         accept: str = JSON,
         stream: bool = False,
         watch: bool = False,
+        prompt: bool = False,
     ) -> AsyncIterator[Response]:
         text = urlencode(list(query))
         url = f"{self._base}{path}{'?' if text else ''}{text}"
@@ -259,7 +269,7 @@ class HTTP:
                     self._check_header("Authorization", credentials.authorization)
                     authorized = [*authorized, ("Authorization", credentials.authorization)]
                 response = await stack.enter_async_context(
-                    pool.stream(url, authorized, watch=watch)
+                    pool.stream(url, authorized, watch=watch, prompt=prompt)
                     if stream
                     else pool.request(method, url, authorized, body)
                 )
@@ -273,6 +283,21 @@ class HTTP:
                 retried = True
                 continue
             raise error
+
+    async def wait_until_reachable(self) -> bool:
+        """Return when the server accepts connections, without a request; whether it did not before.
+
+        False also where that can't be found out: through a proxy, by connections that were given,
+        and before the first request. One task connects for all who wait.
+        """
+        if self._pool is None or self._proxy:
+            return False
+        return await self._prober.wait()
+
+    async def _try_to_connect(self) -> None:
+        if self._pool is None:
+            raise DisconnectedError("the client is closed")
+        await self._pool.try_to_connect()
 
     async def _read(self, response: Response, limit: int) -> bytes:
         pieces: list[bytes] = []

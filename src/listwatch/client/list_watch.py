@@ -18,7 +18,8 @@ from listwatch.cache.list_watch import (
     WatchOptions,
     WatchStream,
 )
-from listwatch.client.discovery import Discovery, Resource
+from listwatch.client.definition import Definition
+from listwatch.client.discovery import Discovery, Resource, UnknownResourceError
 from listwatch.client.http import HTTP, JSON, SILENCE_TIMEOUT, Body
 from listwatch.clock import Clock
 from listwatch.errors import FrameError, NotFoundError
@@ -30,6 +31,10 @@ MAX_LIST_BYTES: Final = 8 * 2**30
 
 #: Bytes of a list that are cut in one step.
 _STEP: Final = 2**18
+#: What an API server says of a path that it does not know.
+_NO_PAGE: Final = "404 page not found"
+#: Seconds between two look-ups of a resource that is not served.
+_LOOK_UP_SECONDS: Final = 60.0
 
 _logger = logging.getLogger(__name__)
 
@@ -75,6 +80,14 @@ class ResourceListWatch:
         ]
         self._metadata_only = metadata_only
         self._shard = shard
+        self._definition = Definition(http, clock)
+        #: The resource as it was found last.
+        self._last: Resource | None = self._resource
+        #: The last list was answered by 404, which is a reason to look for the definition.
+        self._was_not_found = False
+        #: What was looked up anew in vain, and when that may be done again.
+        self._in_vain: Resource | None = None
+        self._look_up_at = 0.0
         #: Whether the server chose the objects of the shard, by the last list; None before one.
         self.server_shards: bool | None = None
 
@@ -100,6 +113,32 @@ class ResourceListWatch:
             )
         return self._expected
 
+    async def _served(self) -> Resource:
+        """Return the resource; as it was, if the server knows it no more: it must say so itself."""
+        try:
+            resource = await self.resource()
+        except UnknownResourceError:
+            if self._last is None:
+                raise
+            return self._last
+        self._last = resource
+        return resource
+
+    async def wait_until_reachable(self) -> bool:
+        """Return when the server accepts connections; whether it did not before (see `HTTP`)."""
+        return await self._http.wait_until_reachable()
+
+    async def is_gone(self) -> bool:
+        """Tell whether the resource was defined once and certainly is no more (see `Definition`).
+
+        Raises:
+            DisconnectedError: no connection, or it broke.
+            TimeoutError: no answer in time.
+        """
+        if self._last is None or not self._was_not_found:
+            return False
+        return await self._definition.is_gone(self._last)
+
     async def list(self, options: ListOptions) -> ObjectList:
         """Return the objects, or one page of them; decoded while the body arrives.
 
@@ -110,7 +149,7 @@ class ResourceListWatch:
             TimeoutError: no headers, or silence within the body.
             UnknownResourceError: there is no such resource.
         """
-        resource = await self.resource()
+        resource = await self._served()
         query = list(self._selectors)
         if options.limit:
             query.append(("limit", str(options.limit)))
@@ -127,13 +166,21 @@ class ResourceListWatch:
             expected=self._expected_kind(resource),
         )
         path = resource.path(self._namespace)
+        # Only a page begins at once: a whole list is collected first.
+        opening = self._http.stream(
+            path, query, accept=self._accept(_METADATA_LIST), prompt=bool(options.limit)
+        )
         try:
-            async with self._http.stream(path, query, accept=self._accept(_METADATA_LIST)) as body:
+            async with opening as body:
                 await self._feed(body, frames, options.progress)
-        except NotFoundError:
-            self._look_up_anew()
+        except NotFoundError as error:
+            self._was_not_found = error.is_status or error.message == _NO_PAGE
+            self._look_up_anew(resource)
             raise
         answer = frames.finish()
+        self._was_not_found = False
+        self._in_vain = None
+        self._definition.seen()
         if self._shard is not None:
             # Asking again what a server has chosen costs little, and one that knows no shards
             # sends everything.
@@ -144,21 +191,32 @@ class ResourceListWatch:
             answer.items = [obj for obj in answer.items if shard.contains(obj.uid)]
         return answer
 
-    def _look_up_anew(self) -> None:
-        # The server may serve another version by now, or nothing of this name.
-        if not isinstance(self._word, Resource):
-            self._resource = None
-            self._discovery.forget()
+    def _look_up_anew(self, refused: Resource) -> None:
+        """Look the resource up before the next request, unless that was in vain a moment ago.
+
+        The server may serve another version by now, or nothing of this name.
+        """
+        if isinstance(self._word, Resource):
+            return
+        now = self._clock.now()
+        if refused == self._in_vain and now < self._look_up_at:
+            self._resource = refused
+            return
+        self._in_vain, self._look_up_at = refused, now + _LOOK_UP_SECONDS
+        self._resource = None
+        self._discovery.forget()
 
     async def _feed(
         self, body: Body, frames: ListFrames, progress: Callable[[], None] | None
     ) -> None:
         size = 0
         yielded = self._clock.now()
+        # Who asks for progress guards the list.
+        limit = SILENCE_TIMEOUT if progress is None else None
         try:
-            async with self._clock.timeout(SILENCE_TIMEOUT) as silence:
+            async with self._clock.timeout(limit) as silence:
                 while pieces := await body.read_pieces():
-                    silence.postpone(SILENCE_TIMEOUT)
+                    silence.postpone(limit)
                     size += sum(map(len, pieces))
                     if size > MAX_LIST_BYTES:
                         raise FrameError(
@@ -191,7 +249,7 @@ class ResourceListWatch:
 
     @asynccontextmanager
     async def _watch(self, options: WatchOptions) -> AsyncIterator[WatchStream]:
-        resource = await self.resource()
+        resource = await self._served()
         query = [("watch", "true"), *self._selectors]
         if options.resource_version:
             query.append(("resourceVersion", options.resource_version))
@@ -211,11 +269,13 @@ class ResourceListWatch:
         )
         path = resource.path(self._namespace)
         async with AsyncExitStack() as stack:
-            opening = self._http.stream(path, query, accept=self._accept(_METADATA), watch=True)
+            opening = self._http.stream(
+                path, query, accept=self._accept(_METADATA), watch=True, prompt=True
+            )
             try:
                 body = await stack.enter_async_context(opening)
             except NotFoundError:
-                self._look_up_anew()
+                self._look_up_anew(resource)
                 raise
             yield _Events(body, frames, self._shard, self._clock)
 

@@ -17,6 +17,8 @@ from listwatch.cache.list_watch import (
     ADDED,
     DELETED,
     MODIFIED,
+    KnowsDefinition,
+    KnowsServer,
     ListerWatcher,
     ListOptions,
     ObjectList,
@@ -317,6 +319,16 @@ class ResumingListWatch:
             )
         self._finished.clear()  # a list is of a later version than whatever was told
         return await self._source.list(options)
+
+    async def wait_until_reachable(self) -> bool:
+        """Return when the server accepts connections; whether it did not before."""
+        source = self._source
+        return isinstance(source, KnowsServer) and await source.wait_until_reachable()
+
+    async def is_gone(self) -> bool:
+        """Tell whether the resource is certainly defined no more."""
+        source = self._source
+        return isinstance(source, KnowsDefinition) and await source.is_gone()
 
     def watch(self, options: WatchOptions) -> AbstractAsyncContextManager[WatchStream]:
         """Open a watch without what was told already."""

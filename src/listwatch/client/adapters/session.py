@@ -66,10 +66,10 @@ class Session(ABC):
         yield
 
     def stream(
-        self, url: str, headers: list[tuple[str, str]], *, watch: bool
+        self, url: str, headers: list[tuple[str, str]], *, watch: bool, prompt: bool
     ) -> AbstractAsyncContextManager[Response]:
         """Get what is long like anything else."""
-        del watch
+        del watch, prompt
         return self.request("GET", url, headers, None)
 
     async def close(self) -> None:  # noqa: B027 - all of them do
