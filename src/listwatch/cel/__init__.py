@@ -7,6 +7,9 @@ Compile an expression once and evaluate it often::
     program = compile_expression("self.replicas <= 5", environment)
     value, cost = program.evaluate({"self": to_value({"replicas": 3}, kinds)})
 
+The rules of a schema (`x-kubernetes-validations`) are applied together: `Rules(schema)`
+validates objects, `rule_problems(schema, path)` says what a server would refuse in the rules.
+
 It knows nothing of servers and clusters. Every evaluation has a budget, and regular expressions run
 in linear time, so that no expression and no value can hold up a process.
 """
@@ -21,6 +24,8 @@ from listwatch.cel.errors import (
     Issue,
 )
 from listwatch.cel.program import PER_CALL_LIMIT, Program, compile_expression
+from listwatch.cel.rule_definitions import rule_problems
+from listwatch.cel.rules import RuleFinding, RuleResult, Rules
 from listwatch.cel.schema_types import SchemaType, object_types, schema_type
 from listwatch.cel.schema_values import to_value
 from listwatch.cel.types import Type
@@ -35,12 +40,16 @@ __all__ = [
     "InstantiationError",
     "Issue",
     "Program",
+    "RuleFinding",
+    "RuleResult",
+    "Rules",
     "SchemaType",
     "Type",
     "Value",
     "compile_expression",
     "estimate",
     "object_types",
+    "rule_problems",
     "schema_type",
     "to_value",
 ]

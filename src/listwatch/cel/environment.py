@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from listwatch.cel.authorization import AUTHORIZATION
 from listwatch.cel.kubernetes import KUBERNETES
 from listwatch.cel.lists import LISTS
 from listwatch.cel.standard import STANDARD
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from listwatch.cel.functions import Function
 
 FUNCTIONS: Mapping[str, Function] = MappingProxyType(
-    {one.name: one for one in (*STANDARD, *STRINGS, *LISTS, *KUBERNETES)}
+    {one.name: one for one in (*STANDARD, *STRINGS, *LISTS, *KUBERNETES, *AUTHORIZATION)}
 )
 """Every function that an API server of version 1.36 offers in all its expressions."""
 
