@@ -10,7 +10,11 @@ from listwatch.controllers.services.nodes import (
     NodeSet,
     eligible_node,
 )
+from listwatch.controllers.services.providers.balancing import Backend
+from listwatch.controllers.services.providers.frontend import node_port_backends
+from listwatch.controllers.services.service import ServicePort
 from listwatch.objects import Object
+from listwatch.testing.load_balancer_conformance import make_service
 
 
 def of(name: str, **more: Any) -> Object:
@@ -75,3 +79,11 @@ def test_a_node_with_wrong_types_is_left_out() -> None:
     nodes = NodeSet()
     nodes.replace([of("a"), of("b", spec={"taints": "many"})], "5")
     assert [node.name for node in nodes.nodes()] == ["a"]
+
+
+def test_an_address_that_is_none_is_no_backend() -> None:
+    """It would be looked up, or be words of a configuration."""
+    port = ServicePort(80, node_port=30000)
+    nodes = [Node("n", internal_ips=(ip,)) for ip in ("192.0.2.1", "host", "1\nlisten x", "::1%lo")]
+    service = make_service(ports=[{"port": 80}])
+    assert node_port_backends(port, nodes, service) == [Backend("192.0.2.1", 30000)]

@@ -241,3 +241,13 @@ async def test_a_configuration_that_is_refused_changes_nothing() -> None:
             return await ask((status.ingress[0].ip, good.spec.ports[0].port)) == "one hello"
 
         await eventually(answers, "the next change")
+
+
+async def test_a_uid_can_not_add_a_line_to_the_configuration() -> None:
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        odd = make_service("odd", uid="u\nlisten x\n", ports=[{"port": free_port(), "name": ""}])
+        await slices.publish(odd, {"": [one]})
+        status = await provider.ensure("c", odd, ())
+        (ingress,) = status.ingress
+        assert await ask((ingress.ip, ingress.ports[0].port)) == "one hello"

@@ -1,5 +1,6 @@
 """Which backend a connection goes to: turns, health, and clients that stay with theirs."""
 
+import ipaddress
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
@@ -9,6 +10,15 @@ from listwatch.clock import Clock
 #: How many clients are remembered with their backends, at most.
 AFFINITY_LIMIT: Final = 100_000
 LAST_PORT: Final = 65_535
+
+
+def is_address(text: str) -> bool:
+    """Tell whether a text is an IP address: all else would be looked up, or be words of a file."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return "%" not in text
 
 
 class Backend(NamedTuple):

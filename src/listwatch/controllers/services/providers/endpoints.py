@@ -1,6 +1,5 @@
 """The endpoints of services, from EndpointSlices."""
 
-import ipaddress
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -8,7 +7,7 @@ from typing import Final
 import msgspec
 
 from listwatch.cache.deltas import Item
-from listwatch.controllers.services.providers.balancing import LAST_PORT, Backend
+from listwatch.controllers.services.providers.balancing import LAST_PORT, Backend, is_address
 from listwatch.controllers.services.service import ServicePort
 from listwatch.controllers.wire import decode
 from listwatch.objects import Object, ObjectKey
@@ -43,14 +42,6 @@ class _Slice(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Slice)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return "%" not in text
 
 
 class Endpoints:
@@ -93,7 +84,7 @@ class Endpoints:
                 for endpoint in slice_.endpoints or ():
                     for address in endpoint.addresses[:1]:  # the others are the same endpoint's
                         # Anything else would be looked up, or be words of a configuration.
-                        if _is_address(address):
+                        if is_address(address):
                             yield Backend(address, own.port), endpoint.conditions
 
     # --- The reflector's side ---

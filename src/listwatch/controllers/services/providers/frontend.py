@@ -5,7 +5,7 @@ from typing import Final, TypeAlias
 
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import ProviderError
-from listwatch.controllers.services.providers.balancing import LAST_PORT, Backend
+from listwatch.controllers.services.providers.balancing import LAST_PORT, Backend, is_address
 from listwatch.controllers.services.providers.listening import Rules, parse_source_ranges
 from listwatch.controllers.services.providers.proxy_protocol import ProxyProtocol
 from listwatch.controllers.services.service import (
@@ -71,7 +71,7 @@ def node_port_backends(port: ServicePort, nodes: Sequence[Node], service: Servic
         next((ip for is_v6 in families for ip in node.internal_ips if (":" in ip) == is_v6), "")
         for node in nodes
     )
-    return [Backend(ip, port.node_port) for ip in addresses if ip]
+    return [Backend(ip, port.node_port) for ip in addresses if is_address(ip)]
 
 
 def status_of(address: str, keys: Iterable[PortKey]) -> LoadBalancerStatus:

@@ -1,6 +1,7 @@
 """A provider that drives HAProxy: its configuration, its runtime API, and the process itself."""
 
 import asyncio
+import hashlib
 import logging
 import socket
 from collections.abc import Iterable, Sequence
@@ -239,7 +240,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         self, balancer: _LoadBalancer, port: ServicePort, rules: Rules, old: Frontend | None
     ) -> Frontend:
         return Frontend(
-            name=f"{default_load_balancer_name(balancer.service)}-{port.port}",
+            name=f"{_one_line(default_load_balancer_name(balancer.service))}-{port.port}",
             address=balancer.address,
             port=port.port,
             rules=rules,
@@ -349,6 +350,13 @@ async def _free(ports: Iterable[PortKey], address: str) -> str:
     """
     _check_ports(address, ports)
     return address
+
+
+def _one_line(name: str) -> str:
+    """Return a name that begins no line of a configuration, whatever a server made of its uid."""
+    if name.isprintable():
+        return name
+    return f"a{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:31]}"
 
 
 def _check_ports(address: str, keys: Iterable[PortKey]) -> None:
