@@ -11,7 +11,7 @@ import pytest
 
 from listwatch import __main__, cli
 from listwatch.client.command import config_command
-from listwatch.client.command_line import without_go_booleans
+from listwatch.client.command_line import from_go_spelling
 from listwatch.observe.command import observe_command
 from processes import running
 
@@ -211,15 +211,16 @@ def test_each_shell_gets_its_completion(shell: str) -> None:
         (["--stdin", "--once=true"], ["--stdin", "--once"]),
         (["--allow-missing-template-keys=false"], ["--allow-missing-template-keys=false"]),
         (["--template"], ["--template"]),
+        (["-n=default", "-l=a=b", "-v=6"], ["-n", "default", "-l", "a=b", "-v", "6"]),
     ],
 )  # fmt: skip
 def test_switches_take_values_as_those_of_go_do(given: list[str], words: list[str]) -> None:
-    assert without_go_booleans(observe_command, given) == words
+    assert from_go_spelling(observe_command, given) == words
 
 
 @pytest.mark.parametrize(("value", "words"), [("true", ["--check"]), ("0", ["--no-check"])])
 def test_a_switch_that_is_on_can_be_switched_off(value: str, words: list[str]) -> None:
-    assert without_go_booleans(config_command, [f"--check={value}"]) == words
+    assert from_go_spelling(config_command, [f"--check={value}"]) == words
 
 
 #: Interrupts itself when so many modules were looked for.

@@ -5,12 +5,12 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Final
+from typing import Final, TextIO
 
 import click
 from click.shell_completion import get_completion_class
 
-from listwatch.client.command_line import EXIT_CODES_HELP, exit_code, without_go_booleans
+from listwatch.client.command_line import EXIT_CODES_HELP, exit_code, from_go_spelling
 from listwatch.errors import ListWatchError
 from listwatch.version import __version__
 
@@ -82,12 +82,14 @@ class _LazyGroup(click.Group):
             hint = f" Did you mean {close[0]!r}?" if close else f" Try {', '.join(_COMMANDS)}."
             ctx.fail(f"No such command {word!r}.{hint}")
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command, rest if command is None else without_go_booleans(command, rest)
+        return name, command, rest if command is None else from_go_spelling(command, rest)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             result: object = super().invoke(ctx)
-            sys.stdout.flush()
+            output: TextIO | None = sys.stdout  # None where a shell has closed it
+            if output is not None:
+                output.flush()
         except BrokenPipeError:
             # Python would complain again while it closes standard output.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,7 +1,6 @@
 """The command `listwatch config`: what would be spoken to, as whom, and whether it answers."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import click
@@ -9,10 +8,10 @@ import msgspec
 import yaml
 
 from listwatch.client.client import Client
-from listwatch.client.command_line import Failure, connection_options, exit_code
+from listwatch.client.command_line import Failure, exit_code
 from listwatch.client.config import Config
+from listwatch.client.connection_options import Connection, connection_options
 from listwatch.client.http import JSON
-from listwatch.client.kubeconfig import load_config
 from listwatch.errors import (
     FrameError,
     ListWatchError,
@@ -62,28 +61,16 @@ def show(config: Config) -> str:
 
 @click.command("config")
 @connection_options
-@click.option("--cluster", metavar="NAME", help="Use this cluster.")
-@click.option("--user", metavar="NAME", help="Use this user.")
 @click.option("-n", "--namespace", metavar="NAME", help="Use this namespace.")
 @click.option("--check/--no-check", "checks", default=True, help="Ask the server, too.")
-def config_command(
-    *,
-    kubeconfig: Path | None,
-    context: str | None,
-    cluster: str | None,
-    user: str | None,
-    namespace: str | None,
-    checks: bool,
-) -> None:
+def config_command(*, connection: Connection, namespace: str | None, checks: bool) -> None:
     """Print the configuration in force, secrets hidden, and check the connection.
 
     The exit code is 3 when there is no usable configuration, 4 when the server does not answer,
     5 when it does not know the user and 6 when it refuses; 1 for anything else.
     """
     try:
-        config = load_config(
-            kubeconfig, context=context, cluster=cluster, user=user, namespace=namespace
-        )
+        config = connection.config(namespace)
         click.echo(show(config), nl=False)
         for name, value in asyncio.run(check(config)).items() if checks else ():
             click.echo(f"{name}: {printable(value)}")

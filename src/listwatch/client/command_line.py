@@ -1,8 +1,7 @@
-"""What the commands that speak to a server have in common: options, and how they fail."""
+"""What all commands have in common: how they read switches, and how they fail."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import IO, Any, Final
 
 import click
 
@@ -19,8 +18,6 @@ from listwatch.printable import printable
 #: What Go's strconv.ParseBool reads.
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
-
-Command = TypeVar("Command", bound=Callable[..., None])
 
 _EXIT_CODES: Final[tuple[tuple[int, tuple[type[BaseException], ...]], ...]] = (
     (3, (ConfigError,)),
@@ -43,23 +40,12 @@ Exit codes:
   130  interrupted (Ctrl-C) before the command had started"""
 
 
-def connection_options(command: Command) -> Command:
-    """Add `kubeconfig` and `context`: which server is meant."""
-    command = click.option("--context", metavar="NAME", help="Use this context.")(command)
-    return click.option(
-        "--kubeconfig",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Use FILE in place of KUBECONFIG and ~/.kube/config.",
-    )(command)
-
-
-def without_go_booleans(command: click.Command, arguments: Sequence[str]) -> list[str]:
-    """Return arguments in which switches have no values: Go's flags take `--once=true`, `-A=false`.
+def from_go_spelling(command: click.Command, arguments: Sequence[str]) -> list[str]:
+    """Return arguments as click reads them; Go's flags also take `--once=true`, `-A=false`, `-n=a`.
 
     Args:
         command: whose options they are.
-        arguments: after its name; what follows `--` is left alone, as is what is no switch.
+        arguments: after its name; what follows `--` is left alone.
     """
     switches: dict[str, tuple[str, str]] = {}
     valued: set[str] = set()
@@ -80,10 +66,12 @@ def without_go_booleans(command: click.Command, arguments: Sequence[str]) -> lis
         if equals and name in switches and value in _TRUE | _FALSE:
             chosen = switches[name][0 if value in _TRUE else 1]
             result += [chosen] if chosen else []
-            continue
-        result.append(word)
-        if word in valued:
-            result += [following] if (following := next(rest, None)) is not None else []
+        elif equals and name in valued and not name.startswith("--"):
+            result += [name, value]
+        else:
+            result.append(word)
+            if word in valued:
+                result += [following] if (following := next(rest, None)) is not None else []
     return result
 
 

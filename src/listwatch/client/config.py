@@ -103,6 +103,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         username: with `password`, for basic authentication.
         user_agent: a name and version to send; listwatch's own if empty.
         qps: requests a second that this client allows itself, 0 for no limit, after a `burst`.
+        request_timeout: seconds that one request may take with its whole answer, 0 for no such
+            limit; streams (long lists and watches) have other limits.
         source: where this came from, for messages.
     """
 
@@ -128,6 +130,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     user_agent: str = ""
     qps: float = 0.0
     burst: int = 10
+    request_timeout: float = 0.0
     source: str = ""
 
     def shown(self) -> dict[str, object]:

@@ -196,14 +196,24 @@ class HTTP:
         Raises:
             StatusError: the server's refusal, as its kind.
             DisconnectedError: no connection, or it broke; a write may have been carried out.
-            TimeoutError: no headers, or silence within the answer.
+            TimeoutError: no headers, silence within the answer, or `Config.request_timeout`.
             ConfigError: there are no credentials.
         """
-        async with self._open(
-            method, path, query, body=body, content_type=content_type, accept=accept
-        ) as response:
-            content = await self._read(response, MAX_BODY_BYTES)
-            return Answer(response.status, response.headers, content)
+        limit = self._clock.timeout(self.config.request_timeout or None)
+        try:
+            async with (
+                limit,
+                self._open(
+                    method, path, query, body=body, content_type=content_type, accept=accept
+                ) as response,
+            ):
+                content = await self._read(response, MAX_BODY_BYTES)
+                return Answer(response.status, response.headers, content)
+        except TimeoutError as error:
+            if not limit.expired:
+                raise
+            seconds = self.config.request_timeout
+            raise TimeoutError(f"{method} {path}: no answer within {seconds:g} s") from error
 
     @asynccontextmanager
     async def stream(

@@ -3,12 +3,11 @@
 import functools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from listwatch.client.kubeconfig import load_config
+from listwatch.client.connection_options import Connection
 from listwatch.runtime.commands import logging_options, set_up_logging
 from listwatch.runtime.manager import Manager
 
@@ -70,8 +69,7 @@ def manager_options(name: str) -> Callable[[Callable[..., None]], Callable[..., 
         @functools.wraps(command)
         def run(
             *,
-            kubeconfig: Path | None,
-            context: str | None,
+            connection: Connection,
             leader_elect: bool,
             lease_namespace: str,
             health_host: str,
@@ -80,10 +78,10 @@ def manager_options(name: str) -> Callable[[Callable[..., None]], Callable[..., 
             log_format: str,
             **own: Any,
         ) -> None:
-            set_up_logging(log_level, log_format)
+            set_up_logging(connection, log_level, log_format)
             app = Manager(
                 name,
-                config=load_config(kubeconfig, context=context),
+                config=connection.config(),
                 leader_election=name if leader_elect else None,
                 namespace=lease_namespace,
                 health_host=health_host,

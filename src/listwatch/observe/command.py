@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from listwatch.client.command_line import Failure
+from listwatch.client.connection_options import Connection, connection_options
 from listwatch.errors import ListWatchError
 from listwatch.observe.options import (
     DeleteLimit,
@@ -100,8 +101,6 @@ DURATION = _Duration()
 @click.option("-n", "--namespace", help="Observe this namespace; else the kubeconfig's.")
 @click.option("-l", "--selector", default="", help="Observe objects with these labels.")
 @click.option("--field-selector", default="", help="Observe objects with these fields.")
-@click.option("--kubeconfig", type=click.Path(), help="Use this file, not KUBECONFIG.")
-@click.option("--context", help="Use this context of the kubeconfig.")
 @click.option(
     "-d",
     "--delete",
@@ -248,8 +247,9 @@ DURATION = _Duration()
     default="auto",
     help="Colours for people.",
 )
+@connection_options
 @click.pass_context
-def observe_command(ctx: click.Context, /, **values: Any) -> None:
+def observe_command(ctx: click.Context, /, *, connection: Connection, **values: Any) -> None:
     """Run COMMAND for every addition, change and deletion of RESOURCE.
 
     RESOURCE is a word as kubectl takes it (pods, po, deployments.apps), or several with commas.
@@ -283,8 +283,7 @@ def observe_command(ctx: click.Context, /, **values: Any) -> None:
                     coloured=coloured,
                     ignore_paths=values["ignore_paths"],
                 ),
-                kubeconfig=values["kubeconfig"],
-                context=values["context"],
+                connection,
             )
         )
     except (ListWatchError, TimeoutError) as error:

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import msgspec
 
+from listwatch.client.durations import seconds_of
 from listwatch.errors import ListWatchError
 from listwatch.observe.templates.template import Template
 from listwatch.printable import printable
 from listwatch.selector import SelectorError, parse_field_selector, parse_label_selector
-
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class UsageError(ListWatchError):
@@ -213,24 +211,9 @@ def parse_duration(text: str) -> float:
         UsageError: anything else.
     """
     try:
-        return _not_negative(float(text), text)
-    except ValueError:
-        pass
-    seconds, at = 0.0, 0
-    for match in _DURATION.finditer(text):
-        if match.start() != at:
-            break
-        at = match.end()
-        seconds += float(match[1]) * _UNITS[match[2]]
-    if not text or at != len(text):
-        raise UsageError(f"{text!r} is no duration; write 30s, 1m30s, 500ms or 2h")
-    return seconds
-
-
-def _not_negative(seconds: float, text: str) -> float:
-    if not 0 <= seconds < float("inf"):
-        raise UsageError(f"{text!r} is no duration; it must be a number from 0 on")
-    return seconds
+        return seconds_of(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def parse_delete_limit(text: str) -> DeleteLimit:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from listwatch.client import command_line
 from listwatch.client.client import Client
-from listwatch.client.kubeconfig import load_config
+from listwatch.client.connection_options import Connection
 from listwatch.clock import Clock
 from listwatch.errors import ForbiddenError, NotFoundError
 from listwatch.objects import decode_object
@@ -50,13 +50,7 @@ def exit_code(error: BaseException) -> int:
     return command_line.exit_code(error) if own is None else own
 
 
-async def observe(
-    options: ObserveOptions,
-    printer: Printer,
-    *,
-    kubeconfig: str | None = None,
-    context: str | None = None,
-) -> None:
+async def observe(options: ObserveOptions, printer: Printer, connection: Connection) -> None:
     """Observe until a signal comes or what the options say is reached.
 
     A signal that comes while the server is still being asked for what there is ends it at once.
@@ -64,8 +58,7 @@ async def observe(
     Args:
         options: what to do.
         printer: tells people of changes for which there is no command.
-        kubeconfig: the file that says where; None is KUBECONFIG's, or the pod's own.
-        context: of that file; None is its current one.
+        connection: which server, and as whom.
 
     Raises:
         ListWatchError: what ended it early; `exit_code` has a number for each kind.
@@ -81,7 +74,7 @@ async def observe(
                     continue  # nohup, or a shell's background job, wants it so
                 loop.add_signal_handler(number, stop)
                 stack.callback(loop.remove_signal_handler, number)
-            await _observe(options, printer, kubeconfig, context, stop)
+            await _observe(options, printer, connection, stop)
     except asyncio.CancelledError:
         if not stop.taken_back():
             raise
@@ -114,13 +107,12 @@ class _Stop:
 async def _observe(
     options: ObserveOptions,
     printer: Printer,
-    kubeconfig: str | None,
-    context: str | None,
+    connection: Connection,
     stop: _Stop,
 ) -> None:
     clock = Clock()
     out, err = OutputStream(1), OutputStream(2)
-    config = load_config(kubeconfig, context=context)
+    config = connection.config()
     namespace = "" if options.all_namespaces else options.namespace or config.namespace
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client.from_config(config, clock=clock))

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from listwatch.client.command_line import Command, Failure, connection_options
-from listwatch.client.kubeconfig import load_config
+from listwatch.client.command_line import Failure
+from listwatch.client.connection_options import Command, Connection, connection_options
 from listwatch.errors import ConfigError, ListWatchError
 from listwatch.printable import printable
 from listwatch.runtime.loading import load_program
@@ -57,14 +57,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def set_up_logging(level: str, form: str) -> None:
-    """Log to standard error, as text or as JSON."""
+def set_up_logging(connection: Connection, level: str, form: str) -> None:
+    """Log to standard error, as text or as JSON; -v can ask for more than the level does."""
+    level = min(level.upper(), connection.log_level, key=logging.getLevelNamesMapping().__getitem__)
     handler = logging.StreamHandler(sys.stderr)
     if form == "json":
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(TextFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
 def logging_options(command: Command) -> Command:
@@ -97,8 +98,7 @@ def logging_options(command: Command) -> Command:
 def run_command(
     *,
     file: Path,
-    kubeconfig: Path | None,
-    context: str | None,
+    connection: Connection,
     namespace: str | None,
     leader_election: str | None,
     no_leader_election: bool,
@@ -114,7 +114,7 @@ def run_command(
     """
     if no_leader_election and leader_election:
         raise click.UsageError("--leader-election and --no-leader-election exclude each other")
-    set_up_logging(log_level, log_format)
+    set_up_logging(connection, log_level, log_format)
     options: dict[str, Any] = {
         "leader_election": "" if no_leader_election else leader_election,
         "namespace": namespace,
@@ -124,14 +124,13 @@ def run_command(
     defaults: dict[str, Any] = {}
     missing: ConfigError | None = None
     try:
-        config = load_config(kubeconfig, context=context, namespace=namespace)
+        config = connection.config(namespace)
     except ConfigError as error:
-        if kubeconfig is not None or context is not None:
+        if connection.is_given:
             raise
         missing = error  # the program may have a server of its own
     else:
-        asked = kubeconfig is not None or context is not None
-        (options if asked else defaults)["config"] = config
+        (options if connection.is_given else defaults)["config"] = config
     app = _load(file, {k: v for k, v in options.items() if v is not None}, defaults)
     if not app.has_server:
         if missing is not None:

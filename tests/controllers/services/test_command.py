@@ -5,9 +5,11 @@ import signal
 import urllib.request
 from pathlib import Path
 
+import click
 import pytest
 
 from listwatch.client.client import Client
+from listwatch.client.connection_options import connection_options
 from listwatch.client.kubeconfig import load_config
 from listwatch.controllers.services.command import service_controller_command
 from listwatch.controllers.services.providers import haproxy_process
@@ -97,6 +99,9 @@ def test_what_can_not_be_used_is_told_in_words(
 
 def test_the_page_names_every_option_and_no_other() -> None:
     options = {name for option in service_controller_command.params for name in option.opts}
+    shared = click.command(connection_options(lambda **_: None))
+    options -= {name for option in shared.params for name in option.opts}
+    options |= {"--kubeconfig", "--context"}  # docs/connecting.md has the others
     page = (ROOT / "docs/load-balancers.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(--[a-z-]+)", page))
     secondary = {n for option in service_controller_command.params for n in option.secondary_opts}

@@ -2,7 +2,7 @@
 
 import click
 
-from listwatch.client.command_line import connection_options
+from listwatch.client.connection_options import connection_options
 from listwatch.controllers.builds.api import ClientBuilds
 from listwatch.controllers.builds.factory import (
     RELIST_SECONDS,

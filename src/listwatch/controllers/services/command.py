@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from listwatch.client.client import Client
-from listwatch.client.command_line import connection_options
+from listwatch.client.connection_options import connection_options
 from listwatch.controllers.command_options import Seconds, manager_options
 from listwatch.controllers.services.api import ClientServices
 from listwatch.controllers.services.metrics import collect
@@ -78,7 +78,13 @@ def _pool_of(
     metavar="SECONDS",
     help="Check backends this often.",
 )
-@click.option("--cluster", default="kubernetes", show_default=True, help="The cluster's name.")
+@click.option(
+    "--cluster-name",
+    metavar="NAME",
+    default="kubernetes",
+    show_default=True,
+    help="Name of the cluster, which the provider is told.",
+)
 @click.option("--load-balancer-class", metavar="NAME", help="Serve the services of this class.")
 @click.option(
     "--concurrent-service-syncs",
@@ -113,7 +119,7 @@ def service_controller_command(
     backends: Literal["endpoint-slices", "node-ports"],
     drain: float,
     health_check_period: float,
-    cluster: str,
+    cluster_name: str,
     load_balancer_class: str | None,
     workers: int,
     service_sync_period: float,
@@ -148,7 +154,7 @@ def service_controller_command(
                     ClientServices(client),
                     client.list_watch("services.v1."),
                     client.list_watch("nodes.v1."),
-                    cluster=cluster,
+                    cluster=cluster_name,
                     load_balancer_class=load_balancer_class,
                     recorder=app.recorder,
                     workers=workers,

@@ -1,0 +1,211 @@
+"""kubectl's global flags: which server is meant, and as whom, for every command that asks one."""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from listwatch.client.durations import seconds_of
+from listwatch.errors import ConfigError
+
+if TYPE_CHECKING:
+    from listwatch.client.config import Config
+
+_EVERYTHING: Final = 4
+_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Connection:
+    """What the global flags of a command say, by their names; None and () where one is absent.
+
+    Attributes:
+        request_timeout: seconds; 0 is no limit.
+        verbosity: 0 logs warnings, 1 to 3 what happens, more than that everything.
+    """
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    cluster: str | None = None
+    user: str | None = None
+    server: str | None = None
+    token: str | None = dataclasses.field(default=None, repr=False)
+    certificate_authority: Path | None = None
+    client_certificate: Path | None = None
+    client_key: Path | None = None
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str | None = None
+    as_user: str | None = None
+    as_group: tuple[str, ...] = ()
+    as_uid: str | None = None
+    request_timeout: float = 0.0
+    verbosity: int = 0
+
+    @property
+    def log_level(self) -> str:
+        """The lowest level that is logged."""
+        if self.verbosity >= _EVERYTHING:
+            return "DEBUG"
+        return "INFO" if self.verbosity else "WARNING"
+
+    @property
+    def is_given(self) -> bool:
+        """Whether a flag says which server is meant or as whom."""
+        return dataclasses.replace(self, verbosity=0, request_timeout=0.0) != Connection()
+
+    def config(self, namespace: str | None = None) -> "Config":
+        """Return the configuration that kubectl would use with these flags.
+
+        Args:
+            namespace: in place of the context's.
+
+        Raises:
+            ConfigError: there is none, or it is broken.
+        """
+        import msgspec  # noqa: PLC0415 - the help of a command needs none of this
+
+        from listwatch.client.config import Config, Impersonation  # noqa: PLC0415 - as above
+        from listwatch.client.kubeconfig import load_config  # noqa: PLC0415 - as above
+
+        if self.as_user is None and (self.as_group or self.as_uid):
+            raise ConfigError("--as-group and --as-uid need --as, the user to act as")
+        try:
+            config = load_config(
+                self.kubeconfig,
+                context=self.context,
+                cluster=self.cluster,
+                user=self.user,
+                namespace=namespace,
+            )
+        except ConfigError:
+            named = self.kubeconfig or self.context or self.cluster or self.user
+            if self.server is None or named:
+                raise
+            config = Config(server=self.server, namespace=namespace or "default", source="--server")
+        changes: dict[str, Any] = {"request_timeout": self.request_timeout}
+        if self.server is not None:
+            changes["server"] = self.server
+        if self.tls_server_name is not None:
+            changes["tls_server_name"] = self.tls_server_name
+        changes |= self._trust() | self._identity()
+        if self.as_user is not None:
+            changes["impersonate"] = Impersonation(
+                user=self.as_user, uid=self.as_uid or "", groups=self.as_group
+            )
+        return msgspec.structs.replace(config, **changes)
+
+    def _trust(self) -> dict[str, Any]:
+        """Say whom to trust: one of these flags takes the place of all that the file says."""
+        if not (self.certificate_authority or self.insecure_skip_tls_verify):
+            return {}
+        return {
+            "insecure_skip_tls_verify": self.insecure_skip_tls_verify,
+            "certificate_authority": str(self.certificate_authority or ""),
+            "certificate_authority_data": b"",
+        }
+
+    def _identity(self) -> dict[str, Any]:
+        changes: dict[str, Any] = {}
+        if self.token is not None:  # the only way to be somebody that is left
+            changes |= dict.fromkeys(("token_file", "username", "password"), "")
+            changes |= {"token": self.token, "exec": None, "oidc": None}
+        for name, file in (
+            ("client_certificate", self.client_certificate),
+            ("client_key", self.client_key),
+        ):
+            if file is not None:
+                changes |= {name: str(file), f"{name}_data": b""}
+        return changes
+
+
+class _Duration(click.ParamType[float]):
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return seconds_of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+_FILE: Final = click.Path(dir_okay=False, path_type=Path)
+_OPTIONS: Final = (
+    click.option(
+        "--kubeconfig",
+        type=_FILE,
+        metavar="FILE",
+        help="Use FILE in place of KUBECONFIG and ~/.kube/config.",
+    ),
+    click.option("--context", metavar="NAME", help="Use this context."),
+    click.option("--cluster", metavar="NAME", help="Use this cluster of the kubeconfig."),
+    click.option("--user", metavar="NAME", help="Use this user of the kubeconfig."),
+    click.option("-s", "--server", metavar="URL", help="Address of the API server."),
+    click.option(
+        "--token",
+        metavar="TOKEN",
+        help="Bearer token. Everybody on this machine can read it in the list of processes.",
+    ),
+    click.option(
+        "--certificate-authority", type=_FILE, metavar="FILE", help="Trust the authority in FILE."
+    ),
+    click.option(
+        "--client-certificate", type=_FILE, metavar="FILE", help="Show the certificate in FILE."
+    ),
+    click.option("--client-key", type=_FILE, metavar="FILE", help="The key of that certificate."),
+    click.option(
+        "--insecure-skip-tls-verify", is_flag=True, help="Trust any server: for trials only."
+    ),
+    click.option(
+        "--tls-server-name", metavar="NAME", help="Expect this name in the server's certificate."
+    ),
+    click.option("--as", "as_user", metavar="USER", help="Act as this user."),
+    click.option(
+        "--as-group", multiple=True, metavar="GROUP", help="Act as in this group; may be repeated."
+    ),
+    click.option("--as-uid", metavar="UID", help="Act with this uid."),
+    click.option(
+        "--request-timeout",
+        type=_Duration(),
+        default=0.0,
+        metavar="DURATION",
+        help="Give a request up after this time, such as 30s; watches are not limited.",
+    ),
+    click.option(
+        "-v",
+        "--v",
+        "verbosity",
+        type=click.IntRange(0, 10),
+        default=0,
+        metavar="LEVEL",
+        help="Log more on standard error: 1 what happens, 4 and above everything.",
+    ),
+)
+_NAMES: Final = tuple(field.name for field in dataclasses.fields(Connection))
+
+
+def connection_options(command: Command) -> Command:
+    """Add kubectl's global flags, which the command gets as its `connection`."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **values: Any) -> None:
+        connection = Connection(**{name: values.pop(name) for name in _NAMES})
+        if connection.verbosity:
+            # A command with --log-level has its own way to log, which goes before this.
+            logging.basicConfig(level=connection.log_level, format=_FORMAT)
+        command(*arguments, connection=connection, **values)
+
+    decorated: Any = run
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    result: Command = decorated
+    return result
