@@ -250,4 +250,8 @@ async def test_a_uid_can_not_add_a_line_to_the_configuration() -> None:
         await slices.publish(odd, {"": [one]})
         status = await provider.ensure("c", odd, ())
         (ingress,) = status.ingress
-        assert await ask((ingress.ip, ingress.ports[0].port)) == "one hello"
+
+        async def answers() -> bool:
+            return await ask((ingress.ip, ingress.ports[0].port)) == "one hello"
+
+        await eventually(answers, "the answer")
