@@ -7,14 +7,20 @@ from typing import Any
 import pytest
 
 from client.raw_server import serving
-from listwatch.cache.list_watch import ListerWatcher, ListOptions, WatchOptions
+from listwatch.cache.list_watch import KnowsObjects, ListerWatcher, ListOptions, WatchOptions
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.client.discovery import Resource
 from listwatch.client.http import SILENCE_TIMEOUT
 from listwatch.clock import FakeClock
-from listwatch.errors import DisconnectedError, FrameError, NotFoundError, UnknownResourceError
-from listwatch.objects import ObjectDecoder
+from listwatch.errors import (
+    DisconnectedError,
+    FrameError,
+    InternalServerError,
+    NotFoundError,
+    UnknownResourceError,
+)
+from listwatch.objects import ObjectDecoder, decode_object
 from listwatch.testing.scripted_server import ScriptedServer, respond
 
 CM = Resource(version="v1", plural="configmaps", kind="ConfigMap")
@@ -262,3 +268,58 @@ async def test_an_answer_that_is_no_list_is_told(server: ScriptedServer, client:
     server.answers["/api/v1/configmaps"] = respond(b"<html>welcome", type_="text/html")
     with pytest.raises(FrameError, match="no whole list"):
         await client.list_watch(CM).list(ListOptions())
+
+
+# --- Single objects ------------------------------------------------------------------------------
+
+
+def not_found(name: str) -> bytes:
+    details = {"name": name, "kind": "configmaps"}
+    status = {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}
+    return respond({**status, "details": details}, code=404)
+
+
+async def test_only_a_404_of_the_very_object_says_that_it_is_gone(
+    server: ScriptedServer, client: Client
+) -> None:
+    source = client.list_watch(CM)
+    assert isinstance(source, KnowsObjects)
+    path = "/api/v1/namespaces/n/configmaps/a"
+    server.answers[path] = {"metadata": {"name": "a", "namespace": "n"}, "kind": "ConfigMap"}
+    server.answers[path]["apiVersion"] = "v1"
+    found = await source.find("n/a", decode_object)
+    assert found is not None
+    assert found.key == "n/a"
+    server.answers[path] = not_found("a")
+    assert await source.find("n/a", decode_object) is None
+    server.answers[path] = not_found("another")
+    with pytest.raises(NotFoundError):
+        await source.find("n/a", decode_object)
+    server.answers[path] = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "a"}}
+    with pytest.raises(FrameError, match="in place of n/a"):
+        await source.find("n/a", decode_object)
+    server.answers[path]["metadata"]["namespace"] = "n"
+    with pytest.raises(FrameError, match=r"sent Service"):
+        await source.find("n/a", decode_object)
+    server.answers[path] = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": 5}
+    with pytest.raises(FrameError, match="sent no object"):
+        await source.find("n/a", decode_object)
+    server.answers[path] = respond({}, code=500)
+    with pytest.raises(InternalServerError):
+        await source.find("n/a", decode_object)
+
+
+async def test_an_object_that_left_the_selection_is_not_among_those_watched(
+    server: ScriptedServer, client: Client
+) -> None:
+    source = client.list_watch(CM, "n", label_selector="a=b", field_selector="metadata.name!=c")
+    item = {"metadata": {"name": "a", "namespace": "n"}, "kind": "ConfigMap", "apiVersion": "v1"}
+    server.answers["/api/v1/namespaces/n/configmaps/a"] = item
+    server.answers["/api/v1/namespaces/n/configmaps"] = {**EMPTY, "items": [item]}
+    assert await source.find("n/a", decode_object) is not None
+    assert server.targets[-1] == (
+        "GET /api/v1/namespaces/n/configmaps?labelSelector=a%3Db&"
+        "fieldSelector=metadata.name%21%3Dc%2Cmetadata.name%3Da"
+    )
+    server.answers["/api/v1/namespaces/n/configmaps"] = EMPTY
+    assert await source.find("n/a", decode_object) is None

@@ -388,6 +388,18 @@ class DeltaFIFO(FIFO):
         deltas = self._queued(key) or self._in_process.get(key)
         return deltas[-1] if deltas else None
 
+    def newest_of_all(self) -> tuple[dict[str, Item | None], bool]:
+        """Return the newest item of each key that is queued or in process, None for its end.
+
+        And False: no list among them replaces whatever came before.
+        """
+        return {
+            key: None if deltas[-1].type is _DELETED else deltas[-1].object
+            for source in (self._in_process, self._behind, self._items)
+            for key, deltas in source.items()
+            if deltas
+        }, False
+
     def list_keys(self) -> list[str]:
         """Return the keys that have something queued; those only in process are not among them."""
         return [*self._behind, *self._items]

@@ -15,7 +15,7 @@ from listwatch.cache.delta_fifo import DeltaFIFO
 from listwatch.cache.deltas import Deltas, Queue, Transformer
 from listwatch.cache.failures import Failure, LogFailures, OnError
 from listwatch.cache.handlers import ResourceEventHandler
-from listwatch.cache.known import newest_of
+from listwatch.cache.known import NewestKnown
 from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.ordered_fifo import OrderedFIFO
 from listwatch.cache.reflector import Reflector
@@ -119,7 +119,7 @@ class Informer:
                 clock=clock,
                 page_size=page_size,
                 watch_list=watch_list,
-                known=newest_of(self._queue, self.indexer),
+                known=NewestKnown(self._queue, self.indexer),
                 on_error=on_error,
                 backoff=backoff,
                 rng=rng,

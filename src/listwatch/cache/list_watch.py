@@ -145,6 +145,26 @@ class KnowsServer(Protocol):
 
 
 @runtime_checkable
+class KnowsObjects(Protocol):
+    """A `ListerWatcher` that can tell whether one object exists.
+
+    A reflector asks it for the known objects that a list lacks if an item of the list does not
+    tell which object it is. From a source that can't tell, no object is gone then.
+    """
+
+    async def find(self, key: str, decode: Decode) -> Object | None:
+        """Return the object of a key; None only if the server says that there is none.
+
+        None also if the object is there but not among those that are listed and watched.
+
+        Raises:
+            ObjectDecodeError: it is there and can't be decoded.
+            Exception: as `ListerWatcher`; it may be there.
+        """
+        ...
+
+
+@runtime_checkable
 class KnowsDefinition(Protocol):
     """A `ListerWatcher` that can tell that its resource is defined no more."""
 

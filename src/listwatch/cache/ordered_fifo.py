@@ -211,6 +211,23 @@ class OrderedFIFO(FIFO):
                     return delta
         return None
 
+    def newest_of_all(self) -> tuple[dict[str, Item | None], bool]:
+        """Return the newest item of each key that is queued or in process, None for its end.
+
+        And whether a list is among them, which replaces whatever came before.
+        """
+        newest: dict[str, Item | None] = {}
+        has_list = False
+        for source in (self._in_process, self._items):
+            for deltas in source:
+                for delta in deltas:
+                    if delta.objects is not None:
+                        newest = {self._key_func(obj): obj for obj in delta.objects}
+                        has_list = True
+                    elif deltas.key:
+                        newest[deltas.key] = None if delta.type is _DELETED else delta.object
+        return newest, has_list
+
     def __len__(self) -> int:
         return len(self._items)
 

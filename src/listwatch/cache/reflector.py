@@ -11,10 +11,11 @@ from listwatch.cache import reflector_machine as machine
 from listwatch.cache.backoff import Backoff, RequestBudget
 from listwatch.cache.deltas import ReflectorStore
 from listwatch.cache.failures import BoundedRate, Failure, LogFailures, OnError
-from listwatch.cache.known import newest_of
+from listwatch.cache.known import KnowsMissing, NewestKnown
 from listwatch.cache.list_watch import (
     Decode,
     KnowsDefinition,
+    KnowsObjects,
     KnowsServer,
     ListerWatcher,
     ListOptions,
@@ -22,6 +23,7 @@ from listwatch.cache.list_watch import (
     WatchOptions,
     WatchStream,
 )
+from listwatch.cache.missing import Told, ask_for_missing
 from listwatch.cache.pages import pages
 from listwatch.cache.reflector_machine import (
     HEALTHY_SECONDS,
@@ -59,6 +61,8 @@ _WATCH_SECONDS: Final = (300, 600)
 _ANSWER_SECONDS: Final = 150.0
 #: How long a list that has begun may be silent.
 _LIST_SILENCE_SECONDS: Final = 75.0
+#: How long the questions after initial events may take.
+_QUESTIONS_SECONDS: Final = 600.0
 #: A server that can't be reached is asked all the same after so many of the longest waits, in
 #: case whoever tells that it is back is mistaken; and so long is a minute of the budget.
 _LONGEST_WAITS: Final = 2.0
@@ -81,6 +85,7 @@ class ReflectorStatistics(msgspec.Struct, frozen=True):
         events: events of watches given to the store.
         bookmarks: bookmarks received.
         undecodable: items and events that were no objects, or that the store refused.
+        stale: objects whose present state can't be read; what is in the store of them is older.
         errors: failures, those that were only counted included.
     """
 
@@ -97,6 +102,7 @@ class ReflectorStatistics(msgspec.Struct, frozen=True):
     events: int
     bookmarks: int
     undecodable: int
+    stale: int
     errors: int
 
 
@@ -119,7 +125,7 @@ class Reflector:
         watch_list: get the present state by a stream of initial events where the server can.
         known: gives the newest object of a key that the store was given, so that an item of a
             list which has become undecodable stays as it was and is not taken for deleted. What
-            the store or queue itself knows, if not given (`known.newest_of`).
+            the store or queue itself knows, if not given (`known.NewestKnown`).
         on_error: is told of every failure; logs them if not given.
         backoff: the waits.
         rng: chance.
@@ -150,7 +156,9 @@ class Reflector:
         self._decode = decode
         self._clock = clock if clock is not None else Clock()
         self._page_size = page_size
-        self._known = known if known is not None else newest_of(store)
+        newest: object = known if known is not None else NewestKnown(store)
+        self._knows_missing = newest if isinstance(newest, KnowsMissing) else None
+        self._known = known if known is not None else NewestKnown(store)
         on_error = on_error if on_error is not None else LogFailures(self._clock)
         self._on_error = BoundedRate(on_error, self._clock)
         self._backoff = backoff if backoff is not None else Backoff()
@@ -170,6 +178,7 @@ class Reflector:
         self._last_failure: Failure | None = None
         self._last_failed_at = 0.0
         self._pending: tuple[str, BaseException] | None = None
+        self._has_unproven = False
         self._lists = self._watches = self._probes = self._relists = 0
         self._undecodable = self._errors = 0
 
@@ -204,6 +213,7 @@ class Reflector:
             events=reader.events,
             bookmarks=reader.bookmarks,
             undecodable=self._undecodable,
+            stale=len(reader.stale),
             errors=self._errors,
         )
 
@@ -313,23 +323,22 @@ class Reflector:
 
     async def _list(self) -> Input:
         try:
-            items, version = await self._list_all()
-            self._replace(items, version)
+            told, version = await self._list_all()
+            await self._replace(told, version)
         except asyncio.CancelledError as cancellation:
             return self._ended(stray(cancellation), "list")
         except Exception as error:  # noqa: BLE001 - whatever a source or store raises is survived
             return self._ended(error, "list")
         return Listed(version)
 
-    async def _list_all(self) -> tuple[list[Object], str]:
-        items: list[Object] = []
-        version = ""
+    async def _list_all(self) -> tuple[Told, str]:
+        told, version = Told(), ""
         listing = pages(self._list_page, page_size=self._page_size, decode=self._decode)
         async for page, anew in listing:
             if anew:
-                items, version = [], page.resource_version
-            items += self._accept(page)
-        return items, version
+                told, version = Told(), page.resource_version
+            self._accept(told, page)
+        return told, version
 
     async def _list_page(self, options: ListOptions) -> ObjectList:
         self._lists += 1
@@ -345,16 +354,28 @@ class Reflector:
         self._reader.last_frame = self._clock.now()
         return page
 
-    def _accept(self, page: ObjectList) -> list[Object]:
-        items = list(page.items)
+    def _accept(self, told: Told, page: ObjectList) -> None:
+        told.items += page.items
         for error in page.undecodable:
             self._report_undecodable(error)
-            if error.key is not None and (kept := self._known(error.key)) is not None:
-                items.append(kept)
-        return items
+            if error.key is None:
+                told.nameless = True
+            elif (kept := self._known(error.key)) is not None:
+                told.items.append(kept)
+                told.stale.add(error.key)
 
-    def _replace(self, items: list[Object], version: str) -> None:
-        self._reader.replace(items, version)
+    async def _replace(self, told: Told, version: str) -> None:
+        if told.nameless and self._knows_missing is not None:
+            missing = self._knows_missing.missing({obj.key for obj in told.items})
+            self._has_unproven = await ask_for_missing(
+                told,
+                missing,
+                self._source if isinstance(self._source, KnowsObjects) else None,
+                decode=self._decode,
+                rng=self._rng,
+                report=lambda error, key: self._report_undecodable(error, key=key),
+            )
+        self._reader.replace(told, version)
         self._relists += 1
 
     async def _probe(self) -> Input:
@@ -373,7 +394,7 @@ class Reflector:
         try:
             gone = await self._definition.is_gone()
             if gone:
-                self._replace([], self._reader.version)
+                await self._replace(Told(), self._reader.version)
         except asyncio.CancelledError as cancellation:
             return self._ended(stray(cancellation), "look for the definition")
         except Exception as error:  # noqa: BLE001 - whatever a source or store raises is survived
@@ -414,13 +435,22 @@ class Reflector:
 
     async def _read(self, watch: Watch, stream: WatchStream, *, initial: bool) -> None:
         if not initial:
+            self._ask_again(watch)
             await self._reader.follow(watch, stream)
         elif (read := await self._reader.read_initial(watch, stream)) is not None:
-            items, version, rest = read
-            self._replace(items, version)
+            told, version, rest = read
+            watch.watchdog.allow(_QUESTIONS_SECONDS)
+            await self._replace(told, version)
             self._step(Listed(version))
             watch.synthetic = False
+            self._ask_again(watch)
             await self._reader.follow(watch, stream, rest)
+
+    def _ask_again(self, watch: Watch) -> None:
+        """Have everything listed again a while later if the last list left something unproven."""
+        if self._has_unproven:
+            self._has_unproven = False
+            watch.watchdog.end_in(self._backoff.delay(self._state.failures, self._rng))
 
     def _watch_ended(self, watch: Watch, error: Exception | None) -> Ended:
         initial = self._state.phase is Phase.WATCH_LISTING

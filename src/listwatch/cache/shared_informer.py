@@ -21,7 +21,7 @@ from listwatch.cache.handlers import (
     Retelling,
 )
 from listwatch.cache.informer import make_queue
-from listwatch.cache.known import newest_of
+from listwatch.cache.known import NewestKnown
 from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.lister import NAMESPACE_INDEX, OWNER_INDEX, Lister, namespace_of, owners_of
 from listwatch.cache.mutation_detector import MutationDetector, is_switched_on
@@ -234,7 +234,7 @@ class SharedInformer(Generic[T]):
                 clock=clock,
                 page_size=page_size,
                 watch_list=watch_list,
-                known=newest_of(queue, self.indexer),
+                known=NewestKnown(queue, self.indexer),
                 on_error=self._on_error,
                 backoff=backoff,
                 rng=rng,

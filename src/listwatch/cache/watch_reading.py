@@ -15,6 +15,7 @@ from listwatch.cache.list_watch import (
     WatchEvent,
     WatchStream,
 )
+from listwatch.cache.missing import Told
 from listwatch.cache.reflector_machine import NO_POSITION, Fault, is_older
 from listwatch.cache.transform import TransformError
 from listwatch.clock import Clock, Timeout
@@ -205,13 +206,16 @@ class WatchReader:
         #: When bytes or events came last, by the clock.
         self.last_frame: float | None = None
         self.events = self.bookmarks = 0
+        #: The keys of objects whose present state can't be read.
+        self.stale: set[str] = set()
         #: How long a silence is no cause for doubt where bookmarks come.
         self._silence = SILENCE_SECONDS
 
-    def replace(self, items: Sequence[Object], version: str) -> None:
+    def replace(self, told: Told, version: str) -> None:
         """Give the whole present state to the store."""
-        self._store.replace(items, version)
+        self._store.replace(told.items, version)
         self.version = version
+        self.stale = told.stale
 
     async def follow(
         self, watch: Watch, stream: WatchStream, first: Sequence[WatchEvent] = ()
@@ -250,10 +254,10 @@ class WatchReader:
 
     async def read_initial(
         self, watch: Watch, stream: WatchStream
-    ) -> tuple[list[Object], str, Sequence[WatchEvent]] | None:
+    ) -> tuple[Told, str, Sequence[WatchEvent]] | None:
         """Read up to the end of the initial events.
 
-        Returns the objects, their version and what came with the end; None if the stream ended
+        Returns what it told, its version and what came with the end; None if the stream ended
         without it. Versions of initial events say nothing about what was received: they come in
         any order.
 
@@ -264,6 +268,7 @@ class WatchReader:
         found: dict[str, Object] = {}
         kept: dict[str, Object] = {}
         gone: set[str] = set()  # what was known of these has ended
+        nameless = False
         yielded, batches = self._clock.now(), 0
         async for batch in stream:
             now = self.last_frame = self._clock.now()
@@ -283,13 +288,15 @@ class WatchReader:
                     if event.initial_events_end:
                         watch.useless = watch.empty = 0
                         # What has become undecodable stays as it was.
-                        items = list({**kept, **found}.values())
-                        return items, event.resource_version, batch[index + 1 :]
+                        stale = kept.keys() - found.keys()
+                        told = Told(list({**kept, **found}.values()), stale, nameless)
+                        return told, event.resource_version, batch[index + 1 :]
                 else:
                     _raise_if_end(event)
                     error = _event_error(event)
                     self._report(error, None, None)
                     key = error.key if isinstance(error, ObjectDecodeError) else None
+                    nameless = nameless or key is None
                     if kind == DELETED and key is not None:
                         found.pop(key, None)
                         kept.pop(key, None)
@@ -335,6 +342,7 @@ class WatchReader:
                     give(obj)
                 except Exception as error:  # noqa: BLE001 - one object never costs the others
                     self._lost(watch, error, obj.key)
+                self.stale.discard(obj.key)
                 self.events += 1
                 if version and not watch.synthetic:
                     self.version = version
@@ -358,15 +366,21 @@ class WatchReader:
         if event.type == DELETED and key is not None:
             # What it was can't be told, but that it is gone can.
             self._report(error, None, None)
+            self.stale.discard(key)
             try:
                 self._store.delete(DeletedFinalStateUnknown(key))
             except Exception as refused:  # noqa: BLE001 - as for events
                 self._lost(watch, refused, key)
-        elif isinstance(error, TransformError):
+        elif key is not None and key in self.stale:
             # A list would bring the same again; the key stays as it was.
             self._report(error, None, None)
         else:
-            self._lost(watch, error, key)
+            if key is not None and self._known(key) is not None:
+                self.stale.add(key)
+            if isinstance(error, TransformError):  # as above
+                self._report(error, None, None)
+            else:
+                self._lost(watch, error, key)
 
     def _bookmark(self, watch: Watch, event: WatchEvent) -> None:
         self.bookmarks += 1

@@ -23,7 +23,8 @@ from listwatch.client.discovery import Discovery, Resource, UnknownResourceError
 from listwatch.client.http import HTTP, JSON, SILENCE_TIMEOUT, Body
 from listwatch.clock import Clock
 from listwatch.errors import FrameError, NotFoundError
-from listwatch.objects import Object
+from listwatch.json_values import identity
+from listwatch.objects import Object, decode_object, split_key
 from listwatch.shard_range import ShardRange
 
 #: Bytes of a list; etcd holds no more, so that a longer one comes from no API server.
@@ -190,6 +191,47 @@ class ResourceListWatch:
             self.server_shards = answer.sharded
             answer.items = [obj for obj in answer.items if shard.contains(obj.uid)]
         return answer
+
+    async def find(self, key: str, decode: Decode) -> Object | None:
+        """Return one object of those that are listed; None if the server says that it is not.
+
+        Raises:
+            ObjectDecodeError: it is there and can't be decoded.
+            StatusError: another refusal than that there is no such object.
+            As `list` for the rest; the object may be there then.
+        """
+        resource = await self.resource()
+        namespace, name = split_key(key)
+        path = resource.path(namespace, name)
+        try:
+            answer = await self._http.request("GET", path, accept=self._accept(_METADATA))
+        except NotFoundError as error:
+            if error.details.get("name", name) != name:
+                raise  # something else is not there
+            return None
+        which = identity(answer.body)
+        if which.key != key:
+            raise FrameError(f"the server sent {which.key or 'no object'} in place of {key}")
+        expected = self._expected_kind(resource)
+        named = which.kind or which.api_version
+        if expected and named and not expected.is_kind(which.kind, which.api_version):
+            raise expected.refusal(which.kind, which.api_version)
+        obj = self._decode(decode)(answer.body, resource.kind, resource.api_version)
+        if self._shard is not None and not self._shard.contains(obj.uid):
+            return None
+        return obj if await self._is_selected(path.rpartition("/")[0], name) else None
+
+    async def _is_selected(self, collection: str, name: str) -> bool:
+        query = dict(self._selectors)
+        if not query:
+            return True
+        fields = [query.get("fieldSelector", ""), f"metadata.name={name}"]
+        query["fieldSelector"] = ",".join(filter(None, fields))
+        answer = await self._http.request("GET", collection, list(query.items()))
+        frames = ListFrames(decode_object)
+        frames.feed(answer.body)
+        found = frames.finish()
+        return bool(found.items or found.undecodable)
 
     def _look_up_anew(self, refused: Resource) -> None:
         """Look the resource up before the next request, unless that was in vain a moment ago.

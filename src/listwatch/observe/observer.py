@@ -12,7 +12,7 @@ from listwatch.cache.deltas import Deltas, DeltaType
 from listwatch.cache.failures import Failure, LogFailures
 from listwatch.cache.handlers import Added, Deleted, Updated
 from listwatch.cache.handlers import Change as CacheChange
-from listwatch.cache.known import newest_of
+from listwatch.cache.known import NewestKnown
 from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.ordered_fifo import OrderedFIFO
 from listwatch.cache.store import Indexer
@@ -281,7 +281,7 @@ class _Feed:
                 full_resync_period=options.resync_period,
                 name=name,
                 decode=decode,
-                known=newest_of(queue, self.store),
+                known=NewestKnown(queue, self.store),
                 clock=clock,
                 on_error=self._on_error,
             )

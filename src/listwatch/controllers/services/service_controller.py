@@ -20,7 +20,7 @@ from listwatch.cache.deltas import (
     QueueStatistics,
     ReflectorStore,
 )
-from listwatch.cache.known import newest_of
+from listwatch.cache.known import NewestKnown
 from listwatch.cache.list_watch import ListerWatcher
 from listwatch.cache.reflector import Reflector, ReflectorStatistics
 from listwatch.clock import Clock, Timer
@@ -214,7 +214,7 @@ class ServiceController:
             store,
             name="services",
             resync_period=service_sync_period,
-            known=newest_of(self._queue),
+            known=NewestKnown(self._queue),
             clock=self._clock,
         )
         self._nodes = NodeSet()
