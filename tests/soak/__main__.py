@@ -100,8 +100,6 @@ class Soak:
 
     async def _round(self, number: int, seconds: float) -> None:
         stop = asyncio.Event()
-        for teller in self.tellers:
-            teller.begin_round()
         async with asyncio.TaskGroup() as tasks:
             for writer in self.writers:
                 tasks.create_task(writer.run(stop, self.pause))
@@ -161,6 +159,7 @@ class Soak:
             await asyncio.sleep(0.3)
         self.losses += lacking
         for teller in self.tellers:
+            teller.end_round()
             self.losses += [f"{teller.name}: {each}" for each in teller.reader.mistakes]
         for consumer in self.consumers:
             self.losses += consumer.complaints()

@@ -139,8 +139,9 @@ class Teller(Consumer):
     #: whether it is killed and started again, and so may repeat itself
     is_restarted = False
 
-    def begin_round(self) -> None:
-        """Forget which lists were seen, which excuse states that were skipped."""
+    def end_round(self) -> None:
+        """Count what was not told, and forget which lists were seen, which excuse that."""
+        self.reader.end_round(self.namespace, may_skip=self._has_listed())
         self.proxy.request_lines.clear()
 
     def read(self) -> None:

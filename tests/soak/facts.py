@@ -128,6 +128,22 @@ class Reader:
         if found > at and not may_skip:
             self._wrong(line, f"not told before: {states[at:found]}, though it has not listed")
 
+    def end_round(self, namespace: str = "", *, may_skip: bool) -> None:
+        """Count what was not told and will not be: objects that came and went unseen.
+
+        Args:
+            namespace: of which it tells; all if empty.
+            may_skip: as for `read`.
+        """
+        for key, states in self.facts.written.items():
+            unseen = states[self._read[key] :]
+            if not unseen or not key.startswith(f"{namespace}/" if namespace else ""):
+                continue
+            self._read[key] = len(states)
+            self.skipped += len(unseen)
+            if not may_skip:
+                self.mistakes.append(f"{key}: {unseen} were never told, though it has not listed")
+
     def missing(self, namespace: str = "") -> Iterator[str]:
         """Yield what the facts have and the story, which should be complete by now, has not."""
         alive, told = self.facts.alive(namespace), self.state()

@@ -55,6 +55,23 @@ def test_a_list_may_skip_states_but_not_the_last() -> None:
     assert list(reader.missing()) == ["ns/a: written was 4, told 3"]
 
 
+def test_an_object_that_came_and_went_unseen_is_found_unless_a_list_excuses_it() -> None:
+    facts = _facts()
+    reader = Reader(facts)
+    for line in TRUE_STORY:
+        reader.read(line, may_skip=False)
+    facts.wrote("ns/b", 5)
+    facts.wrote("ns/b", GONE)
+    reader.end_round("other", may_skip=False)
+    assert (reader.mistakes, reader.skipped) == ([], 0)
+    reader.end_round("ns", may_skip=True)
+    assert (reader.mistakes, reader.skipped) == ([], 2)
+    facts.wrote("ns/b", 6)
+    facts.wrote("ns/b", GONE)
+    reader.end_round(may_skip=False)
+    assert reader.mistakes == ["ns/b: [6, 0] were never told, though it has not listed"]
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
