@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 #: Where `tools/fetch_go_clients.py` puts the newest Go clients.
-GO_CLIENTS = Path(__file__).parents[1] / ".go-clients"
+GO_CLIENTS = Path(
+    os.environ.get("LISTWATCH_GO_CLIENTS") or Path(__file__).parents[1] / ".go-clients"
+)
 
 #: How each program is installed.
 REMEDIES: Mapping[str, str] = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.apiserver.server import APIServer
@@ -201,7 +201,6 @@ async def test_the_end_waits_for_no_lane() -> None:
 
 
 @given(st.text(max_size=300) | st.sampled_from(["system:node", "a_b", "--x", "Upper", ".", "a..b"]))
-@settings(max_examples=200)
 def test_every_object_gets_a_name_that_an_event_can_have(name: str) -> None:
     recorder = EventRecorder(Server(), "widgets", instance="h")
     made = [
