@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controllers.service_cluster import World, service
@@ -231,7 +231,6 @@ async def tell(cluster: Cluster, chance: random.Random, lives: int) -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
 @example(1)
 async def test_no_address_is_given_twice_and_none_changes_without_need(seed: int) -> None:
     chance = random.Random(seed)
