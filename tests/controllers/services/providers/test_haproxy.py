@@ -26,7 +26,7 @@ from listwatch.testing.load_balancer_conformance import (
     named_server,
 )
 
-pytestmark = pytest.mark.needs("haproxy")
+pytestmark = [pytest.mark.needs("haproxy"), pytest.mark.proof]
 
 
 class TestHAProxyProvider(LoadBalancerConformance):
