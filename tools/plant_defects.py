@@ -107,8 +107,8 @@ DEFECTS: Final = (
     Defect(
         "of two deltas of a key in one batch the first is lost",
         "cache/ordered_fifo.py",
-        "if key in by_key or not key or deltas",
-        "if not key or deltas",
+        "if key in by_key or not key:",
+        "if not key:",
         "cache/test_ordered_fifo.py",
     ),
     Defect(
