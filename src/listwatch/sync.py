@@ -28,7 +28,8 @@ from listwatch.cache.failures import OnError
 from listwatch.cache.handlers import Change, ResourceEventHandler, Retelling
 from listwatch.cache.lister import Lister
 from listwatch.cache.processor import Listener, ListenerStatistics, StoppedError
-from listwatch.cache.shared_informer import SharedInformer, SharedInformerStatistics
+from listwatch.cache.shared_cache import SharedInformerStatistics
+from listwatch.cache.shared_informer import SharedInformer
 from listwatch.cache.store import Indexer, IndexFunc
 from listwatch.cache.transform import Transform
 from listwatch.cache.typed import Into, T

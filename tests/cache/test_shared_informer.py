@@ -14,7 +14,8 @@ from listwatch.cache.failures import Failure
 from listwatch.cache.handlers import Added, Change, Deleted, HandlerFuncs, Updated
 from listwatch.cache.processor import Listener, StoppedError
 from listwatch.cache.reflector_machine import Phase
-from listwatch.cache.shared_informer import NotSyncedError, SharedInformer
+from listwatch.cache.shared_cache import NotSyncedError
+from listwatch.cache.shared_informer import SharedInformer
 from listwatch.clock import FakeClock
 from listwatch.errors import ForbiddenError, InternalServerError, ListWatchError
 from listwatch.objects import DeletedFinalStateUnknown, Object, ObjectDecodeError
@@ -107,7 +108,7 @@ async def test_a_handler_that_joins_during_a_relist_has_no_gap_and_no_repetition
 
     class Joining(FakeClock):
         async def sleep(self, seconds: float) -> None:
-            if scene.informer._processor._writing and len(recorders) < 5:
+            if scene.informer._cache.processor._writing and len(recorders) < 5:
                 recorders.append(Recorder())
                 scene.informer.add_handler(recorders[-1])
             await super().sleep(seconds)

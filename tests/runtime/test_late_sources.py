@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from listwatch.cache.shared_informer import NotSyncedError
+from listwatch.cache.shared_cache import NotSyncedError
 from listwatch.errors import DisconnectedError
 from runtime.reconciler_world import World, owned, widget
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from listwatch.cache.shared_informer import NotSyncedError
+from listwatch.cache.shared_cache import NotSyncedError
 from listwatch.clock import FakeClock
 from listwatch.errors import DisconnectedError, ListWatchError
 from listwatch.runtime.caches import Caches

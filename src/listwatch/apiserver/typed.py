@@ -125,9 +125,6 @@ def _json_word(value: object) -> str:
 class Conversion:
     """One pass over one body.
 
-    Args:
-        keep_unknown: leave fields that the type has not, where another layer cuts them.
-
     Attributes:
         problems: what a strict decoder refuses: unknown and repeated fields, with their paths.
     """

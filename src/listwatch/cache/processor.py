@@ -191,13 +191,23 @@ class Processor:
 
     Args:
         store: what late listeners are told of.
+        has_synced: whether all that was there at the beginning has been given to `finish`.
         on_error: is told what handlers raise.
         clock: time.
         name: of the informer.
     """
 
-    def __init__(self, store: Store, *, on_error: OnError, clock: Clock, name: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        has_synced: Callable[[], bool],
+        on_error: OnError,
+        clock: Clock,
+        name: str,
+    ) -> None:
         self._store = store
+        self._has_synced = has_synced
         self._on_error = on_error
         self._clock = clock
         self._name = name
@@ -210,7 +220,6 @@ class Processor:
         self._loop: asyncio.AbstractEventLoop | None = None
         # Between a write to the store and its changes' distribution nobody can join.
         self._writing = False
-        self._synced = False
         self._ended = False
 
     @property
@@ -257,7 +266,7 @@ class Processor:
     def _join(self, listener: Listener) -> None:
         self._listeners[listener] = None
         listener.put([Added(obj, True) for obj in self._store.list()])
-        if self._synced:
+        if self._has_synced():
             listener.put_marker()
 
     def discard(self, listener: Listener) -> None:
@@ -302,8 +311,10 @@ class Processor:
                 listener.put_resync(self._store)
 
     def mark_synced(self) -> None:
-        """Say that all that was there at the beginning has been given to `finish`."""
-        self._synced = True
+        """Tell those who have joined that all that was there at the beginning has been told.
+
+        To be called once, as soon as `has_synced` is true and before anybody else joins.
+        """
         for listener in self._listeners:
             listener.put_marker()
 

@@ -3,92 +3,33 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Mapping
-from copy import copy
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, cast
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import msgspec
 
-from listwatch.cache.audit import Auditor
 from listwatch.cache.backoff import Backoff
-from listwatch.cache.compression import CompressionStatistics, ZstdCodec
-from listwatch.cache.controller import Controller, ControllerConfig, ControllerStatistics
-from listwatch.cache.failures import Failure, LogFailures, OnError
+from listwatch.cache.compression import ZstdCodec
+from listwatch.cache.failures import Failure, OnError
 from listwatch.cache.handlers import (
     Change,
     DecodingEventHandler,
     ResourceEventHandler,
     Retelling,
 )
-from listwatch.cache.informer import make_queue
-from listwatch.cache.known import NewestKnown
 from listwatch.cache.list_watch import Decode, ListerWatcher
-from listwatch.cache.lister import NAMESPACE_INDEX, OWNER_INDEX, Lister, namespace_of, owners_of
-from listwatch.cache.mutation_detector import MutationDetector, is_switched_on
-from listwatch.cache.processor import Listener, ListenerStatistics, Processor
+from listwatch.cache.lister import Lister
+from listwatch.cache.mutation_detector import is_switched_on
+from listwatch.cache.processor import Listener
 from listwatch.cache.reflector_machine import Phase
-from listwatch.cache.store import Indexer, IndexFunc, StoreStatistics
+from listwatch.cache.shared_cache import SharedCache, SharedInformerStatistics
+from listwatch.cache.store import IndexFunc
 from listwatch.cache.transform import Transform, TransformingDecoder
 from listwatch.cache.typed import Into, T, checked
-from listwatch.cache.watch_reading import WatchEndedError
-from listwatch.cache.writer import CacheWriter
 from listwatch.clock import Clock
-from listwatch.errors import (
-    DisconnectedError,
-    ForbiddenError,
-    FrameError,
-    ListWatchError,
-    MethodNotSupportedError,
-    NotFoundError,
-    StatusError,
-    UnauthorizedError,
-)
 from listwatch.objects import Codec, ObjectDecodeError, ObjectDecoder
 
 U = TypeVar("U")
-
-
-class NotSyncedError(ListWatchError):
-    """A cache did not get the present state, for a reason that waiting does not mend."""
-
-
-def is_lasting(error: BaseException) -> bool:
-    """Tell whether no waiting mends an error: a permission, name or configuration is wrong."""
-    if isinstance(error, StatusError):
-        return isinstance(
-            error, UnauthorizedError | ForbiddenError | NotFoundError | MethodNotSupportedError
-        )
-    passing = DisconnectedError | FrameError | WatchEndedError
-    return isinstance(error, ListWatchError) and not isinstance(error, passing)
-
-
-class SharedInformerStatistics(msgspec.Struct, frozen=True):
-    """What a shared informer has done and how it is.
-
-    Attributes:
-        controller: reflector and queue.
-        store: the cache.
-        listeners: the handlers.
-        is_stopped: it has ended.
-        compression: what the codec of `compress` has packed; None without it.
-    """
-
-    controller: ControllerStatistics
-    store: StoreStatistics
-    listeners: tuple[ListenerStatistics, ...]
-    is_stopped: bool
-    compression: CompressionStatistics | None = None
-
-
-class _Life:
-    """What changes while an informer lives, which all its views share."""
-
-    def __init__(self) -> None:
-        self.started_at: float | None = None
-        self.stopped = False
-        self.last_failure: Failure | None = None
-        self.tasks: asyncio.TaskGroup | None = None
-        self.running: asyncio.Task[None] | None = None
 
 
 class SharedInformer(Generic[T]):
@@ -172,13 +113,13 @@ class SharedInformer(Generic[T]):
         rng: random.Random | None = None,
     ) -> None:
         has_own_decoder = decoder is not None
-        self._packer: ZstdCodec | None = None
+        packer: ZstdCodec | None = None
         if compress is not None:
             if compress != "zstd":
                 raise ValueError(f"compress={compress!r}: there is only 'zstd'")
             if codec is not None:
                 raise ValueError("compress= makes a codec: give only one of compress= and codec=")
-            codec = self._packer = ZstdCodec()
+            codec = packer = ZstdCodec()
         if decoder is None:
             decoder = ObjectDecoder(
                 fields=fields, keep_managed_fields=keep_managed_fields, codec=codec
@@ -187,72 +128,42 @@ class SharedInformer(Generic[T]):
             raise ValueError("decoder= takes the place of fields=, keep_managed_fields= and codecs")
         if transform is not None:
             decoder = TransformingDecoder(decoder, transform)
-        self.name = name
-        self._clock = clock = clock if clock is not None else Clock()
-        self._tell_error = on_error if on_error is not None else LogFailures(clock)
-        # Whatever is assigned after the construction stands in here: see `view`.
-        self._life = _Life()
-        self._resync_period = resync_period
-        self._startup_deadline = startup_deadline
-        built_in = {NAMESPACE_INDEX: namespace_of, OWNER_INDEX: owners_of}
-        self.indexer = Indexer(indexers=built_in, clock=clock)
-        self.indexer.add_indexers(indexers or {})
-        #: The type that it speaks in; None for `Object`.
-        self.decode = checked(decode)
-        #: Reads the cache, from any thread.
-        self.lister = Lister(self.indexer, name=name, decode=decode)
-        self._processor = Processor(self.indexer, on_error=self._on_error, clock=clock, name=name)
         if mutation_detector is None:
             mutation_detector = is_switched_on()
-        # Without fields there is nothing that could be changed.
-        watched = mutation_detector and (fields is not None or has_own_decoder)
-        self._detector = MutationDetector(clock, name=name) if watched else None
-        self._writer = CacheWriter(
-            self.indexer,
-            self._processor,
-            on_error=self._on_error,
-            clock=clock,
-            name=name,
-            detector=self._detector,
-        )
-        queue = make_queue(
-            "ordered",
-            self.indexer,
-            transformer=None,
-            clock=clock,
-            on_error=self._on_error,
-            name=name,
-        )
-        self._controller = Controller(
-            ControllerConfig(
-                queue=queue,
-                lister_watcher=list_watch,
-                process_batch=self._writer.write,
-                on_synced=self._processor.mark_synced,
-                name=name,
+        self._speak(
+            decode,
+            SharedCache(
+                list_watch,
                 decode=decoder,
+                packer=packer,
+                indexers=indexers or {},
+                # Without fields there is nothing that could be changed.
+                detects_mutations=mutation_detector and (fields is not None or has_own_decoder),
+                name=name,
                 clock=clock,
                 page_size=page_size,
                 watch_list=watch_list,
-                known=NewestKnown(queue, self.indexer),
-                on_error=self._on_error,
+                audit_relist=audit_relist,
+                startup_deadline=startup_deadline,
+                on_error=on_error,
                 backoff=backoff,
                 rng=rng,
-            )
+            ),
+            resync_period,
         )
-        self._auditor: Auditor | None = None
-        if audit_relist is not None:
-            self._auditor = Auditor(
-                list_watch,
-                self.indexer,
-                period=audit_relist,
-                decode=decoder,
-                on_error=self._on_error,
-                relist=self._controller.reflector.relist,
-                clock=clock,
-                name=name,
-                page_size=page_size,
-            )
+
+    def _speak(
+        self, decode: Into[T] | None, cache: SharedCache, resync_period: float | None
+    ) -> None:
+        #: The type that it speaks in; None for `Object`.
+        self.decode = checked(decode)
+        self.name = cache.name
+        #: Holds the objects; any thread may read it.
+        self.indexer = cache.indexer
+        #: Reads the cache, from any thread.
+        self.lister = Lister(cache.indexer, name=cache.name, decode=decode)
+        self._cache = cache
+        self._resync_period = resync_period
 
     def view(self, decode: Into[U]) -> "SharedInformer[U]":
         """Return this informer as one whose lister, handlers and `changes` speak in another type.
@@ -265,9 +176,8 @@ class SharedInformer(Generic[T]):
         Raises:
             TypeError: neither a type nor a callable.
         """
-        view = cast("SharedInformer[U]", copy(self))
-        view.decode = checked(decode)
-        view.lister = Lister(self.indexer, name=self.name, decode=decode)
+        view: SharedInformer[U] = SharedInformer.__new__(SharedInformer)
+        view._speak(decode, self._cache, self._resync_period)
         return view
 
     # --- Handlers -------------------------------------------------------------------------------
@@ -307,7 +217,7 @@ class SharedInformer(Generic[T]):
             )
         if self.decode is not None:
             told = DecodingEventHandler(self.decode, handler)
-        return self._processor.add(
+        return self._cache.processor.add(
             told,
             name=name or type(handler).__name__,
             resync_period=self._resync_period if resync_period is None else resync_period,
@@ -321,7 +231,7 @@ class SharedInformer(Generic[T]):
         Raises:
             ValueError: it is a handler of another informer.
         """
-        if not listener.is_of(self._processor):
+        if not listener.is_of(self._cache.processor):
             raise ValueError(
                 f"{listener.name} is not a handler of {self.name or 'this informer'}: "
                 "call its own remove(), or remove it from the informer that it was added to"
@@ -338,7 +248,7 @@ class SharedInformer(Generic[T]):
         Raises:
             StoppedError: the informer has ended.
         """
-        return self._processor.add(None, name=name, max_pending=max_pending)
+        return self._cache.processor.add(None, name=name, max_pending=max_pending)
 
     async def changes(self, *, max_pending: int | None = None) -> AsyncGenerator[Change[T], None]:
         """Iterate over the whole cache as additions, and then over every change, until the end.
@@ -362,34 +272,34 @@ class SharedInformer(Generic[T]):
 
     def report_misfit(self, key: str, error: ObjectDecodeError) -> None:
         """Report that an object can't be told in the type that is wanted."""
-        self._on_error(Failure(error=error, doing="changes", name=self.name, key=key))
+        self._cache.on_error(Failure(error=error, doing="changes", name=self.name, key=key))
 
     # --- State ----------------------------------------------------------------------------------
 
     @property
     def state(self) -> Phase:
         """What the reflector is doing."""
-        return self._controller.reflector.state
+        return self._cache.state
 
     @property
     def is_stopped(self) -> bool:
         """Whether it has ended; its cache stays as it was."""
-        return self._life.stopped
+        return self._cache.is_stopped
 
     @property
     def last_failure(self) -> Failure | None:
         """What went wrong last."""
-        return self._life.last_failure
+        return self._cache.last_failure
 
     @property
     def last_frame_age(self) -> float | None:
         """Seconds since the server was heard of; None before that."""
-        return self._controller.reflector.statistics().last_frame_age
+        return self._cache.last_frame_age
 
     @property
     def has_synced(self) -> bool:
         """Whether the cache has had the present state; handlers may not have heard of it yet."""
-        return self._controller.has_synced
+        return self._cache.has_synced
 
     @property
     def resource_version(self) -> str:
@@ -398,13 +308,7 @@ class SharedInformer(Generic[T]):
 
     def statistics(self) -> SharedInformerStatistics:
         """Return what has been done until now."""
-        return SharedInformerStatistics(
-            controller=self._controller.statistics(),
-            store=self.indexer.statistics(),
-            listeners=tuple(one.statistics() for one in self._processor.listeners),
-            is_stopped=self._life.stopped,
-            compression=None if self._packer is None else self._packer.statistics(),
-        )
+        return self._cache.statistics()
 
     async def wait_for_sync(self) -> None:
         """Wait until the cache has the present state. For a handler's, wait for the `Listener`'s.
@@ -414,18 +318,7 @@ class SharedInformer(Generic[T]):
                 is a refusal that lasts: 401, 403, no such resource. The informer goes on trying.
             StoppedError: the informer has ended before its sync.
         """
-        while not self.has_synced:
-            began = self._clock.now() if self._life.started_at is None else self._life.started_at
-            left = began + self._startup_deadline - self._clock.now()
-            failure = self._life.last_failure
-            if left <= 0 and failure is not None and is_lasting(failure.error):
-                raise NotSyncedError(f"not synced: {failure}") from failure.error
-            # After the deadline, a look now and then says whether the reason has become lasting.
-            try:
-                async with self._clock.timeout(left if left > 0 else 1.0):
-                    await self._controller.wait_for_sync()
-            except TimeoutError:
-                continue
+        await self._cache.wait_for_sync()
 
     async def wait_until_synced(self) -> None:
         """Do as `wait_for_sync` without a deadline.
@@ -433,17 +326,11 @@ class SharedInformer(Generic[T]):
         Raises:
             StoppedError: the informer has ended before its sync.
         """
-        await self._controller.wait_for_sync()
+        await self._cache.wait_until_synced()
 
     def why_not_synced(self) -> str:
         """Return in words why it has not synced, as far as is known; empty if it has."""
-        if self.has_synced:
-            return ""
-        if self._life.started_at is None:
-            return "not started"
-        if self._life.last_failure is not None:
-            return str(self._life.last_failure)
-        return f"{self.state} for {self._clock.now() - self._life.started_at:.0f} s"
+        return self._cache.why_not_synced()
 
     async def wait_for_resource_version(
         self, resource_version: str, *, seconds: float | None = None
@@ -459,9 +346,7 @@ class SharedInformer(Generic[T]):
             StoppedError: the informer has ended before that.
             ValueError: not a version that can be compared.
         """
-        if not resource_version.isdecimal():
-            raise ValueError(f"{resource_version!r} is no resource version that can be compared")
-        await self._writer.wait_for(resource_version, seconds)
+        await self._cache.wait_for_resource_version(resource_version, seconds=seconds)
 
     # --- Running --------------------------------------------------------------------------------
 
@@ -474,32 +359,10 @@ class SharedInformer(Generic[T]):
         Raises:
             RuntimeError: it runs, or has run, already.
         """
-        if self._life.started_at is not None:
-            raise RuntimeError("an informer runs once; make another one")
-        self._life.started_at = self._clock.now()
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                running = [
-                    tasks.create_task(part.run())
-                    for part in (self._processor, self._auditor, self._detector)
-                    if part is not None
-                ]
-                running.append(tasks.create_task(self._controller.run()))
-                if stop is not None:
-                    await stop.wait()
-                    for task in running:
-                        task.cancel()
-        finally:
-            self._life.stopped = True
-            self._processor.end()
-            self._writer.end()
+        await self._cache.run(stop)
 
     async def __aenter__(self) -> Self:
-        if self._life.tasks is not None or self._life.started_at is not None:
-            raise RuntimeError("an informer runs once; make another one")
-        self._life.tasks = asyncio.TaskGroup()
-        await self._life.tasks.__aenter__()
-        self._life.running = self._life.tasks.create_task(self.run())
+        await self._cache.__aenter__()
         return self
 
     async def __aexit__(
@@ -508,10 +371,4 @@ class SharedInformer(Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._life.tasks is not None and self._life.running is not None  # noqa: S101, PT018 - for the type checker
-        self._life.running.cancel()
-        await self._life.tasks.__aexit__(kind, error, traceback)
-
-    def _on_error(self, failure: Failure) -> None:
-        self._life.last_failure = failure
-        self._tell_error(failure)
+        await self._cache.__aexit__(kind, error, traceback)

@@ -8,11 +8,8 @@ import msgspec
 from listwatch.cache.factory import InformerFactory, ListWatchSource, Selection
 from listwatch.cache.failures import Failure, LogFailures, OnError
 from listwatch.cache.handlers import ResourceEventHandler
-from listwatch.cache.shared_informer import (
-    NotSyncedError,
-    SharedInformer,
-    SharedInformerStatistics,
-)
+from listwatch.cache.shared_cache import NotSyncedError, SharedInformerStatistics
+from listwatch.cache.shared_informer import SharedInformer
 from listwatch.cache.store import Indexer
 from listwatch.clock import Clock
 

@@ -1,0 +1,285 @@
+"""The watch and the cache of one resource, which all views of a shared informer share."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from types import TracebackType
+
+import msgspec
+
+from listwatch.cache.audit import Auditor
+from listwatch.cache.backoff import Backoff
+from listwatch.cache.compression import CompressionStatistics, ZstdCodec
+from listwatch.cache.controller import Controller, ControllerConfig, ControllerStatistics
+from listwatch.cache.failures import Failure, LogFailures, OnError
+from listwatch.cache.informer import make_queue
+from listwatch.cache.known import NewestKnown
+from listwatch.cache.list_watch import Decode, ListerWatcher
+from listwatch.cache.lister import NAMESPACE_INDEX, OWNER_INDEX, namespace_of, owners_of
+from listwatch.cache.mutation_detector import MutationDetector
+from listwatch.cache.processor import ListenerStatistics, Processor
+from listwatch.cache.reflector_machine import Phase
+from listwatch.cache.store import Indexer, IndexFunc, StoreStatistics
+from listwatch.cache.watch_reading import WatchEndedError
+from listwatch.cache.writer import CacheWriter
+from listwatch.clock import Clock
+from listwatch.errors import (
+    DisconnectedError,
+    ForbiddenError,
+    FrameError,
+    ListWatchError,
+    MethodNotSupportedError,
+    NotFoundError,
+    StatusError,
+    UnauthorizedError,
+)
+
+
+class NotSyncedError(ListWatchError):
+    """A cache did not get the present state, for a reason that waiting does not mend."""
+
+
+def is_lasting(error: BaseException) -> bool:
+    """Tell whether no waiting mends an error: a permission, name or configuration is wrong."""
+    if isinstance(error, StatusError):
+        return isinstance(
+            error, UnauthorizedError | ForbiddenError | NotFoundError | MethodNotSupportedError
+        )
+    passing = DisconnectedError | FrameError | WatchEndedError
+    return isinstance(error, ListWatchError) and not isinstance(error, passing)
+
+
+class SharedInformerStatistics(msgspec.Struct, frozen=True):
+    """What a shared informer has done and how it is.
+
+    Attributes:
+        controller: reflector and queue.
+        store: the cache.
+        listeners: the handlers.
+        is_stopped: it has ended.
+        compression: what the codec of `compress` has packed; None without it.
+    """
+
+    controller: ControllerStatistics
+    store: StoreStatistics
+    listeners: tuple[ListenerStatistics, ...]
+    is_stopped: bool
+    compression: CompressionStatistics | None = None
+
+
+class SharedCache:
+    """What all views of a shared informer share: watch, cache, listeners, and their life.
+
+    It speaks in `Object`s; see `SharedInformer`, whose arguments these are unless listed.
+
+    Args:
+        list_watch: the resource.
+        decode: makes the objects of bytes.
+        packer: the codec of the informer's own, for its figures.
+        indexers: index functions by name, beside those by namespace and by owner's uid.
+        detects_mutations: look for changes of cached fields.
+        name: for logs and metrics.
+        clock: time.
+        page_size: of lists.
+        watch_list: get the present state by a stream where the server can.
+        audit_relist: seconds between two audits; None for never.
+        startup_deadline: seconds after which a lasting refusal ends `wait_for_sync`.
+        on_error: is told of every failure; logs them if not given.
+        backoff: the waits after failures.
+        rng: chance.
+    """
+
+    def __init__(
+        self,
+        list_watch: ListerWatcher,
+        *,
+        decode: Decode,
+        packer: ZstdCodec | None,
+        indexers: Mapping[str, IndexFunc],
+        detects_mutations: bool,
+        name: str,
+        clock: Clock | None,
+        page_size: int,
+        watch_list: bool,
+        audit_relist: float | None,
+        startup_deadline: float,
+        on_error: OnError | None,
+        backoff: Backoff | None,
+        rng: random.Random | None,
+    ) -> None:
+        self.name = name
+        self._clock = clock = clock if clock is not None else Clock()
+        self._tell_error = on_error if on_error is not None else LogFailures(clock)
+        self._packer = packer
+        self._startup_deadline = startup_deadline
+        self.started_at: float | None = None
+        self.is_stopped = False
+        self.last_failure: Failure | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: asyncio.Task[None] | None = None
+        built_in = {NAMESPACE_INDEX: namespace_of, OWNER_INDEX: owners_of}
+        self.indexer = Indexer(indexers=built_in, clock=clock)
+        self.indexer.add_indexers(indexers)
+        #: Tells the listeners.
+        self.processor = Processor(
+            self.indexer,
+            has_synced=lambda: self.has_synced,
+            on_error=self.on_error,
+            clock=clock,
+            name=name,
+        )
+        self._detector = MutationDetector(clock, name=name) if detects_mutations else None
+        self._writer = CacheWriter(
+            self.indexer,
+            self.processor,
+            on_error=self.on_error,
+            clock=clock,
+            name=name,
+            detector=self._detector,
+        )
+        queue = make_queue(
+            "ordered",
+            self.indexer,
+            transformer=None,
+            clock=clock,
+            on_error=self.on_error,
+            name=name,
+        )
+        self._controller = Controller(
+            ControllerConfig(
+                queue=queue,
+                lister_watcher=list_watch,
+                process_batch=self._writer.write,
+                on_synced=self.processor.mark_synced,
+                name=name,
+                decode=decode,
+                clock=clock,
+                page_size=page_size,
+                watch_list=watch_list,
+                known=NewestKnown(queue, self.indexer),
+                on_error=self.on_error,
+                backoff=backoff,
+                rng=rng,
+            )
+        )
+        self._auditor: Auditor | None = None
+        if audit_relist is not None:
+            self._auditor = Auditor(
+                list_watch,
+                self.indexer,
+                period=audit_relist,
+                decode=decode,
+                on_error=self.on_error,
+                relist=self._controller.reflector.relist,
+                clock=clock,
+                name=name,
+                page_size=page_size,
+            )
+
+    @property
+    def state(self) -> Phase:
+        """What the reflector is doing."""
+        return self._controller.reflector.state
+
+    @property
+    def last_frame_age(self) -> float | None:
+        """Seconds since the server was heard of; None before that."""
+        return self._controller.reflector.statistics().last_frame_age
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether the cache has had the present state."""
+        return self._controller.has_synced
+
+    def statistics(self) -> SharedInformerStatistics:
+        """Return what has been done until now."""
+        return SharedInformerStatistics(
+            controller=self._controller.statistics(),
+            store=self.indexer.statistics(),
+            listeners=tuple(one.statistics() for one in self.processor.listeners),
+            is_stopped=self.is_stopped,
+            compression=None if self._packer is None else self._packer.statistics(),
+        )
+
+    async def wait_for_sync(self) -> None:
+        """Wait until the cache has the present state; see `SharedInformer.wait_for_sync`."""
+        while not self.has_synced:
+            began = self._clock.now() if self.started_at is None else self.started_at
+            left = began + self._startup_deadline - self._clock.now()
+            failure = self.last_failure
+            if left <= 0 and failure is not None and is_lasting(failure.error):
+                raise NotSyncedError(f"not synced: {failure}") from failure.error
+            # After the deadline, a look now and then says whether the reason has become lasting.
+            try:
+                async with self._clock.timeout(left if left > 0 else 1.0):
+                    await self._controller.wait_for_sync()
+            except TimeoutError:
+                continue
+
+    async def wait_until_synced(self) -> None:
+        """Do as `wait_for_sync` without a deadline."""
+        await self._controller.wait_for_sync()
+
+    def why_not_synced(self) -> str:
+        """Return in words why it has not synced; empty if it has."""
+        if self.has_synced:
+            return ""
+        if self.started_at is None:
+            return "not started"
+        if self.last_failure is not None:
+            return str(self.last_failure)
+        return f"{self.state} for {self._clock.now() - self.started_at:.0f} s"
+
+    async def wait_for_resource_version(
+        self, resource_version: str, *, seconds: float | None = None
+    ) -> None:
+        """Wait until everything up to a version is in the cache; see `SharedInformer`."""
+        if not resource_version.isdecimal():
+            raise ValueError(f"{resource_version!r} is no resource version that can be compared")
+        await self._writer.wait_for(resource_version, seconds)
+
+    # --- Running --------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event | None = None) -> None:
+        """Keep the cache and tell the listeners until cancelled, or until `stop` is set."""
+        if self.started_at is not None:
+            raise RuntimeError("an informer runs once; make another one")
+        self.started_at = self._clock.now()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [
+                    tasks.create_task(part.run())
+                    for part in (self.processor, self._auditor, self._detector)
+                    if part is not None
+                ]
+                running.append(tasks.create_task(self._controller.run()))
+                if stop is not None:
+                    await stop.wait()
+                    for task in running:
+                        task.cancel()
+        finally:
+            self.is_stopped = True
+            self.processor.end()
+            self._writer.end()
+
+    async def __aenter__(self) -> None:
+        if self._tasks is not None or self.started_at is not None:
+            raise RuntimeError("an informer runs once; make another one")
+        self._tasks = asyncio.TaskGroup()
+        await self._tasks.__aenter__()
+        self._running = self._tasks.create_task(self.run())
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._tasks is not None and self._running is not None  # noqa: S101, PT018 - for the type checker
+        self._running.cancel()
+        await self._tasks.__aexit__(kind, error, traceback)
+
+    def on_error(self, failure: Failure) -> None:
+        """Tell of a failure, and remember it."""
+        self.last_failure = failure
+        self._tell_error(failure)
