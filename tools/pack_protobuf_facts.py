@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
-_TARGET = _ROOT / "src/listwatch/apiserver/data/protobuf.json.gz"
+_TARGET = _ROOT / "src/listwatch/apiserver/http/data/protobuf.json.gz"
 _MAGIC = re.compile(re.escape(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff"))
 _TYPES = {3: "i", 4: "i", 5: "i", 13: "i", 8: "b", 9: "s", 11: "m", 12: "y", 1: "d"}
 

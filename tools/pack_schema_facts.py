@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
-_TARGET = _ROOT / "src/listwatch/apiserver/data/kubernetes.json.gz"
+_TARGET = _ROOT / "src/listwatch/schema/data/kubernetes.json.gz"
 
 
 def main() -> None:

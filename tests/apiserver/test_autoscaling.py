@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from api_client import Client
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.autoscaling import AutoscalerConverter
+from listwatch.apiserver.kinds.autoscaling import AutoscalerConverter
 
 V1 = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers"
 V2 = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers"

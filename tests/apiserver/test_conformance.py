@@ -7,7 +7,7 @@ import pytest
 
 from conformance_replay import TOKENS, replay, scenarios
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.auth import read_tokens
+from listwatch.apiserver.access.auth import read_tokens
 from listwatch.clock import Clock
 
 pytestmark = pytest.mark.timeout(240)

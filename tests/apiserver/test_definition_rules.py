@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from api_client import Client
-from listwatch.apiserver import APIServer, structural
-from listwatch.apiserver.definition_rules import scale_causes, schema_causes
+from listwatch.apiserver import APIServer
+from listwatch.apiserver.kinds.definition_rules import scale_causes, schema_causes
+from listwatch.schema import structural
 
 WIDGETS = "/apis/example.com/v1/namespaces/default/widgets"
 

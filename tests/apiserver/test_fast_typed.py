@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.apiserver.body import parse_json
-from listwatch.apiserver.fast_typed import QuickDecoder
-from listwatch.apiserver.schema import Schema, facts
-from listwatch.apiserver.typed import Conversion, WrongTypeError
+from listwatch.apiserver.api.body import parse_json
+from listwatch.schema.facts import Schema, facts
+from listwatch.schema.fast_typed import QuickDecoder
+from listwatch.schema.typed import Conversion, WrongTypeError
 from listwatch.testing.workload import PodGenerator
 
 POD = facts().schema("", "v1", "Pod")

@@ -12,7 +12,7 @@ import pytest
 
 from api_client import CORE, MAPS, Client, events, eventually, names
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.faults import Fault
+from listwatch.apiserver.http.faults import Fault
 from listwatch.clock import FakeClock
 
 _LAST_CHUNK = b"0\r\n\r\n"

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from api_client import CORE, MAPS, PODS, Client
-from listwatch.apiserver import APIServer, custom_resources
-from listwatch.apiserver.call import User
+from listwatch.apiserver import APIServer
+from listwatch.apiserver.http.call import User
+from listwatch.apiserver.kinds import custom_resources
 
 
 @pytest.fixture

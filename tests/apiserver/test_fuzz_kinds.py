@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.resources import Resource
-from listwatch.apiserver.schema import Form, Schema
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.schema.facts import Form, Schema
 
 _WORDS = (
     *("", "a", "web", "default", "-1", "1", "100m", "1Gi", "x" * 300, "Ünï", "true", "80%", "None"),

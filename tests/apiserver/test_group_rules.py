@@ -9,7 +9,7 @@ import pytest
 
 from api_client import CORE, Client
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.go_words import go_words
+from listwatch.schema.go_words import go_words
 
 NETWORK = "/apis/networking.k8s.io/v1/namespaces/default"
 POD = {"restartPolicy": "Never", "containers": [{"name": "a", "image": "b"}]}

@@ -14,10 +14,10 @@ from typing import Any, Self
 import pytest
 
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.reading import Reader
-from listwatch.apiserver.resources import Resource
-from listwatch.apiserver.storage import Entry
-from listwatch.apiserver.tls import generated_tls
+from listwatch.apiserver.api.reading import Reader
+from listwatch.apiserver.http.tls import generated_tls
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.storage.store import Entry
 from listwatch.clock import FakeClock
 
 _PODS = "/api/v1/namespaces/default/pods"

@@ -15,8 +15,8 @@ import pytest
 
 from api_client import CORE, MAPS, Client, events, names
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.journal import SQLiteJournal
-from listwatch.apiserver.storage import Change, NotStoredError
+from listwatch.apiserver.storage.journal import SQLiteJournal
+from listwatch.apiserver.storage.store import Change, NotStoredError
 from listwatch.clock import FakeClock
 from listwatch.errors import ConfigError
 

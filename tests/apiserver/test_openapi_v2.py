@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.openapi_v2 import custom_schema_v2, encode_document
+from listwatch.apiserver.api.openapi_v2 import custom_schema_v2, encode_document
 
 _PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 

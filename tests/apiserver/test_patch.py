@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.apiserver.patch import PatchError, json_patch, merge_patch, strategic_merge
-from listwatch.apiserver.schema import facts
+from listwatch.apiserver.api.patch import PatchError, json_patch, merge_patch, strategic_merge
+from listwatch.schema.facts import facts
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=3),

@@ -9,9 +9,9 @@ import pytest
 
 from api_client import CORE, Client
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.protobuf import can_write, decode_object, encode_json
-from listwatch.apiserver.resources import Resource, ResourceTable
-from listwatch.apiserver.schema import Form, Schema, facts
+from listwatch.apiserver.http.protobuf import can_write, decode_object, encode_json
+from listwatch.apiserver.kinds.resources import Resource, ResourceTable
+from listwatch.schema.facts import Form, Schema, facts
 
 _PROTOBUF = "application/vnd.kubernetes.protobuf"
 _SAMPLES: dict[Form, Any] = {

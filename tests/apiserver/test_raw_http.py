@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.call import BODY_LIMIT
+from listwatch.apiserver.http.call import BODY_LIMIT
 
 
 class _Raw:

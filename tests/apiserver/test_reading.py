@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.reading import Reader
-from listwatch.apiserver.request_info import parse_list_options
-from listwatch.apiserver.resources import Resource
-from listwatch.apiserver.storage import Entry
+from listwatch.apiserver.api.reading import Reader
+from listwatch.apiserver.http.request_info import parse_list_options
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.storage.store import Entry
 from listwatch.clock import FakeClock
 
 

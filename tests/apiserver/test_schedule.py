@@ -1,6 +1,6 @@
 import pytest
 
-from listwatch.apiserver.schedule import schedule_problem
+from listwatch.apiserver.kinds.schedule import schedule_problem
 
 _MANY = "9" * 30
 _ATOI = "strconv.Atoi: parsing"

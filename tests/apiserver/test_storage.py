@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.apiserver.storage import Change, ChangeType, CompactedError, Entry, Store
+from listwatch.apiserver.storage.store import Change, ChangeType, CompactedError, Entry, Store
 from listwatch.clock import FakeClock
 
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.body import decode_body
-from listwatch.apiserver.fast_typed import QuickDecoder
-from listwatch.apiserver.registry import WriteContext
-from listwatch.apiserver.schema import Facts, Form, Schema, facts
+from listwatch.apiserver.api.body import decode_body
+from listwatch.apiserver.storage.registry import WriteContext
+from listwatch.schema.facts import Facts, Form, Schema, facts
+from listwatch.schema.fast_typed import QuickDecoder
 from listwatch.testing.workload import PodGenerator
 
 _THREADS = 4

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.apiserver.schema import facts
-from listwatch.apiserver.typed import (
+from listwatch.schema.facts import facts
+from listwatch.schema.typed import (
     Conversion,
     WrongTypeError,
     canonical_quantity,

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from listwatch.apiserver.call import User
+from listwatch.apiserver.http.call import User
 from listwatch.apiserver.server import APIServer
 from listwatch.client.client import Client, PatchType
 from listwatch.client.config import Config

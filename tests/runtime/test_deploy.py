@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import yaml
 
-from listwatch.apiserver.call import User
+from listwatch.apiserver.http.call import User
 from listwatch.apiserver.server import APIServer
 from listwatch.client.client import Client
 from listwatch.client.config import Config

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.access_rules import ACCESS_RULES
 from listwatch.apiserver.control import Control
-from listwatch.apiserver.faults import Fault
-from listwatch.apiserver.group_rules import GROUP_RULES
-from listwatch.apiserver.spec_rules import CREATE_RULES
+from listwatch.apiserver.http.faults import Fault
+from listwatch.apiserver.kinds.access_rules import ACCESS_RULES
+from listwatch.apiserver.kinds.group_rules import GROUP_RULES
+from listwatch.apiserver.kinds.spec_rules import CREATE_RULES
 from sampling import sampled
 
 _SETTINGS = """\

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from listwatch.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from listwatch.apiserver.faults import (
+    from listwatch.apiserver.http.faults import (
         Fault,
     )
     from listwatch.apiserver.server import (
@@ -17,7 +17,7 @@ __all__ = ["APIServer", "Fault"]
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "listwatch.apiserver.faults": "Fault",
+        "listwatch.apiserver.http.faults": "Fault",
         "listwatch.apiserver.server": "APIServer",
     },
 )

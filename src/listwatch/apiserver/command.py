@@ -15,8 +15,8 @@ from listwatch.errors import ConfigError, ListWatchError
 from listwatch.private_file import tighten
 
 if TYPE_CHECKING:
+    from listwatch.apiserver.http.tls import TLS
     from listwatch.apiserver.server import APIServer
-    from listwatch.apiserver.tls import TLS
 
 
 def write_private(path: Path, text: str) -> str:
@@ -80,7 +80,7 @@ def _tls(
 ) -> "TLS | None":
     if not generated and certificate is None and key is None and client_authority is None:
         return None
-    from listwatch.apiserver.tls import generated_tls, tls_from_files  # noqa: PLC0415 - as above
+    from listwatch.apiserver.http.tls import generated_tls, tls_from_files  # noqa: PLC0415 - as above
 
     if generated:
         return generated_tls(host)
@@ -161,7 +161,7 @@ def apiserver_command(
 ) -> None:
     """Run an API server for tests and demos, until SIGINT or SIGTERM."""
     gc.disable()  # nothing made while it starts is garbage
-    from listwatch.apiserver.auth import read_tokens  # noqa: PLC0415 - loaded when it runs
+    from listwatch.apiserver.access.auth import read_tokens  # noqa: PLC0415 - loaded when it runs
     from listwatch.apiserver.server import APIServer  # noqa: PLC0415 - as above
 
     try:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from aiohttp import web
 
-from listwatch.apiserver.faults import Fault
+from listwatch.apiserver.http.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable

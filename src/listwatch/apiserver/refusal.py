@@ -1,10 +1,9 @@
 """The refusals of the server, each with the reason, details and words of a real one."""
 
-import json
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-from listwatch.apiserver.resources import Resource
+from listwatch.apiserver.kinds.resources import Resource
 from listwatch.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -21,61 +20,11 @@ from listwatch.errors import (
     UnauthorizedError,
     UnsupportedMediaTypeError,
 )
+from listwatch.schema.causes import Cause
 
 _MODIFIED = (
     "the object has been modified; please apply your changes to the latest version and try again"
 )
-
-
-class Cause(NamedTuple):
-    """One rule that an object breaks."""
-
-    field: str
-    reason: str
-    message: str
-
-
-def quoted(value: object) -> str:
-    """Return a value as the messages show it: strings in Go's quotes, the rest as JSON."""
-    if isinstance(value, str):
-        return go_quoted(value)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def go_quoted(text: str) -> str:
-    """Return a string as Go's %q has it."""
-    return json.dumps(text, ensure_ascii=False)
-
-
-def invalid_value(field: str, value: object, why: str) -> Cause:
-    """A value that breaks a rule."""
-    shown = f"Invalid value: {quoted(value)}"
-    return Cause(field, "FieldValueInvalid", f"{shown}: {why}" if why else shown)
-
-
-def required(field: str, why: str = "") -> Cause:
-    """A value that is missing."""
-    return Cause(field, "FieldValueRequired", f"Required value: {why}" if why else "Required value")
-
-
-def forbidden_value(field: str, why: str) -> Cause:
-    """A value that may not be there."""
-    return Cause(field, "FieldValueForbidden", f"Forbidden: {why}" if why else "Forbidden")
-
-
-def not_supported(field: str, value: object, supported: Iterable[str]) -> Cause:
-    """A value out of an enumeration."""
-    words = ", ".join(go_quoted(word) for word in supported)
-    return Cause(
-        field,
-        "FieldValueNotSupported",
-        f"Unsupported value: {quoted(value)}: supported values: {words}",
-    )
-
-
-def duplicate(field: str, value: object) -> Cause:
-    """A value that is there twice."""
-    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {quoted(value)}")
 
 
 def _details(resource: Resource, name: str) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from listwatch.apiserver.http import Api
-from listwatch.apiserver.listening import Listening, listen, url_of
-from listwatch.apiserver.reading import Reader
-from listwatch.apiserver.storage import Store
+from listwatch.apiserver.api.reading import Reader
+from listwatch.apiserver.api.routes import Api
+from listwatch.apiserver.http.listening import Listening, listen, url_of
+from listwatch.apiserver.storage.store import Store
 from listwatch.clock import Clock
 
 if TYPE_CHECKING:

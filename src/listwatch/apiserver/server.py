@@ -11,28 +11,28 @@ from typing import Self
 import msgspec
 import yaml
 
-from listwatch.apiserver.auth import BOOTSTRAP, Access
-from listwatch.apiserver.call import User
+from listwatch.apiserver.access.auth import BOOTSTRAP, Access
+from listwatch.apiserver.access.escalation import Escalation
+from listwatch.apiserver.api.reading import Reader
+from listwatch.apiserver.api.routes import Api
+from listwatch.apiserver.api.subresources import Subresources
+from listwatch.apiserver.api.writing import Writer
 from listwatch.apiserver.control import Control
-from listwatch.apiserver.controllers import Controllers
-from listwatch.apiserver.custom_resources import CustomResources
-from listwatch.apiserver.defaults import apply_defaults
-from listwatch.apiserver.escalation import Escalation
-from listwatch.apiserver.faults import Faults
-from listwatch.apiserver.http import Api
-from listwatch.apiserver.journal import SQLiteJournal
-from listwatch.apiserver.listening import Listening, is_loopback, listen, url_of
-from listwatch.apiserver.reading import Reader
-from listwatch.apiserver.registry import Registry, WriteContext
+from listwatch.apiserver.controllers.endings import Controllers
+from listwatch.apiserver.http.call import User
+from listwatch.apiserver.http.faults import Faults
+from listwatch.apiserver.http.listening import Listening, is_loopback, listen, url_of
+from listwatch.apiserver.http.tls import TLS
+from listwatch.apiserver.kinds.custom_resources import CustomResources
+from listwatch.apiserver.kinds.defaults import apply_defaults
+from listwatch.apiserver.kinds.resources import Resource, ResourceTable
 from listwatch.apiserver.replica import Replica
-from listwatch.apiserver.resources import Resource, ResourceTable
-from listwatch.apiserver.schema import ANY, facts
-from listwatch.apiserver.storage import Entry, Snapshot, Store, StoreStatistics
-from listwatch.apiserver.subresources import Subresources
-from listwatch.apiserver.tls import TLS
-from listwatch.apiserver.writing import Writer
+from listwatch.apiserver.storage.journal import SQLiteJournal
+from listwatch.apiserver.storage.registry import Registry, WriteContext
+from listwatch.apiserver.storage.store import Entry, Snapshot, Store, StoreStatistics
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
+from listwatch.schema.facts import ANY, facts
 
 _log = logging.getLogger(__name__)
 

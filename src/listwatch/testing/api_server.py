@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from listwatch.apiserver.control import Control
-from listwatch.apiserver.faults import Fault
+from listwatch.apiserver.http.faults import Fault
 from listwatch.apiserver.server import APIServer as EmbeddedAPIServer
 from listwatch.client.client import Client
 from listwatch.client.config import Config
@@ -273,8 +273,8 @@ class _Options(msgspec.Struct, frozen=True):
     tls: bool
 
     def server(self) -> EmbeddedAPIServer:
-        from listwatch.apiserver.auth import read_tokens  # noqa: PLC0415 - seldom needed
-        from listwatch.apiserver.tls import generated_tls  # noqa: PLC0415 - as above
+        from listwatch.apiserver.access.auth import read_tokens  # noqa: PLC0415 - seldom needed
+        from listwatch.apiserver.http.tls import generated_tls  # noqa: PLC0415 - as above
 
         return EmbeddedAPIServer(
             data=self.data,

@@ -1,0 +1,511 @@
+"""Who asks, and whether they may: bearer tokens, client certificates, impersonation, RBAC."""
+
+import csv
+import hmac
+import io
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from aiohttp import web
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.http.call import User, printable
+from listwatch.apiserver.http.request_info import RequestInfo
+from listwatch.apiserver.storage.store import Bucket, Store
+from listwatch.errors import ConfigError
+
+Object = Mapping[str, Any]
+
+MASTERS = "system:masters"
+AUTHENTICATED = "system:authenticated"
+UNAUTHENTICATED = "system:unauthenticated"
+ANONYMOUS = User("system:anonymous", (UNAUTHENTICATED,))
+#: Who everybody is where nothing was said about access.
+ADMINISTRATOR = User("kubernetes-admin", (MASTERS, AUTHENTICATED))
+RBAC = "rbac.authorization.k8s.io"
+
+
+def read_tokens(text: str, name: str) -> dict[str, User]:
+    """Read a kube-apiserver's token file: lines of token,user,uid[,"group1,group2"].
+
+    Raises:
+        ConfigError: naming the file and the line.
+    """
+    tokens: dict[str, User] = {}
+    for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
+        if not row or (len(row) == 1 and not row[0].strip()) or row[0].startswith("#"):
+            continue
+        if len(row) < 3 or not row[0].strip() or not row[1].strip():
+            raise ConfigError(
+                f"{name}, line {number}: a line of a token file is token,user,uid or "
+                'token,user,uid,"group1,group2"'
+            )
+        token, user, uid = (column.strip() for column in row[:3])
+        if token in tokens:
+            raise ConfigError(f"{name}, line {number}: this token was given to another user above")
+        groups = [each.strip() for each in row[3].split(",")] if len(row) > 3 else []
+        tokens[token] = User(user, (*filter(None, groups), AUTHENTICATED), uid)
+    if not tokens:
+        raise ConfigError(f"{name}: no tokens in this file")
+    return tokens
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One rule of a role."""
+
+    verbs: tuple[str, ...] = ()
+    apiGroups: tuple[str, ...] = ()  # noqa: N815 - the wire's name
+    resources: tuple[str, ...] = ()
+    resourceNames: tuple[str, ...] = ()  # noqa: N815 - the wire's name
+    nonResourceURLs: tuple[str, ...] = ()  # noqa: N815 - the wire's name
+
+    def allows(self, info: RequestInfo) -> bool:
+        """Tell whether the rule allows a request."""
+        if "*" not in self.verbs and info.verb not in self.verbs:
+            return False
+        if not info.is_resource:
+            return any(covers_path(pattern, info.path) for pattern in self.nonResourceURLs)
+        if "*" not in self.apiGroups and info.group not in self.apiGroups:
+            return False
+        whole = f"{info.resource}/{info.subresource}" if info.subresource else info.resource
+        if not (
+            "*" in self.resources
+            or whole in self.resources
+            or (info.subresource and f"*/{info.subresource}" in self.resources)
+        ):
+            return False
+        return not self.resourceNames or info.name in self.resourceNames
+
+
+def covers_path(pattern: str, path: str) -> bool:
+    """Tell whether a path is, or begins with, what a rule names."""
+    return pattern in {"*", path} or (pattern.endswith("*") and path.startswith(pattern[:-1]))
+
+
+class _Role(msgspec.Struct):
+    rules: list[Rule] | None = None
+    aggregationRule: dict[str, Any] | None = None  # noqa: N815 - the wire's name
+
+
+class _Subject(msgspec.Struct, frozen=True):
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+
+
+class _RoleRef(msgspec.Struct):
+    kind: str = ""
+    name: str = ""
+
+
+class _Binding(msgspec.Struct):
+    roleRef: _RoleRef = msgspec.field(default_factory=_RoleRef)  # noqa: N815 - the wire's name
+    subjects: list[_Subject] | None = None
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Rules that a binding gives to subjects, in one namespace or ("") everywhere."""
+
+    namespace: str
+    subjects: tuple[_Subject, ...]
+    rules: tuple[Rule, ...]
+    binding: str = ""
+    role: str = ""
+
+    def words(self, subject: _Subject) -> str:
+        """Say what gives the rights, as `plugin/pkg/auth/authorizer/rbac` does."""
+        kind = "RoleBinding" if self.namespace else "ClusterRoleBinding"
+        name = f"{self.binding}/{self.namespace}" if self.namespace else self.binding
+        who = subject.name
+        if subject.kind == "ServiceAccount":
+            who = f"{subject.name}/{subject.namespace or self.namespace}"
+        return f'RBAC: allowed by {kind} "{name}" of {self.role} to {subject.kind} "{who}"'
+
+
+def _speaks_of(subject: _Subject, user: User, namespace: str) -> bool:
+    if subject.kind == "User":
+        return subject.name in {user.name, "*"}
+    if subject.kind == "Group":
+        return subject.name in user.groups
+    if subject.kind == "ServiceAccount":
+        home = subject.namespace or namespace
+        return user.name == f"system:serviceaccount:{home}:{subject.name}"
+    return False
+
+
+class WithoutUserError(Exception):
+    """Impersonation of groups or a uid, with no user to belong to them."""
+
+    def __init__(self, groups: Sequence[str], uid: str) -> None:
+        asked = [f"{{Group  {group}    }}" for group in groups]
+        asked += [f"{{UID  {uid}    }}"] if uid else []
+        super().__init__(f"requested [{' '.join(asked)}] without impersonating a user")
+
+
+class Access:
+    """Authentication and authorization. For one event loop.
+
+    Args:
+        store: holds the roles and bindings.
+        tokens: who the bearer of each token is; None means that everybody may do everything.
+        anonymous: whether a request without credentials is one of `system:anonymous`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        tokens: Mapping[str, User] | None = None,
+        certificates: bool = False,
+        anonymous: bool = True,
+    ) -> None:
+        self._store = store
+        self._tokens = dict(tokens) if tokens is not None else None
+        self._certificates = certificates
+        self._anonymous = anonymous
+        self._grants: list[Grant] = []
+        self._seen: tuple[int, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may do everything."""
+        return self._tokens is None and not self._certificates
+
+    def add_token(self, token: str, user: User) -> None:
+        """Let a token stand for a user, where tokens are checked at all."""
+        if self._tokens is not None:
+            self._tokens[token] = user
+
+    # -- who ---------------------------------------------------------------------------------
+
+    def authenticate(self, request: web.BaseRequest) -> User:
+        """Return who sent a request.
+
+        Raises:
+            UnauthorizedError: 401.
+        """
+        if self.is_open:
+            return ADMINISTRATOR
+        user = self._by_certificate(request) if self._certificates else None
+        if user is not None:
+            return user
+        scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and credentials.strip():
+            found = self.by_token(credentials.strip())
+            if found is None:
+                raise refusal.unauthorized()
+            return found
+        if not self._anonymous:
+            raise refusal.unauthorized()
+        return ANONYMOUS
+
+    def by_token(self, token: str) -> User | None:
+        """Return who a token stands for; None for nobody."""
+        found = None
+        given = token.encode(errors="surrogateescape")
+        # every token is looked at, so that the time tells nothing about them
+        for known, user in (self._tokens or {}).items():
+            if hmac.compare_digest(known.encode(), given):
+                found = user
+        return found
+
+    @staticmethod
+    def _by_certificate(request: web.BaseRequest) -> User | None:
+        transport = request.transport
+        connection = transport.get_extra_info("ssl_object") if transport is not None else None
+        if not isinstance(connection, ssl.SSLObject):
+            return None
+        certificate = connection.getpeercert()
+        if not certificate:
+            return None
+        subject: Any = certificate.get("subject", ())
+        pairs = [pair for part in subject for pair in part]
+        names = [value for key, value in pairs if key == "commonName"]
+        groups = [value for key, value in pairs if key == "organizationName"]
+        return User(names[0], (*groups, AUTHENTICATED)) if names else None
+
+    def impersonate(self, user: User, request: web.BaseRequest) -> User:
+        """Return whom a request acts as.
+
+        Raises:
+            ForbiddenError: the user may not act as them.
+            WithoutUserError: groups or a uid without a user.
+        """
+        headers = request.headers
+        name = printable(headers.get("Impersonate-User", ""))
+        groups = [printable(each) for each in headers.getall("Impersonate-Group", [])]
+        uid = printable(headers.get("Impersonate-Uid", ""))
+        if not (name or groups or uid):
+            return user
+        extra: dict[str, list[str]] = {}
+        for key, value in headers.items():
+            if key.lower().startswith("impersonate-extra-"):
+                extra.setdefault(unquote(key[18:]).lower(), []).append(printable(value))
+        if not name:
+            raise WithoutUserError(groups, uid)
+        account = name.split(":") if name.startswith("system:serviceaccount:") else []
+        if len(account) == 4:
+            self._may_impersonate(user, "serviceaccounts", account[3], account[2])
+        else:
+            self._may_impersonate(user, "users", name)
+        for group in groups:
+            self._may_impersonate(user, "groups", group)
+        if uid:
+            self._may_impersonate(user, "uids", uid, group="authentication.k8s.io")
+        for key, values in extra.items():
+            for value in values:
+                self._may_impersonate(
+                    user, "userextras", value, group="authentication.k8s.io", subresource=key
+                )
+        given = list(groups)
+        if len(account) == 4 and not groups:
+            given = ["system:serviceaccounts", f"system:serviceaccounts:{account[2]}"]
+        if name != ANONYMOUS.name and AUTHENTICATED not in given:
+            given.append(AUTHENTICATED)
+        if name == ANONYMOUS.name and UNAUTHENTICATED not in given:
+            given.append(UNAUTHENTICATED)
+        return User(name, tuple(given), uid, extra)
+
+    def _may_impersonate(
+        self,
+        user: User,
+        resource: str,
+        name: str,
+        namespace: str = "",
+        *,
+        group: str = "",
+        subresource: str = "",
+    ) -> None:
+        self.authorize(
+            user,
+            RequestInfo(
+                path="",
+                method="",
+                is_resource=True,
+                verb="impersonate",
+                group=group,
+                version="v1",
+                resource=resource,
+                subresource=subresource,
+                namespace=namespace,
+                name=name,
+            ),
+        )
+
+    # -- may ---------------------------------------------------------------------------------
+
+    def decide(self, user: User, info: RequestInfo) -> tuple[bool, str]:
+        """Tell whether a user may do what a request asks for, and what gives that right."""
+        if self.is_open or MASTERS in user.groups:
+            return True, ""
+        for grant in self._current_grants():
+            if grant.namespace not in {"", info.namespace}:
+                continue
+            for subject in grant.subjects:
+                if _speaks_of(subject, user, grant.namespace) and any(
+                    rule.allows(info) for rule in grant.rules
+                ):
+                    return True, grant.words(subject)
+        return False, ""
+
+    def allows(self, user: User, info: RequestInfo) -> bool:
+        """Tell whether a user may do what a request asks for."""
+        return self.decide(user, info)[0]
+
+    def rules_for(self, user: User, namespace: str) -> Iterable[Rule]:
+        """Yield the rules that hold for a user in a namespace."""
+        for grant in self._current_grants():
+            if grant.namespace in {"", namespace} and any(
+                _speaks_of(subject, user, grant.namespace) for subject in grant.subjects
+            ):
+                yield from grant.rules
+
+    def authorize(self, user: User, info: RequestInfo) -> None:
+        """Refuse what a user may not do.
+
+        Raises:
+            ForbiddenError: 403.
+        """
+        if not self.allows(user, info):
+            raise forbidden(user, info)
+
+    def _current_grants(self) -> Sequence[Grant]:
+        buckets = [
+            self._store.bucket(f"{RBAC}/{name}")
+            for name in ("roles", "clusterroles", "rolebindings", "clusterrolebindings")
+        ]
+        seen = tuple(bucket.version for bucket in buckets)
+        if seen != self._seen:
+            self._grants = _read_grants(*buckets)
+            self._seen = seen
+        return self._grants
+
+
+def _read_grants(
+    roles: Bucket, cluster_roles: Bucket, bindings: Bucket, cluster_bindings: Bucket
+) -> list[Grant]:
+    role_decoder = msgspec.json.Decoder(_Role, strict=False)
+    binding_decoder = msgspec.json.Decoder(_Binding, strict=False)
+    rules: dict[tuple[str, str, str], tuple[Rule, ...]] = {}
+    for kind, bucket in (("Role", roles), ("ClusterRole", cluster_roles)):
+        for entry in bucket.current():
+            found = role_decoder.decode(entry.data).rules or []
+            rules[kind, entry.namespace, entry.name] = tuple(found)
+    grants = []
+    for bucket in (bindings, cluster_bindings):
+        for entry in bucket.current():
+            binding = binding_decoder.decode(entry.data)
+            ref = binding.roleRef
+            home = entry.namespace if ref.kind == "Role" else ""
+            granted = rules.get((ref.kind, home, ref.name), ())
+            if granted and binding.subjects:
+                grants.append(
+                    Grant(
+                        entry.namespace,
+                        tuple(binding.subjects),
+                        granted,
+                        entry.name,
+                        f'{ref.kind} "{ref.name}"',
+                    )
+                )
+    return grants
+
+
+def forbidden(user: User, info: RequestInfo) -> Exception:
+    """Return the refusal of what a user may not do."""
+    if not info.is_resource:
+        return refusal.forbidden(
+            f'forbidden: User "{user.name}" cannot {info.verb} path "{info.path}"'
+        )
+    qualified = f"{info.resource}.{info.group}" if info.group else info.resource
+    what = f"{info.resource}/{info.subresource}" if info.subresource else info.resource
+    named = f' "{info.name}"' if info.name else ""
+    where = f'in the namespace "{info.namespace}"' if info.namespace else "at the cluster scope"
+    details: dict[str, Any] = {"name": info.name} if info.name else {}
+    if info.group:
+        details["group"] = info.group
+    details["kind"] = info.resource
+    return refusal.forbidden(
+        f'{qualified}{named} is forbidden: User "{user.name}" cannot {info.verb} resource '
+        f'"{what}" in API group "{info.group}" {where}',
+        details,
+    )
+
+
+def _cluster_role(name: str, *rules: Object) -> tuple[str, Object]:
+    return "clusterroles", {"metadata": {"name": name}, "rules": list(rules)}
+
+
+def _cluster_binding(name: str, *groups: str) -> tuple[str, Object]:
+    return "clusterrolebindings", {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "Group", "apiGroup": RBAC, "name": group} for group in groups],
+    }
+
+
+_READ = ["get", "list", "watch"]
+_WRITE = ["create", "delete", "deletecollection", "patch", "update"]
+_WORKLOADS = [
+    {
+        "apiGroups": [""],
+        "resources": [
+            "configmaps",
+            "endpoints",
+            "events",
+            "persistentvolumeclaims",
+            "pods",
+            "pods/log",
+            "pods/status",
+            "replicationcontrollers",
+            "replicationcontrollers/scale",
+            "serviceaccounts",
+            "services",
+        ],
+    },
+    {
+        "apiGroups": [
+            "apps",
+            "batch",
+            "autoscaling",
+            "policy",
+            "networking.k8s.io",
+            "discovery.k8s.io",
+        ],
+        "resources": ["*"],
+    },
+]
+
+#: The roles and bindings that a new cluster has, as far as they matter without controllers.
+BOOTSTRAP: Sequence[tuple[str, Object]] = (
+    _cluster_role(
+        "cluster-admin",
+        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
+        {"nonResourceURLs": ["*"], "verbs": ["*"]},
+    ),
+    (
+        "clusterrolebindings",
+        {
+            "metadata": {"name": "cluster-admin"},
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "Group", "apiGroup": RBAC, "name": MASTERS}],
+        },
+    ),
+    _cluster_role(
+        "system:discovery",
+        {
+            "nonResourceURLs": [
+                "/api",
+                "/api/*",
+                "/apis",
+                "/apis/*",
+                "/healthz",
+                "/livez",
+                "/openapi",
+                "/openapi/*",
+                "/readyz",
+                "/version",
+                "/version/",
+            ],
+            "verbs": ["get"],
+        },
+    ),
+    _cluster_binding("system:discovery", AUTHENTICATED),
+    _cluster_role(
+        "system:basic-user",
+        {
+            "apiGroups": ["authorization.k8s.io"],
+            "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
+            "verbs": ["create"],
+        },
+        {
+            "apiGroups": ["authentication.k8s.io"],
+            "resources": ["selfsubjectreviews"],
+            "verbs": ["create"],
+        },
+    ),
+    _cluster_binding("system:basic-user", AUTHENTICATED),
+    _cluster_role(
+        "system:public-info-viewer",
+        {
+            "nonResourceURLs": ["/healthz", "/livez", "/readyz", "/version", "/version/"],
+            "verbs": ["get"],
+        },
+    ),
+    _cluster_binding("system:public-info-viewer", AUTHENTICATED, UNAUTHENTICATED),
+    _cluster_role("view", *({**rule, "verbs": _READ} for rule in _WORKLOADS)),
+    _cluster_role(
+        "edit",
+        *({**rule, "verbs": [*_READ, *_WRITE]} for rule in _WORKLOADS),
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": [*_READ, *_WRITE]},
+    ),
+    _cluster_role(
+        "admin",
+        *({**rule, "verbs": [*_READ, *_WRITE]} for rule in _WORKLOADS),
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": [*_READ, *_WRITE]},
+        {"apiGroups": [RBAC], "resources": ["roles", "rolebindings"], "verbs": [*_READ, *_WRITE]},
+    ),
+)

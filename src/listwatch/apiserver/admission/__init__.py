@@ -1,0 +1,1 @@
+"""What an object must keep before it is stored."""

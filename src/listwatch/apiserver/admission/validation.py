@@ -1,0 +1,256 @@
+"""The rules for metadata, and where each kind's own rules are looked up."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from listwatch.apiserver.kinds.access_rules import ACCESS_RULES, ACCESS_UPDATE_RULES
+from listwatch.apiserver.kinds.group_rules import GROUP_RULES, GROUP_UPDATE_RULES
+from listwatch.apiserver.kinds.metadata_rules import validate_labels
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.spec_rules import CREATE_RULES, NEW_RULES, UPDATE_RULES
+from listwatch.apiserver.kinds.traits import traits_of
+from listwatch.schema.causes import Cause, forbidden_value, invalid_value, required
+from listwatch.selector import qualified_name_problems, subdomain_problems
+
+Object = Mapping[str, Any]
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_LABEL_WORDS = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and "
+    "must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used "
+    "for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+)
+_ANNOTATIONS_LIMIT = 262_144
+_STANDARD_FINALIZERS = frozenset(("kubernetes", "orphan", "foregroundDeletion"))
+
+
+def label_problems(name: str) -> list[str]:
+    """Return what keeps a name from being an RFC 1123 label."""
+    problems = []
+    if len(name) > 63:
+        problems.append("must be no more than 63 characters")
+    if not _LABEL.fullmatch(name):
+        dots = "." in name and _LABEL.fullmatch(name.replace(".", "-"))
+        problems.append("must not contain dots" if dots else _LABEL_WORDS)
+    return problems
+
+
+def path_segment_problems(name: str) -> list[str]:
+    """Return what keeps a name from being a part of a path."""
+    if name in {".", ".."}:
+        return [f"may not be '{name}'"]
+    return [f"may not contain '{char}'" for char in "/%" if char in name]
+
+
+_NAME_RULES: Mapping[str, Callable[[str], list[str]]] = {
+    "subdomain": subdomain_problems,
+    "label": label_problems,
+    "path": path_segment_problems,
+}
+
+
+def validate_metadata(resource: Resource, metadata: Object) -> list[Cause]:
+    """Return the rules that the metadata of a new object breaks."""
+    causes: list[Cause] = []
+    rule = _NAME_RULES[traits_of(resource).name_rule]
+    prefix = metadata.get("generateName")
+    if prefix:
+        probe = prefix[:-2] + "a" if len(prefix) > 1 and prefix.endswith("-") else prefix
+        causes += [invalid_value("metadata.generateName", prefix, why) for why in rule(probe)]
+    name = metadata.get("name")
+    if not name:
+        causes.append(required("metadata.name", "name or generateName is required"))
+    else:
+        causes += [invalid_value("metadata.name", name, why) for why in rule(name)]
+    causes += _generation(metadata)
+    causes += validate_labels(metadata.get("labels"), "metadata.labels")
+    causes += _annotations(metadata.get("annotations"))
+    causes += _owners(metadata.get("ownerReferences"))
+    causes += _finalizers(resource, metadata.get("finalizers"))
+    return causes
+
+
+def _generation(metadata: Object) -> list[Cause]:
+    generation = metadata.get("generation")
+    if isinstance(generation, int) and generation < 0:
+        return [
+            invalid_value("metadata.generation", generation, "must be greater than or equal to 0")
+        ]
+    return []
+
+
+def _annotations(annotations: Mapping[str, str] | None) -> list[Cause]:
+    path = "metadata.annotations"
+    causes = []
+    size = 0
+    for key, value in (annotations or {}).items():
+        size += len(key.encode()) + len(value.encode())
+        causes += [invalid_value(path, key, why) for why in qualified_name_problems(key.lower())]
+    if size > _ANNOTATIONS_LIMIT:
+        causes.append(
+            Cause(
+                path,
+                "FieldValueTooLong",
+                f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes",
+            )
+        )
+    return causes
+
+
+def _owners(references: list[Object] | None) -> list[Cause]:
+    path = "metadata.ownerReferences"
+    causes = []
+    controllers: list[str] = []
+    for reference in references or ():
+        version = reference.get("apiVersion", "")
+        if not version:
+            causes.append(invalid_value(f"{path}.apiVersion", "", "version must not be empty"))
+        causes += [
+            invalid_value(f"{path}.{key}", "", "must not be empty")
+            for key in ("kind", "name", "uid")
+            if not reference.get(key)
+        ]
+        if reference.get("controller"):
+            controllers.append(f"{reference.get('kind', '')}/{reference.get('name', '')}")
+    if len(controllers) > 1:
+        ordered = [
+            {
+                key: reference[key]
+                for key in (
+                    "apiVersion",
+                    "kind",
+                    "name",
+                    "uid",
+                    "controller",
+                    "blockOwnerDeletion",
+                )
+                if key in reference
+            }
+            for reference in references or ()
+        ]
+        causes += [
+            invalid_value(
+                path,
+                ordered,
+                "Only one reference can have Controller set to true. Found "
+                f'"true" in references for {controllers[0]} and {other}',
+            )
+            for other in controllers[1:]
+        ]
+    return causes
+
+
+def _finalizers(resource: Resource, finalizers: list[str] | None) -> list[Cause]:
+    path = "metadata.finalizers"
+    causes = []
+    for finalizer in finalizers or ():
+        causes += [
+            invalid_value(path, finalizer, why) for why in qualified_name_problems(finalizer)
+        ]
+    found = set(finalizers or ())
+    if {"orphan", "foregroundDeletion"} <= found:
+        causes.append(
+            invalid_value(
+                path,
+                list(finalizers or ()),
+                "finalizer orphan and foregroundDeletion cannot be both set",
+            )
+        )
+    if resource.custom is None and resource.group == "":
+        causes += [
+            invalid_value(
+                f"{path}[{index}]",
+                finalizer,
+                "name is neither a standard finalizer name nor is it fully qualified",
+            )
+            for index, finalizer in enumerate(finalizers or ())
+            if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS
+        ]
+    return causes
+
+
+def validate_metadata_update(resource: Resource, new: Object, old: Object) -> list[Cause]:
+    """Return the rules that a change of metadata breaks."""
+    causes: list[Cause] = []
+    causes += validate_labels(new.get("labels"), "metadata.labels")
+    causes += _annotations(new.get("annotations"))
+    causes += _owners(new.get("ownerReferences"))
+    if new.get("finalizers") != old.get("finalizers"):
+        causes += _finalizers(resource, new.get("finalizers"))
+    before = frozenset(old.get("finalizers") or ())
+    added = [item for item in new.get("finalizers") or () if item not in before]
+    if old.get("deletionTimestamp") and added:
+        shown = ", ".join(f'"{item}"' for item in sorted(added))
+        causes.append(
+            forbidden_value(
+                "metadata.finalizers",
+                "no new finalizers can be added if the object is being deleted, found new "
+                f"finalizers []string{{{shown}}}",
+            )
+        )
+    for key in (
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ):
+        if new.get(key) != old.get(key):
+            causes.append(invalid_value(f"metadata.{key}", new.get(key), "field is immutable"))
+    # the server checks metadata once for every kind and once more in each kind's own rules
+    return causes + causes
+
+
+def validate_create(resource: Resource, obj: Object) -> list[Cause]:
+    """Return the rules that a new object breaks."""
+    causes = validate_metadata(resource, obj["metadata"])
+    causes += _own_rules(resource, obj)
+    only_new = NEW_RULES.get(f"{resource.group}/{resource.name}")
+    return causes + only_new(obj) if only_new is not None else causes
+
+
+def _own_rules(resource: Resource, obj: Object, *, status_only: bool = False) -> list[Cause]:
+    from listwatch.apiserver.kinds import custom_resources  # noqa: PLC0415 - a cycle
+
+    if resource.custom is not None:
+        return custom_resources.validate_custom(resource, obj, status_only=status_only)
+    if resource.storage == custom_resources.DEFINITIONS:
+        return custom_resources.validate_definition(obj)
+    key = resource.storage
+    own = f"{resource.group}/{resource.name}"  # of a version that is stored as another's
+    rule = (
+        CREATE_RULES.get(own)
+        or CREATE_RULES.get(key)
+        or GROUP_RULES.get(key)
+        or ACCESS_RULES.get(key)
+    )
+    return rule(obj) if rule is not None else []
+
+
+def validate_update(
+    resource: Resource, new: Object, old: Object, subresource: str = ""
+) -> list[Cause]:
+    """Return the rules that a changed object breaks."""
+    causes = validate_metadata_update(resource, new["metadata"], old["metadata"])
+    if resource.custom is not None:
+        return causes + _own_rules(resource, new, status_only=subresource == "status")
+    causes += [
+        invalid_value(key, new.get(key), "field is immutable")
+        for key in traits_of(resource).immutable
+        if new.get(key) != old.get(key)
+    ]
+    causes += _own_rules(resource, new)
+    key = resource.storage
+    own = f"{resource.group}/{resource.name}"
+    update_rule = (
+        UPDATE_RULES.get(own)
+        or UPDATE_RULES.get(key)
+        or GROUP_UPDATE_RULES.get(key)
+        or ACCESS_UPDATE_RULES.get(key)
+    )
+    # binding, resize and their like write just what the main path may not
+    if update_rule is not None and subresource in {"", "scale"}:
+        causes += update_rule(new, old)
+    return causes

@@ -1,0 +1,442 @@
+"""Server-side apply: merge what a manager wants, and keep who owns what.
+
+The rules are those of structured-merge-diff (`merge/update.go`, `typed/merge.go`).
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.api.body import decode_value, parse_yaml
+from listwatch.apiserver.http.call import Call
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.storage.managed_fields import (
+    Fields,
+    Managed,
+    Owner,
+    children,
+    difference_of_states,
+    granular_items,
+    intersection,
+    item_key,
+    key_of,
+    minus,
+    union,
+    without_server_fields,
+)
+from listwatch.apiserver.storage.registry import WriteContext, reset_fields
+from listwatch.errors import BadRequestError, ConflictError, StatusError
+from listwatch.schema.causes import go_quoted
+from listwatch.schema.facts import ANY, Form, Schema
+
+if TYPE_CHECKING:
+    from listwatch.apiserver.api.reading import Reader
+    from listwatch.apiserver.api.writing import Writer
+
+Object = dict[str, Any]
+
+
+def applied_fields(value: Any, schema: Schema) -> Fields:
+    """Return the set of fields that a manager names: leaves, empty containers, and list items."""
+    parts = children(value, schema)
+    if not parts:
+        return {".": {}}
+    node: Fields = {}
+    for key, each, field in parts:
+        below = applied_fields(each, field)
+        if key[:2] in {"k:", "v:"}:
+            below = {".": {}, **below}
+        node[key] = below
+    return node
+
+
+def merge_applied(live: Any, wanted: Any, schema: Schema) -> Any:
+    """Return the live value with what is wanted merged in."""
+    if isinstance(wanted, dict) and isinstance(live, dict) and not schema.atomic:
+        result = dict(live)
+        for key, each in wanted.items():
+            if schema.form is Form.STRUCT:
+                field = schema.fields.get(key, ANY)
+            else:
+                field = schema.item or ANY
+            result[key] = merge_applied(live[key], each, field) if key in live else each
+        return result
+    if isinstance(wanted, list) and isinstance(live, list):
+        wanted_items = granular_items(wanted, schema)
+        live_items = granular_items(live, schema)
+        if wanted_items is not None and live_items is not None:
+            item = schema.item or ANY
+            merged = {
+                key: merge_applied(each, wanted_items[key], item) if key in wanted_items else each
+                for key, each in live_items.items()
+            }
+            for key, each in wanted_items.items():
+                merged.setdefault(key, each)
+            return list(merged.values())
+    return wanted
+
+
+def without_fields(value: Any, fields: Fields, kept: Fields, schema: Schema) -> Any:
+    """Return a value without the given fields, except those that others keep."""
+    if isinstance(value, dict):
+        result = {}
+        for key, each in value.items():
+            mark = f"f:{key}"
+            below = fields.get(mark)
+            if below is None:
+                result[key] = each
+                continue
+            held = kept.get(mark, {})
+            if "." in below and not held:
+                continue
+            field = schema.fields.get(key, ANY) if schema.form is Form.STRUCT else schema.item
+            left = without_fields(each, below, held, field or ANY)
+            # what loses its last part and is nobody's goes too
+            if left or not each or held:
+                result[key] = left
+        return result
+    if isinstance(value, list) and schema.form is Form.LIST and schema.list_type != "atomic":
+        items = []
+        for each in value:
+            mark = item_key(each, schema)
+            below = fields.get(mark)
+            if below is None:
+                items.append(each)
+                continue
+            held = kept.get(mark, {})
+            if "." in below and not held:
+                continue
+            items.append(without_fields(each, below, held, schema.item or ANY))
+        return items
+    return value
+
+
+def _shown_key(key: str) -> str:
+    """Return an item's key as messages have it: `[name="app"]`, of a set `[="x"]`."""
+    if key.startswith("v:"):
+        return f"[={key[2:]}]"
+    pairs = sorted(msgspec.json.decode(key[2:]).items())
+    shown = ",".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in pairs)
+    return f"[{shown}]"
+
+
+def _paths(fields: Fields, prefix: str = "") -> Iterator[str]:
+    for key, below in sorted(fields.items()):
+        if key == ".":
+            yield prefix or "."
+            continue
+        here = prefix + (f".{key[2:]}" if key.startswith("f:") else _shown_key(key))
+        yield from _paths(below, here)
+
+
+def _owner_words(owner: Owner) -> str:
+    words = go_quoted(owner.manager)
+    if owner.subresource:
+        words += f" with subresource {go_quoted(owner.subresource)}"
+    if owner.operation == "Update":
+        words += f" using {owner.api_version}"
+    return words
+
+
+def _conflict(conflicts: Mapping[Owner, Fields]) -> StatusError:
+    found = sorted(
+        (_owner_words(owner), list(_paths(fields))) for owner, fields in conflicts.items()
+    )
+    count = sum(len(paths) for _, paths in found)
+    if count == 1:
+        words, paths = found[0]
+        message = f"Apply failed with 1 conflict: conflict with {words}: {paths[0]}"
+    else:
+        parts = []
+        for words, paths in found:
+            parts.append(f"conflicts with {words}:")
+            parts += [f"- {path}" for path in paths]
+        message = f"Apply failed with {count} conflicts: " + "\n".join(parts)
+    causes = [
+        {
+            "reason": "FieldManagerConflict",
+            "message": f"conflict with {words}",
+            "field": path,
+        }
+        for words, paths in found
+        for path in paths
+    ]
+    return ConflictError(message, details={"causes": causes})
+
+
+class _RejectedError(Exception):
+    """A configuration that does not fit the type."""
+
+
+_SCALAR_WORDS = {
+    Form.STRING: (str, "string"),
+    Form.BOOLEAN: (bool, "boolean"),
+    Form.INTEGER: (int, "numeric (int or float)"),
+}
+
+
+def _check(value: Any, schema: Schema, place: str) -> None:
+    """Refuse fields and types that the schema has not, in the words of apply."""
+    form = schema.form
+    if form is Form.ANY or value is None:
+        return
+    if form is Form.STRUCT or form is Form.MAP:
+        if not isinstance(value, dict):
+            raise _RejectedError(f"{place}: expected map, got {_shown(value)}")
+        for key, each in value.items():
+            field = schema.fields.get(key) if form is Form.STRUCT else schema.item or ANY
+            if field is not None:
+                _check(each, field, f"{place}.{key}")
+            elif not schema.preserve:
+                raise _RejectedError(f"{place}.{key}: field not declared in schema")
+    elif form is Form.LIST:
+        if not isinstance(value, list):
+            raise _RejectedError(f"{place}: expected list, got {_shown(value)}")
+        _check_items(value, schema, place)
+    elif form in _SCALAR_WORDS:
+        kind, words = _SCALAR_WORDS[form]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+            raise _RejectedError(f"{place}: expected {words}, got {_scalar_shown(form, value)}")
+
+
+def _check_items(value: list[Any], schema: Schema, place: str) -> None:
+    seen: set[str] = set()
+    for index, each in enumerate(value):
+        shown = f"[{index}]"
+        if schema.list_type in {"map", "set"}:
+            problem = _key_problem(each, schema)
+            if problem:
+                raise _RejectedError(f"{place}: element {index}: {problem}")
+            key = item_key(each, schema)
+            shown = _shown_key(key)
+            if key in seen:
+                raise _RejectedError(f"{place}: duplicate entries for key {shown}")
+            seen.add(key)
+        _check(each, schema.item or ANY, f"{place}{shown}")
+
+
+def _key_problem(item: Any, schema: Schema) -> str:
+    """Return why nothing stands for an item of a set or keyed list; "" if something does.
+
+    The words are those of structured-merge-diff's `listItemToPathElement`.
+    """
+    if schema.list_type == "set":
+        if item is None:
+            return "associative list without keys has an element that's an explicit null"
+        if isinstance(item, dict):
+            return "associative list without keys has an element that's a map type"
+        return (
+            "not supported: associative list with lists as elements"
+            if isinstance(item, list)
+            else ""
+        )
+    if item is None:
+        return "associative list with keys may not have a null element"
+    if not isinstance(item, dict):
+        return "associative list with keys may not have non-map elements"
+    missing = next((key for key in schema.map_keys if key_of(item, schema, key) is None), None)
+    if missing is None:
+        return ""
+    return (
+        "associative list with keys has an element that omits key field "
+        f"{go_quoted(missing)} (and doesn't have default value)"
+    )
+
+
+_GO_TYPES: Mapping[type, str] = {
+    str: "string",
+    bool: "bool",
+    int: "int64",
+    float: "float64",
+    list: "[]interface {}",
+    dict: "map[string]interface {}",
+}
+
+
+def _scalar_shown(form: Form, value: Any) -> str:
+    if form is Form.INTEGER:
+        return _GO_TYPES[type(value)]
+    if form is Form.STRING:
+        return f"&value.valueUnstructured{{Value:{msgspec.json.encode(value).decode()}}}"
+    return _shown(value)
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return f"&{{{text}}}"
+
+
+def _configuration(call: Call, resource: Resource, data: bytes) -> Object:
+    try:
+        value = parse_yaml(data)
+    except ValueError as error:
+        raise refusal.bad_request(f"error decoding YAML: {error}") from None
+    if not isinstance(value, dict):
+        raise refusal.bad_request("error decoding YAML: the configuration is not an object")
+    version, kind = value.get("apiVersion", ""), value.get("kind", "")
+    if version != resource.api_version or kind != resource.kind:
+        group, _, short = str(version).rpartition("/")
+        shown = f"{group}/{short}, Kind={kind}"
+        if not version or not kind:
+            raise refusal.bad_request(f"invalid object type: {shown}")
+        raise refusal.bad_request(
+            f"invalid object type: {shown}"
+            if kind != resource.kind
+            else f"expected the version {resource.api_version}, got {version}"
+        )
+    metadata = value.get("metadata")
+    if metadata is None:
+        metadata = value["metadata"] = {}
+    if not isinstance(metadata, dict):
+        raise refusal.bad_request("metadata must be an object")
+    if metadata.get("managedFields"):
+        raise refusal.bad_request("metadata.managedFields must be nil")
+    metadata.pop("managedFields", None)
+    name = metadata.get("name")
+    if not name:
+        raise refusal.bad_request(
+            f"the name of the object ({call.info.name} based on URL) was undeterminable: name "
+            "must be provided"
+        )
+    if name != call.info.name:
+        raise refusal.bad_request(
+            f"the name of the object ({name}) does not match the name on the URL ({call.info.name})"
+        )
+    namespace = metadata.get("namespace")
+    if namespace and namespace != call.namespace:
+        raise refusal.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    try:
+        _check(value, resource.schema, "")
+    except _RejectedError as error:
+        where = f"{namespace or ''}/{name}"
+        group, short = resource.group, resource.version
+        raise refusal.server_error(
+            f"failed to create typed patch object ({where}; {group}/{short}, "
+            f"Kind={resource.kind}): {error}"
+        ) from None
+    return value
+
+
+def apply_object(
+    writer: "Writer",
+    reader: "Reader",
+    call: Call,
+    resource: Resource,
+    data: bytes,
+    context: WriteContext,
+) -> web.Response:
+    """Answer an apply: create the object or merge into it, and account for the owner."""
+    registry = writer.registry
+    wanted = _configuration(call, resource, data)
+    wanted = {key: each for key, each in wanted.items() if key not in {"apiVersion", "kind"}}
+    given_version = wanted["metadata"].pop("resourceVersion", None)
+    given_uid = wanted["metadata"].get("uid")
+    entry = registry.find(resource, call.namespace, call.info.name)
+    if entry is None and context.subresource:
+        raise refusal.not_found(resource, call.info.name)
+    live: Object = {} if entry is None else registry.decode(entry)
+    if resource.convert is not None and live:
+        live = resource.convert.outward(live)
+    managed = Managed.read((live.get("metadata") or {}).get("managedFields"))
+    if entry is not None and (given_version or "0") not in {"0", str(entry.revision)}:
+        raise refusal.conflict(resource, entry.name)
+    reset = reset_fields(resource, context.subresource)
+    merged = _own(
+        managed,
+        Owner("Apply", context.manager, resource.api_version, context.subresource),
+        live,
+        wanted,
+        resource.schema,
+        reset=reset,
+        force=call.first("force") in {"true", "1"},
+        now=registry.now(),
+    )
+    whole = {"apiVersion": resource.api_version, "kind": resource.kind, **merged}
+    try:
+        decoded = decode_value(copy.deepcopy(whole), resource)
+    except BadRequestError as error:
+        raise refusal.server_error(error.message) from None
+    obj = decoded.obj
+    if resource.convert is not None:
+        obj = resource.convert.inward(obj)
+        live = resource.convert.inward(live) if live else live
+    if entry is None:
+        if call.namespace:
+            registry.check_namespace(resource, call.namespace, call.info.name)
+        for key in ("uid", "resourceVersion"):
+            obj["metadata"].pop(key, None)
+        made = registry.store_new(resource, call.namespace, obj, managed.write(), context)
+        return reader.answer_entry(call, resource, made, status=201)
+    if given_uid:
+        obj["metadata"]["uid"] = given_uid
+    if call.namespace:
+        obj["metadata"]["namespace"] = call.namespace
+    made = registry.store_update(resource, entry, registry.decode(entry), obj, managed, context)
+    return reader.answer_entry(call, resource, made)
+
+
+def _own(
+    managed: Managed,
+    owner: Owner,
+    live: Object,
+    wanted: Object,
+    schema: Schema,
+    *,
+    reset: tuple[tuple[str, ...], ...],
+    force: bool,
+    now: str,
+) -> Object:
+    """Return the merged object and account for the owner in `managed`.
+
+    Raises:
+        ConflictError: 409, another manager owns what would change.
+    """
+    asked = without_server_fields(applied_fields(wanted, schema), reset)
+    before = managed.sets.get(owner, {})
+    others: Fields = {}
+    for other, fields in managed.sets.items():
+        if other != owner:
+            others = union(others, fields)
+    merged = merge_applied(live, wanted, schema)
+    dropped = minus(before, asked)
+    if dropped:
+        merged = without_fields(merged, dropped, union(others, asked), schema)
+    changed, removed = difference_of_states(live, merged, schema)
+    changed = without_server_fields(changed, reset)
+    conflicts: dict[Owner, Fields] = {}
+    for other, fields in managed.sets.items():
+        if other == owner:
+            continue
+        both = intersection(fields, changed)
+        if both:
+            conflicts[other] = both
+    if conflicts and not force:
+        raise _conflict(conflicts)
+    for other, fields in list(managed.sets.items()):
+        if other == owner:
+            continue
+        left = minus(fields, removed) if removed else fields
+        if other in conflicts:
+            left = minus(left, conflicts[other])
+        if left:
+            managed.sets[other] = left
+        else:
+            del managed.sets[other]
+            managed.times.pop(other, None)
+    if asked:
+        managed.sets[owner] = asked
+        if changed or without_server_fields(removed, reset):
+            managed.times[owner] = now
+    else:
+        managed.sets.pop(owner, None)
+        managed.times.pop(owner, None)
+    return dict(merged)
+
+
+__all__ = ["applied_fields", "apply_object", "merge_applied", "without_fields"]

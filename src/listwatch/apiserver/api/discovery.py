@@ -1,0 +1,182 @@
+"""Discovery: which groups, versions and resources there are, plain and aggregated."""
+
+from typing import Any
+
+from listwatch.apiserver.kinds.resources import Resource, ResourceTable, Subresource
+
+Object = dict[str, Any]
+VERSION: Object = {
+    "major": "1",
+    "minor": "36",
+    "emulationMajor": "1",
+    "emulationMinor": "36",
+    "minCompatibilityMajor": "1",
+    "minCompatibilityMinor": "35",
+    "gitVersion": "v1.36.2+listwatch",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": "python",
+    "platform": "linux/amd64",
+}
+AGGREGATED = "APIGroupDiscoveryList"
+
+
+def api_versions(address: str) -> Object:
+    """Return the answer to /api."""
+    return {
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
+    }
+
+
+def group(table: ResourceTable, name: str) -> Object:
+    """Return one group, without kind."""
+    versions = [
+        {"groupVersion": f"{name}/{version}", "version": version}
+        for version in table.groups()[name]
+    ]
+    return {"name": name, "versions": versions, "preferredVersion": versions[0]}
+
+
+def group_list(table: ResourceTable) -> Object:
+    """Return the answer to /apis."""
+    return {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [
+            group(table, name) for name, versions in table.groups().items() if name and versions
+        ],
+    }
+
+
+#: The order in which a real server lists the verbs of custom resources.
+_CUSTOM_VERBS = (
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "create",
+    "update",
+    "watch",
+)
+
+
+def _verbs(resource: Resource) -> list[str]:
+    if resource.custom is None:
+        return sorted(resource.verbs)
+    return [verb for verb in _CUSTOM_VERBS if verb in resource.verbs]
+
+
+def _row(resource: Resource) -> Object:
+    row: Object = {
+        "name": resource.name,
+        "singularName": resource.singular,
+        "namespaced": resource.namespaced,
+        "kind": resource.kind,
+        "verbs": _verbs(resource),
+    }
+    if resource.short_names:
+        row["shortNames"] = list(resource.short_names)
+    if resource.categories:
+        row["categories"] = list(resource.categories)
+    if {"list", "watch"} <= resource.verbs:
+        row["storageVersionHash"] = _storage_hash(resource)
+    return row
+
+
+def _storage_hash(resource: Resource) -> str:
+    import base64  # noqa: PLC0415 - used here alone
+    import hashlib  # noqa: PLC0415 - used here alone
+
+    text = f"{resource.group}/{resource.version}/{resource.kind}"
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
+
+
+def _subresource_row(resource: Resource, sub: Subresource) -> Object:
+    row: Object = {
+        "name": f"{resource.name}/{sub.name}",
+        "singularName": "",
+        "namespaced": resource.namespaced,
+    }
+    if sub.version:
+        row["group"] = sub.group
+        row["version"] = sub.version
+    row["kind"] = sub.kind
+    row["verbs"] = sorted(sub.verbs)
+    return row
+
+
+def resource_list(table: ResourceTable, group_name: str, version: str) -> Object:
+    """Return the resources of one group version."""
+    rows = []
+    for resource in table.of_version(group_name, version):
+        rows.append(_row(resource))
+        rows += [
+            _subresource_row(resource, sub) for _, sub in sorted(resource.subresources.items())
+        ]
+    answer: Object = {"kind": "APIResourceList"}
+    if group_name:
+        answer["apiVersion"] = "v1"
+    answer["groupVersion"] = f"{group_name}/{version}" if group_name else version
+    answer["resources"] = rows
+    return answer
+
+
+def _aggregated_version(table: ResourceTable, group_name: str, version: str) -> Object:
+    resources = []
+    for resource in table.of_version(group_name, version):
+        custom = resource.custom is not None
+        row: Object = {
+            "resource": resource.name,
+            "responseKind": {
+                "group": resource.group if custom else "",
+                "version": resource.version if custom else "",
+                "kind": resource.kind,
+            },
+            "scope": "Namespaced" if resource.namespaced else "Cluster",
+            "singularResource": resource.singular,
+            "verbs": _verbs(resource),
+        }
+        if resource.short_names:
+            row["shortNames"] = list(resource.short_names)
+        if resource.categories:
+            row["categories"] = list(resource.categories)
+        if resource.subresources:
+            row["subresources"] = [
+                {
+                    "subresource": name,
+                    "responseKind": {
+                        "group": sub.group or (resource.group if custom else ""),
+                        "version": sub.version or (resource.version if custom else ""),
+                        "kind": sub.kind,
+                    },
+                    "verbs": sorted(sub.verbs),
+                }
+                for name, sub in sorted(resource.subresources.items())
+            ]
+        resources.append(row)
+    return {"version": version, "resources": resources, "freshness": "Current"}
+
+
+def aggregated(table: ResourceTable, *, core: bool, version: str) -> Object:
+    """Return the aggregated answer to /api (core) or /apis."""
+    items = []
+    for name, versions in table.groups().items():
+        if (not name) is not core or not versions:
+            continue
+        items.append(
+            {
+                "metadata": {"name": name} if name else {},
+                "versions": [_aggregated_version(table, name, each) for each in versions],
+            }
+        )
+    return {
+        "kind": AGGREGATED,
+        "apiVersion": f"apidiscovery.k8s.io/{version}",
+        "metadata": {},
+        "items": items,
+    }

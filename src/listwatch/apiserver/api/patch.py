@@ -1,0 +1,413 @@
+"""JSON patch (RFC 6902), JSON merge patch (RFC 7396) and strategic merge patch.
+
+JSON patch is not taken from a library because a real server is laxer than the RFC, and so are we:
+it accepts `replace` of a missing member of an object, and takes one that is missing for null in
+`test` and `copy`, which the libraries refuse.
+"""
+
+import copy
+import json
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from listwatch.schema.facts import ANY, Form, Schema
+
+#: A JSON patch with more operations is refused (`apiserver/pkg/endpoints/handlers`).
+OPERATIONS_LIMIT = 10_000
+#: So many bytes may the `copy` operations of a JSON patch copy: each may double what there is
+#: (`JSONPatchMaxCopyBytes` in `apiserver/pkg/server/config.go`).
+_COPY_LIMIT = 3 * 1024 * 1024
+
+
+#: No list is so long that an index into it has more; what is beyond is out of bounds either way.
+_INDEX_DIGITS = 20
+
+
+class PatchError(Exception):
+    """A patch that does not fit the object, or breaks its own grammar."""
+
+
+# -- JSON patch ------------------------------------------------------------------------------
+
+
+def _pointer(path: object) -> list[str]:
+    if not isinstance(path, str) or (path and not path.startswith("/")):
+        raise PatchError(f"invalid path {path!r}")
+    return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]
+
+
+def _index(container: list[Any], part: str, *, insert: bool) -> int:
+    if insert and part == "-":
+        return len(container)
+    negative = part.startswith("-")
+    digits = part[1:] if negative else part
+    if not (digits.isascii() and digits.isdigit()):
+        raise PatchError(f"invalid index {part!r}")
+    index = int(part[:_INDEX_DIGITS])
+    if index < 0:
+        index += len(container) + (1 if insert else 0)
+    if not 0 <= index < len(container) + (1 if insert else 0):
+        raise PatchError(f"index {part} out of bounds")
+    return index
+
+
+def _walk(document: Any, parts: Sequence[str]) -> Any:
+    for part in parts:
+        if isinstance(document, dict):
+            if part not in document:
+                raise PatchError(f"missing path at {part!r}")
+            document = document[part]
+        elif isinstance(document, list):
+            document = document[_index(document, part, insert=False)]
+        else:
+            raise PatchError(f"no such path at {part!r}")
+    return document
+
+
+def _add(document: Any, path: str, value: Any) -> Any:
+    parts = _pointer(path)
+    if not parts:
+        return value
+    parent = _walk(document, parts[:-1])
+    if isinstance(parent, dict):
+        parent[parts[-1]] = value
+    elif isinstance(parent, list):
+        parent.insert(_index(parent, parts[-1], insert=True), value)
+    else:
+        raise PatchError(f"no such path {path!r}")
+    return document
+
+
+def _remove(document: Any, path: str) -> Any:
+    parts = _pointer(path)
+    if not parts:
+        raise PatchError("the root can't be removed")
+    parent = _walk(document, parts[:-1])
+    if isinstance(parent, dict):
+        if parts[-1] not in parent:
+            raise PatchError(f"unable to remove nonexistent key {path!r}")
+        return parent.pop(parts[-1])
+    if isinstance(parent, list):
+        return parent.pop(_index(parent, parts[-1], insert=False))
+    raise PatchError(f"no such path {path!r}")
+
+
+def _replace(document: Any, path: str, value: Any) -> Any:
+    parts = _pointer(path)
+    if not parts:
+        return value
+    parent = _walk(document, parts[:-1])
+    if isinstance(parent, dict):
+        parent[parts[-1]] = value
+    elif isinstance(parent, list):
+        parent[_index(parent, parts[-1], insert=False)] = value
+    else:
+        raise PatchError(f"no such path {path!r}")
+    return document
+
+
+def _move(document: Any, source: Any, path: str) -> Any:
+    moved = _walk(document, _pointer(source))
+    _remove(document, source)
+    return _add(document, path, moved)
+
+
+def _equal(first: Any, second: Any) -> bool:
+    # True == 1 in Python, not in JSON
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first is second
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(
+            _equal(value, second[key]) for key, value in first.items()
+        )
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_equal, first, second))
+    return bool(first == second)
+
+
+def json_patch(document: Any, operations: Sequence[Any]) -> Any:
+    """Apply the operations of a JSON patch; the document is changed in place where possible.
+
+    Raises:
+        PatchError: an operation that fails; the document is then of no use any more.
+    """
+    copied = 0
+    for operation in operations:
+        if not isinstance(operation, dict):
+            raise PatchError("an operation must be an object")
+        name, path = operation.get("op"), operation.get("path")
+        if not isinstance(path, str):
+            raise PatchError("an operation needs a path")
+        value = operation.get("value")
+        if name == "add":
+            document = _add(document, path, copy.deepcopy(value))
+        elif name == "remove":
+            _remove(document, path)
+        elif name == "replace":
+            document = _replace(document, path, copy.deepcopy(value))
+        elif name == "test":
+            parts = _pointer(path)
+            try:
+                found = _walk(document, parts)
+            except PatchError:
+                # a missing member is null to a test, as the server has it
+                if value is not None or "value" not in operation:
+                    raise
+                found = None
+            if not _equal(found, value):
+                raise PatchError(f"testing value {path} failed")
+        elif name == "move":
+            document = _move(document, operation.get("from"), path)
+        elif name == "copy":
+            found = _walk(document, _pointer(operation.get("from")))
+            copied += len(msgspec.json.encode(found))
+            if copied > _COPY_LIMIT:
+                raise PatchError(f"more than {_COPY_LIMIT} bytes would be copied")
+            document = _add(document, path, copy.deepcopy(found))
+        else:
+            raise PatchError(f"unexpected kind: {name}")
+    return document
+
+
+# -- JSON merge patch ------------------------------------------------------------------------
+
+
+def merge_patch(document: Any, patch: Any) -> Any:
+    """Return the document with a JSON merge patch applied; neither is changed."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge_patch(result.get(key), value)
+    return result
+
+
+# -- strategic merge patch -------------------------------------------------------------------
+
+_DIRECTIVE = "$patch"
+_RETAIN = "$retainKeys"
+_DELETE_PRIMITIVES = "$deleteFromPrimitiveList/"
+_ORDER = "$setElementOrder/"
+
+
+def strategic_merge(document: Any, patch: Any, schema: Schema) -> Any:
+    """Return the document with a strategic merge patch applied; neither is changed.
+
+    The rules are those of `apimachinery/pkg/util/strategicpatch`.
+
+    Raises:
+        PatchError: a directive that is wrong.
+    """
+    if not isinstance(patch, dict) or not isinstance(document, dict):
+        return without_directives(patch)
+    return _merge_map(document, patch, schema)
+
+
+def _field(schema: Schema, key: str) -> Schema:
+    if schema.form is Form.STRUCT:
+        return schema.fields.get(key, ANY)
+    return schema.item or ANY if schema.form is Form.MAP else ANY
+
+
+def _merge_map(document: dict[str, Any], patch: dict[str, Any], schema: Schema) -> dict[str, Any]:
+    directive = patch.get(_DIRECTIVE, "merge")
+    if directive == "replace":
+        return {key: without_directives(value) for key, value in patch.items() if key != _DIRECTIVE}
+    if directive == "delete":
+        return {}
+    if directive != "merge":
+        raise PatchError(f"unknown patch type found: {directive}")
+    result = dict(document)
+    retained = patch.get(_RETAIN)
+    if retained is not None:
+        if not isinstance(retained, list):
+            raise PatchError("the list of keys to retain must be a list")
+        result = {key: value for key, value in result.items() if key in retained}
+    for key, value in patch.items():
+        if key.startswith(_DELETE_PRIMITIVES):
+            name = key[len(_DELETE_PRIMITIVES) :]
+            if isinstance(result.get(name), list) and isinstance(value, list):
+                gone = {_mark(item) for item in value}
+                result[name] = [item for item in result[name] if _mark(item) not in gone]
+        elif key in {_DIRECTIVE, _RETAIN} or key.startswith(_ORDER):
+            continue
+        elif value is None or (isinstance(value, dict) and value.get(_DIRECTIVE) == "delete"):
+            result.pop(key, None)
+        else:
+            result[key] = _merge_field(result.get(key), value, _field(schema, key))
+    for key, order in patch.items():
+        if key.startswith(_ORDER):
+            _set_order(document, result, key[len(_ORDER) :], order, schema)
+    return result
+
+
+def _merge_field(old: Any, value: Any, field: Schema) -> Any:
+    if isinstance(value, dict) and isinstance(old, dict) and "replace" not in field.strategies:
+        return _merge_map(old, value, field)
+    if (
+        isinstance(value, list)
+        and isinstance(old, list)
+        and "merge" in field.strategies
+        and field.form is Form.LIST
+    ):
+        return _merge_list(old, value, field)
+    return without_directives(value)
+
+
+def without_directives(value: Any) -> Any:
+    """Return what a patch adds where nothing was: the same without directives and nulls."""
+    if isinstance(value, dict):
+        return {
+            key: without_directives(each)
+            for key, each in value.items()
+            if each is not None
+            and key not in {_DIRECTIVE, _RETAIN}
+            and not key.startswith((_DELETE_PRIMITIVES, _ORDER))
+        }
+    if isinstance(value, list):
+        return [
+            without_directives(each)
+            for each in value
+            if not (isinstance(each, dict) and each.get(_DIRECTIVE) in ("delete", "replace"))
+        ]
+    return value
+
+
+def _without_merge_key(entry: Mapping[str, Any], merge_key: str) -> PatchError:
+    return PatchError(f"map: {_go_shown(entry)} does not contain declared merge key: {merge_key}")
+
+
+def _go_shown(value: Any) -> str:
+    """Return a value as Go's %v has it."""
+    if isinstance(value, Mapping):
+        fields = " ".join(f"{key}:{_go_shown(value[key])}" for key in sorted(value))
+        return f"map[{fields}]"
+    if isinstance(value, list):
+        return f"[{' '.join(map(_go_shown, value))}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "<nil>" if value is None else str(value)
+
+
+def _merge_list(old: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
+    merge_key = schema.merge_key
+    item = schema.item or ANY
+    if not merge_key:
+        present = {_mark(each) for each in old}
+        added = [each for each in patch if _mark(each) not in present]
+        return _ordered([*old, *added], patch, old, lambda each: each)
+    plain: list[dict[str, Any]] = []
+    deleted: set[Hashable] = set()
+    replace = False
+    for each in patch:
+        if not isinstance(each, dict):
+            raise PatchError("an item of a list that merges by key must be an object")
+        directive = each.get(_DIRECTIVE)
+        if directive == "replace":
+            replace = True
+            if len(each) > 1:
+                plain.append({key: value for key, value in each.items() if key != _DIRECTIVE})
+        elif directive == "delete":
+            if merge_key not in each:
+                raise _without_merge_key(each, merge_key)
+            deleted.add(_mark(each[merge_key]))
+        elif directive is None or directive == "merge":
+            if merge_key not in each:
+                raise _without_merge_key(each, merge_key)
+            plain.append({key: value for key, value in each.items() if key != _DIRECTIVE})
+        else:
+            raise PatchError(f"unknown patch type found: {directive}")
+    if replace:
+        return [without_directives(each) for each in plain]
+    merged = [
+        each
+        for each in old
+        if not isinstance(each, dict) or _mark(each.get(merge_key)) not in deleted
+    ]
+    places = _places(each.get(merge_key) if isinstance(each, dict) else _NOWHERE for each in merged)
+    for each in plain:
+        place = places.setdefault(_mark(each[merge_key]), len(merged))
+        if place == len(merged):
+            merged.append(without_directives(each))
+        else:
+            merged[place] = _merge_map(merged[place], each, item)
+    return _ordered(merged, plain, old, lambda each: _key_of(each, merge_key))
+
+
+#: Stands for what has no key.
+_NOWHERE = ("no key",)
+
+
+def _mark(value: Any) -> Hashable:
+    """Return what stands for a JSON value in a set."""
+    if isinstance(value, dict | list):
+        return (json.dumps(value, sort_keys=True),)
+    return value  # type: ignore[no-any-return]  # what else JSON has can be hashed
+
+
+def _places(values: Iterable[Any]) -> dict[Hashable, int]:
+    """Return where each value is first, by its mark."""
+    places: dict[Hashable, int] = {}
+    for place, value in enumerate(values):
+        places.setdefault(_mark(value), place)
+    return places
+
+
+def _key_of(item: Any, merge_key: str) -> Any:
+    return item.get(merge_key) if isinstance(item, dict) else item
+
+
+def _ordered(
+    merged: list[Any], wanted: list[Any], live: list[Any], key_of: Callable[[Any], Any]
+) -> list[Any]:
+    """Order as the patch has its items, and the others where they were relative to those."""
+    order = _places(map(key_of, wanted))
+    before = _places(map(key_of, live))
+
+    def mark(item: Any) -> Hashable:
+        return _mark(key_of(item))
+
+    left = deque(
+        sorted(
+            (each for each in merged if mark(each) not in order),
+            key=lambda each: before.get(mark(each), -1),
+        )
+    )
+    right = deque(
+        sorted(
+            (each for each in merged if mark(each) in order),
+            key=lambda each: order[mark(each)],
+        )
+    )
+    result: list[Any] = []
+    while left and right:
+        first, second = before.get(mark(left[0])), before.get(mark(right[0]))
+        earlier = first is not None and second is not None and first < second
+        result.append((left if earlier else right).popleft())
+    return [*result, *left, *right]
+
+
+def _set_order(
+    document: dict[str, Any],
+    result: dict[str, Any],
+    name: str,
+    order: Any,
+    schema: Schema,
+) -> None:
+    merged = result.get(name)
+    if not isinstance(merged, list) or not isinstance(order, list):
+        return
+    merge_key = _field(schema, name).merge_key
+    live = document.get(name)
+    result[name] = _ordered(
+        merged,
+        order,
+        live if isinstance(live, list) else [],
+        lambda each: _key_of(each, merge_key),
+    )

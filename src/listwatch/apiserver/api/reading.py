@@ -1,0 +1,428 @@
+"""Get, list and watch."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+
+import msgspec
+from aiohttp import web
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.api.continue_tokens import (
+    INCONSISTENT,
+    TOO_OLD_WORDS,
+    ExpiredTokenError,
+    read_token,
+    write_token,
+)
+from listwatch.apiserver.api.tables import TableMaker
+from listwatch.apiserver.api.watch import Filter, FrameCache, WatchOptions, WatchStream
+from listwatch.apiserver.http.call import Call
+from listwatch.apiserver.http.negotiation import (
+    JSON,
+    entry_bytes,
+    event_bytes,
+    list_body,
+    negotiate,
+    partial_bytes,
+)
+from listwatch.apiserver.http.request_info import ListOptions, parse_list_options, parse_version
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.traits import supported_fields
+from listwatch.apiserver.storage.registry import Registry
+from listwatch.apiserver.storage.store import Bucket, CompactedError, Entry, Span, Store
+from listwatch.clock import Clock
+from listwatch.errors import StatusError
+from listwatch.schema.causes import go_quoted
+from listwatch.selector import FieldRequirement, FieldSelector
+
+#: How long a read waits for a resource version that is not there yet, in seconds.
+FUTURE_WAIT = 3.0
+#: Lists of so many bytes are written piece by piece, so that they are never there twice.
+_STREAMED_FROM = 1 << 20
+_PIECE = 256 * 1024
+
+
+class Reader:
+    """Answers reads. For one event loop.
+
+    Args:
+        backlog_limit: how many changes may wait for a watch's slow client before it is cut off.
+        streams: where open watches are noted; given for a replica, to be stopped with the others.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        clock: Clock,
+        *,
+        randomness: random.Random,
+        backlog_limit: int = 20_000,
+        streams: set[WatchStream] | None = None,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+        self._random = randomness
+        self._backlog_limit = backlog_limit
+        self._cache = FrameCache()
+        self.tables = TableMaker(clock)
+        #: set, reads that may be old are answered as of this revision, for tests
+        self.stale_at: int | None = None
+        self.withhold_bookmarks = False
+        #: the watches that are open now
+        self.streams: set[WatchStream] = set() if streams is None else streams
+
+    def set_stale(self, revision: int | None) -> None:
+        """Follow the store no further than to a revision, for tests; None catches up."""
+        self.stale_at = revision
+        for stream in self.streams:
+            stream.look_again()
+
+    def forget(self) -> None:
+        """Drop what was made for revisions that may come again with something else."""
+        self._cache = FrameCache()
+
+    def stop_watches(self, bucket: Bucket) -> None:
+        """End the watches on a bucket, whose resource is served no longer."""
+        for stream in self.streams:
+            if stream.bucket is bucket:
+                stream.stop()
+
+    # -- get ---------------------------------------------------------------------------------
+
+    async def get(self, call: Call, resource: Resource) -> web.Response:
+        """Answer with one object."""
+        version = self._version(call.first("resourceVersion"), refusal.server_error)
+        await self._wait_for(version)
+        if self.stale_at is not None and call.first("resourceVersion"):
+            key = f"{call.namespace}/{call.info.name}" if call.namespace else call.info.name
+            bucket = self._registry.bucket(resource)
+            for entry in islice(bucket.span(start=key, revision=self.stale_at), 1):
+                if entry.key == key:
+                    return self.answer_entry(call, resource, entry)
+            raise refusal.not_found(resource, call.info.name)
+        entry = self._registry.get(resource, call.namespace, call.info.name)
+        return self.answer_entry(call, resource, entry)
+
+    def answer_entry(
+        self, call: Call, resource: Resource, entry: Entry, *, status: int = 200
+    ) -> web.Response:
+        """Answer with the state of an object in the form that was negotiated."""
+        transform = call.representation.transform
+        entry = converted(resource, entry)
+        if not transform:
+            return call.answer_json(entry_bytes(resource, entry) + b"\n", status=status)
+        if transform == "Table":
+            table = self.tables.table(
+                resource,
+                [entry],
+                {"resourceVersion": str(entry.revision)},
+                include=self._include(call),
+                version=call.representation.version,
+            )
+            return call.answer_value(table, status=status)
+        if transform == "PartialObjectMetadataList":
+            raise refusal.not_acceptable(
+                "you requested PartialObjectMetadataList, but the requested object is not a list "
+                f"(*{_go_type(resource)})"
+            )
+        return call.answer_json(partial_bytes(entry.data) + b"\n", status=status)
+
+    @staticmethod
+    def _include(call: Call) -> str:
+        include = call.first("includeObject")
+        if include not in {"", "Metadata", "Object", "None"}:
+            raise refusal.bad_request(
+                f"Unable to convert to Table as requested: includeObject: Invalid value: "
+                f"{go_quoted(include)}: must be 'Metadata', 'Object', 'None', or empty"
+            )
+        return include or "Metadata"
+
+    @staticmethod
+    def _version(text: str, refuse: Callable[[str], StatusError]) -> int:
+        try:
+            return parse_version(text)
+        except ValueError as error:
+            raise refuse(str(error)) from None
+
+    async def _wait_for(self, version: int) -> None:
+        if version > self._store.revision:
+            await self._store.reached(version, FUTURE_WAIT)
+            if version > self._store.revision:
+                raise refusal.too_large_version(version, self._store.revision)
+
+    # -- list --------------------------------------------------------------------------------
+
+    async def list_objects(self, call: Call, resource: Resource) -> web.StreamResponse:
+        """Answer with the objects that the options choose."""
+        options = parse_list_options(call.query, watch=False)
+        fields = check_fields(resource, options.field_selector)
+        options = msgspec.structs.replace(options, field_selector=fields)
+        entries, metadata = await self.select(resource, call.namespace, options)
+        entries = [converted(resource, entry) for entry in entries]
+        return await self.answer_list(call, resource, entries, metadata)
+
+    async def answer_list(
+        self,
+        call: Call,
+        resource: Resource,
+        entries: Sequence[Entry],
+        metadata: Mapping[str, object],
+    ) -> web.StreamResponse:
+        """Answer with a list in the form that was negotiated, a large one piece by piece."""
+        transform = call.representation.transform
+        if transform == "Table":
+            table = self.tables.table(
+                resource,
+                entries,
+                metadata,
+                include=self._include(call),
+                version=call.representation.version,
+            )
+            return call.answer_value(table)
+        if transform == "PartialObjectMetadata":
+            raise refusal.not_acceptable(
+                "you requested PartialObjectMetadata, but the requested object is a list "
+                f"(*{_go_type(resource)}List)"
+            )
+        partial = transform == "PartialObjectMetadataList"
+        if resource.custom is not None and not partial:
+            metadata = {"continue": "", **metadata}
+        body = list_body(resource, [entry.data for entry in entries], metadata, partial=partial)
+        if body.size < _STREAMED_FROM or not call.can_stream:
+            return call.answer_json(body.whole())
+        response = web.StreamResponse(headers=call.headers(JSON))
+        response.content_length = body.size
+        await response.prepare(call.request)
+        for piece in body.pieces(_PIECE):
+            await response.write(piece)
+            await asyncio.sleep(0)  # others get their turn, and an end is noticed
+        await response.write_eof()
+        return response
+
+    async def select(
+        self, resource: Resource, namespace: str, options: ListOptions
+    ) -> tuple[list[Entry], dict[str, object]]:
+        """Return the entries that the options choose, and the list's metadata."""
+        store, bucket = self._store, self._registry.bucket(resource)
+        version = self._version(
+            options.resource_version,
+            lambda words: refusal.bad_request(f"invalid resource version: {words}"),
+        )
+        limit = max(0, options.limit)
+        if options.continue_token:
+            if options.resource_version not in {"", "0"}:
+                raise refusal.bad_request(
+                    "specifying resource version is not allowed when using continue"
+                )
+            revision, start = read_token(options.continue_token)
+            if revision == INCONSISTENT:
+                revision = store.revision
+            found = self._at(resource, namespace, revision, token_start=start)
+        else:
+            exact = options.match == "Exact" or (version > 0 and limit > 0 and not options.match)
+            await self._wait_for(version)
+            if exact:
+                revision = version
+                found = self._at(resource, namespace, revision)
+            else:
+                revision = store.revision
+                found = bucket.span(namespace)
+                if self.stale_at is not None and options.resource_version:
+                    # a replica whose cache lags, as it answers what need not be new
+                    revision = min(self.stale_at, revision)
+                    if version > revision:
+                        await self._clock.sleep(FUTURE_WAIT)
+                        raise refusal.too_large_version(version, revision)
+                    found = bucket.span(namespace, revision=revision)
+                if options.resource_version == "0":
+                    limit = 0
+        selection = Filter(options.label_selector, options.field_selector, options.shard)
+        plain = selection.is_everything
+        chosen: Iterable[Entry] = found if plain else filter(selection.matches, found)
+        # one more than asked for tells whether there are more; those behind it cost nothing
+        entries = list(islice(chosen, limit + 1) if limit else chosen)
+        metadata: dict[str, object] = {"resourceVersion": str(revision)}
+        if options.shard is not None:
+            metadata["shardInfo"] = {"selector": options.shard.selector}
+        if 0 < limit < len(entries):
+            del entries[limit:]
+            prefix = f"{namespace}/" if namespace else ""
+            metadata["continue"] = write_token(revision, entries[-1].key[len(prefix) :])
+            if plain:
+                metadata["remainingItemCount"] = len(found) - limit
+        return entries, metadata
+
+    def _at(
+        self, resource: Resource, namespace: str, revision: int, *, token_start: str | None = None
+    ) -> Span:
+        store = self._store
+        try:
+            store.check_readable(revision)
+        except CompactedError:
+            if token_start is None:
+                raise refusal.expired(
+                    "The resourceVersion for the provided list is too old."
+                ) from None
+            error = refusal.expired(TOO_OLD_WORDS)
+            raise ExpiredTokenError(error, write_token(INCONSISTENT, token_start[:-1])) from None
+        bucket = self._registry.bucket(resource)
+        prefix = f"{namespace}/" if namespace else ""
+        return bucket.span(namespace, start=f"{prefix}{token_start or ''}", revision=revision)
+
+    # -- watch -------------------------------------------------------------------------------
+
+    async def watch(self, call: Call, resource: Resource) -> web.StreamResponse:
+        """Stream changes until the client goes, the time is over or the server stops."""
+        options = parse_list_options(call.query, watch=True)
+        fields = options.field_selector
+        name = call.info.name
+        if name:
+            fields = FieldSelector((*fields.requirements, FieldRequirement("metadata.name", name)))
+        fields = check_fields(resource, fields)
+        version = self._version(options.resource_version, refusal.server_error)
+        representation = call.representation
+        include = self._include(call) if representation.transform == "Table" else ""
+        response = web.StreamResponse(
+            status=200,
+            headers={
+                "Content-Type": representation.content_type,
+                "Cache-Control": "no-cache, private",
+            },
+        )
+        response.enable_chunked_encoding()
+        # only a stream of initial events waits for a version that is not there yet
+        awaited = version if options.send_initial else 0
+        if awaited > self._present():
+            await self._store.reached(awaited, FUTURE_WAIT)
+        make, bookmark, form = self._frames(resource, representation.transform, include)
+        stream = WatchStream(
+            self._store,
+            self._registry.bucket(resource),
+            self._watch_options(call, options, fields, version),
+            clock=self._clock,
+            cache=self._cache,
+            form=form,
+            make=make,
+            bookmark=bookmark,
+            backlog_limit=self._backlog_limit,
+        )
+        fault = call.fault
+        stream.withhold_bookmarks = self.withhold_bookmarks
+        if fault is not None:
+            stream.withhold_bookmarks |= fault.withhold_bookmarks
+            stream.fault = fault if fault.tampers else None
+        stream.lag = lambda: self.stale_at
+        if awaited > self._present():
+            stream.refused = refusal.too_large_version(awaited, self._present())
+        self.streams.add(stream)
+        try:
+            await stream.run(call.request, response)
+        finally:
+            self.streams.discard(stream)
+        return response
+
+    def _present(self) -> int:
+        return self._store.revision if self.stale_at is None else self.stale_at
+
+    def _watch_options(
+        self, call: Call, options: ListOptions, fields: FieldSelector, version: int
+    ) -> WatchOptions:
+        initial = options.send_initial
+        if initial is None:
+            initial = options.resource_version in {"", "0"}
+        return WatchOptions(
+            namespace=call.namespace,
+            selection=Filter(options.label_selector, fields, options.shard),
+            since=None if initial or not version else version,
+            initial=initial,
+            initial_bookmark=bool(options.send_initial) and options.bookmarks,
+            bookmarks=options.bookmarks,
+            timeout=float(options.timeout or 0) or self._random.uniform(1800.0, 3600.0),
+        )
+
+    def _frames(
+        self, resource: Resource, transform: str, include: str
+    ) -> tuple[Callable[[str, Entry], bytes], Callable[[int, bool], bytes], object]:
+        prefix = resource.object_prefix
+
+        def mark(revision: int, initial_end: bool) -> bytes:  # noqa: FBT001 - one caller
+            metadata: dict[str, object] = {"resourceVersion": str(revision)}
+            if initial_end:
+                metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+            return msgspec.json.encode(metadata)
+
+        if transform == "Table":
+            return (*self.tables.frames(resource, include), object())
+        if transform.startswith("Partial"):
+            return (
+                lambda kind, entry: event_bytes(kind, partial_bytes(entry.data)),
+                lambda revision, end: event_bytes(
+                    "BOOKMARK",
+                    b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":'
+                    b"%b}" % mark(revision, end),
+                ),
+                "partial",
+            )
+        if resource.convert is not None:
+            return (
+                lambda kind, entry: event_bytes(
+                    kind, entry_bytes(resource, converted(resource, entry))
+                ),
+                lambda revision, end: event_bytes(
+                    "BOOKMARK", prefix + b'"metadata":%b}' % mark(revision, end)
+                ),
+                prefix,
+            )
+        return (
+            lambda kind, entry: (
+                b'{"type":"%b","object":%b%b}\n' % (kind.encode(), prefix, entry.data[1:])
+            ),
+            lambda revision, end: event_bytes(
+                "BOOKMARK", prefix + b'"metadata":%b}' % mark(revision, end)
+            ),
+            prefix,
+        )
+
+
+def _go_type(resource: Resource) -> str:
+    if resource.custom is not None:
+        return "unstructured.Unstructured"
+    return f"{resource.group.partition('.')[0] or 'core'}.{resource.kind}"
+
+
+def check_fields(resource: Resource, selector: FieldSelector) -> FieldSelector:
+    """Return a selector with the names under which fields are stored.
+
+    Raises:
+        BadRequestError: 400, the resource has not all of these fields.
+    """
+    if not selector.requirements:
+        return selector
+    known = supported_fields(resource)
+    found = []
+    for requirement in selector.requirements:
+        name = requirement.field
+        if name in known:
+            found.append(FieldRequirement(known[name], requirement.value, requirement.negated))
+            continue
+        if resource.custom is not None or len(known) > 2:
+            raise refusal.bad_request(f"field label not supported: {name}")
+        raise refusal.bad_request(
+            f'"{name}" is not a known field selector: only "metadata.name", "metadata.namespace"'
+        )
+    return FieldSelector(tuple(found))
+
+
+def converted(resource: Resource, entry: Entry) -> Entry:
+    """Return an entry as the resource's version has it."""
+    if resource.convert is None:
+        return entry
+    obj = resource.convert.outward(msgspec.json.decode(entry.data))
+    return msgspec.structs.replace(entry, data=msgspec.json.encode(obj))
+
+
+__all__ = ["Reader", "check_fields", "converted", "negotiate"]

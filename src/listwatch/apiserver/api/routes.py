@@ -1,0 +1,299 @@
+"""From a request to its handler: paths, verbs, access, and refusals as answers."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import parse_qs
+
+import msgspec
+from aiohttp import web
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.access.auth import Access, WithoutUserError
+from listwatch.apiserver.api import discovery
+from listwatch.apiserver.api.continue_tokens import ExpiredTokenError
+from listwatch.apiserver.api.reading import Reader
+from listwatch.apiserver.api.subresources import Subresources
+from listwatch.apiserver.api.writing import Writer
+from listwatch.apiserver.http.call import Call, text_answer
+from listwatch.apiserver.http.faults import Fault, Faults
+from listwatch.apiserver.http.negotiation import JSON, Representation, negotiate, parse_accept
+from listwatch.apiserver.http.request_info import RequestInfo, parse_request
+from listwatch.apiserver.kinds.resources import Resource, ResourceTable
+from listwatch.apiserver.storage.registry import Registry
+from listwatch.apiserver.storage.store import NotStoredError
+from listwatch.errors import StatusError
+from listwatch.schema.causes import go_quoted
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[Call, Resource], Awaitable[web.StreamResponse]]
+_HEALTH = ("/healthz", "/livez", "/readyz")
+_CHECKS = ("ping", "log", "etcd", "poststarthook/start-apiserver-admission-initializer")
+
+
+class Api:
+    """All paths of the server. For one event loop."""
+
+    def __init__(
+        self,
+        table: ResourceTable,
+        registry: Registry,
+        reader: Reader,
+        writer: Writer,
+        access: Access,
+        subresources: Subresources,
+        faults: Faults,
+    ) -> None:
+        self.table = table
+        self._registry = registry
+        self._reader = reader
+        self._writer = writer
+        self._access = access
+        self._subresources = subresources
+        self._faults = faults
+        self.address = ""
+        #: the replica that has fallen behind, for tests
+        self.lagging: Api | None = None
+        #: paths outside of the API, such as the control of tests
+        self.extra_paths: dict[str, Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {}
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer any request; nothing escapes but cancellation."""
+        for prefix, handler in self.extra_paths.items():
+            if request.path.startswith(prefix):
+                return await handler(request)
+        query = _query(request)
+        raw_path = request.rel_url.raw_path
+        call = Call(request, parse_request(request.method, raw_path, query), query)
+        try:
+            fault = self._faults.take(call)
+            if fault is not None:
+                return await self._faulty(call, fault)
+            return await self.dispatch(call)
+        except ConnectionError:
+            # the client is gone; there is nobody to answer
+            return text_answer("", 499)
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the server; it is logged
+            answer = _refused(call, error)
+            if request.writer.output_size and request.transport is not None:
+                request.transport.abort()  # in the middle of an answer there is no place for it
+            return answer
+
+    async def _faulty(self, call: Call, fault: Fault) -> web.StreamResponse:
+        instead = await self._faults.before(call, fault)
+        if instead is not None:
+            return instead
+        call.fault = fault
+        api = self if self.lagging is None or not fault.stale else self.lagging
+        response = await api.dispatch(call)
+        return await self._faults.tamper(call, fault, response) if fault.tampers else response
+
+    async def dispatch(self, call: Call) -> web.StreamResponse:
+        """Answer a request that no fault has hit; raises what `handle` turns into answers."""
+        info = call.info
+        call.user = self._access.authenticate(call.request)
+        call.user = self._access.impersonate(call.user, call.request)
+        self._access.authorize(call.user, info)
+        if not info.is_resource:
+            return await self._other_path(call)
+        resource = self._find(info)
+        if isinstance(resource, web.StreamResponse):
+            return resource
+        call.resource = resource
+        handler = self._handler(call, resource)
+        deprecation = _deprecation(resource)
+        if deprecation:
+            call.warnings.append(deprecation)
+        watching = info.verb == "watch"
+        call.representation = self._negotiate(call, resource, collection=not info.name or watching)
+        return await handler(call, resource)
+
+    @staticmethod
+    def _negotiate(call: Call, resource: Resource, *, collection: bool) -> Representation:
+        from listwatch.apiserver.http.protobuf import can_write  # noqa: PLC0415 - a cycle
+
+        # the forms for watches are offered wherever a GET of a collection is
+        watchable = collection and call.request.method == "GET" and "watch" in resource.verbs
+        watching = call.info.verb == "watch"
+        return negotiate(
+            call.header("Accept"),
+            resource,
+            watchable=watchable,
+            protobuf=not watching and can_write(resource),
+        )
+
+    def _find(self, info: RequestInfo) -> Resource | web.Response:
+        groups = self.table.groups()
+        if info.group not in groups:
+            return text_answer("404 page not found\n", 404)
+        resource = self.table.get(info.group, info.version, info.resource)
+        custom = "." in info.group and not self.table.is_built_in(info.group)
+        if custom and (
+            resource is None or (not resource.namespaced and info.namespace) or info.rest
+        ):
+            # the handler of custom resources knows no other refusal of paths
+            return text_answer("404 page not found\n", 404)
+        if resource is None or info.rest:
+            raise refusal.no_such_resource()
+        if bool(info.namespace) and not resource.namespaced and info.resource != "namespaces":
+            raise refusal.no_such_resource()
+        if not info.namespace and resource.namespaced and info.name:
+            raise refusal.no_such_resource()
+        if info.subresource and info.subresource not in resource.subresources:
+            raise refusal.no_such_resource()
+        return resource
+
+    def _handler(self, call: Call, resource: Resource) -> Handler:
+        info = call.info
+        verb = info.verb
+        if info.legacy_watch and call.request.method != "GET":
+            raise refusal.method_not_allowed()
+        if info.subresource:
+            return self._subresources.handler(resource, info.subresource, verb)
+        handlers: Mapping[str, Handler] = {
+            "get": self._reader.get,
+            "list": self._reader.list_objects,
+            "watch": self._reader.watch,
+            "create": self._writer.create,
+            "update": self._writer.update,
+            "patch": self._writer.patch,
+            "delete": self._writer.delete,
+            "deletecollection": self._writer.delete_collection,
+        }
+        handler = handlers.get(verb)
+        if handler is None or (verb == "create" and info.name):
+            raise refusal.method_not_allowed()
+        if verb in {"create", "deletecollection"} and resource.namespaced and not info.namespace:
+            raise refusal.method_not_allowed()  # what writes needs the namespace in its path
+        if verb not in resource.verbs:
+            if verb in {"create", "delete"} and resource.custom is not None:
+                raise refusal.verb_not_supported(resource, verb)
+            raise refusal.method_not_allowed()
+        reviews = self._subresources.review(resource)
+        return handler if reviews is None else reviews
+
+    async def _other_path(self, call: Call) -> web.StreamResponse:
+        path = call.request.path
+        bare = path.rstrip("/") or "/"
+        if bare.startswith(_HEALTH):
+            return self._health(call, bare)
+        if bare == "/version":
+            return call.answer_value(discovery.VERSION)
+        if bare == "/":
+            return call.answer_value({"paths": self._paths()})
+        if bare.startswith("/openapi/"):
+            from listwatch.apiserver.api.openapi import answer_openapi  # noqa: PLC0415 - large, rare
+
+            return answer_openapi(call, self.table, bare)
+        if bare == "/metrics":
+            return text_answer(self._metrics())
+        return self._discovery(call, bare)
+
+    def _discovery(self, call: Call, path: str) -> web.StreamResponse:
+        parts = path.strip("/").split("/")
+        if parts[0] not in {"api", "apis"}:
+            return text_answer("404 page not found\n", 404)
+        core = parts[0] == "api"
+        groups = self.table.groups()
+        if len(parts) == 1:
+            version = _aggregated_version(call.header("Accept"))
+            if version:
+                body = msgspec.json.encode(
+                    discovery.aggregated(self.table, core=core, version=version)
+                )
+                kind = f"{JSON};g=apidiscovery.k8s.io;v={version};as={discovery.AGGREGATED}"
+                return call.answer(body + b"\n", content_type=kind)
+            call.representation = negotiate(call.header("Accept"), None)
+            if core:
+                return call.answer_value(discovery.api_versions(self.address))
+            return call.answer_value(discovery.group_list(self.table))
+        group = "" if core else parts[1]
+        if group not in groups:
+            return text_answer("404 page not found\n", 404)
+        call.representation = negotiate(call.header("Accept"), None)
+        if len(parts) == 2 and not core:
+            answer = {"kind": "APIGroup", "apiVersion": "v1", **discovery.group(self.table, group)}
+            return call.answer_value(answer)
+        version = parts[1] if core else parts[2]
+        if len(parts) > (2 if core else 3) or version not in groups[group]:
+            raise refusal.no_such_resource()
+        if call.request.method not in {"GET", "HEAD"}:
+            raise refusal.method_not_allowed()
+        return call.answer_value(discovery.resource_list(self.table, group, version))
+
+    @staticmethod
+    def _health(call: Call, path: str) -> web.StreamResponse:
+        root, _, check = path[1:].partition("/")
+        if f"/{root}" not in _HEALTH or (check and check not in _CHECKS):
+            return text_answer("404 page not found\n", 404)
+        if "verbose" in call.query and not check:
+            lines = [f"[+]{name} ok" for name in _CHECKS]
+            return text_answer("\n".join([*lines, f"{root} check passed", ""]))
+        return text_answer("ok")
+
+    def _paths(self) -> list[str]:
+        paths = ["/api", "/api/v1", "/apis", "/apis/"]
+        for group, versions in self.table.groups().items():
+            if group:
+                paths += [f"/apis/{group}", *(f"/apis/{group}/{each}" for each in versions)]
+        return [*paths, *_HEALTH, "/metrics", "/openapi/v2", "/openapi/v3", "/version"]
+
+    def _metrics(self) -> str:
+        figures = self._registry.store.statistics()
+        rows = (
+            ("listwatch_apiserver_resource_version", "gauge", figures.revision),
+            ("listwatch_apiserver_objects", "gauge", figures.objects),
+            ("listwatch_apiserver_history_changes", "gauge", figures.history),
+            ("listwatch_apiserver_watches", "gauge", figures.watchers),
+        )
+        return "".join(f"# TYPE {name} {kind}\n{name} {value}\n" for name, kind, value in rows)
+
+
+def _refused(call: Call, error: Exception) -> web.Response:
+    if isinstance(error, StatusError):
+        return call.refuse(error)
+    if isinstance(error, RecursionError):
+        return call.refuse(refusal.bad_request("exceeded max depth"))
+    request = call.request
+    if isinstance(error, WithoutUserError):
+        uri = go_quoted(str(request.rel_url))
+        return text_answer(f"Internal Server Error: {uri}: {error}\n", 500)
+    if isinstance(error, NotStoredError):
+        return call.refuse(refusal.internal_error(f"the change was not stored: {error}"))
+    if isinstance(error, ExpiredTokenError):
+        status = error.status.to_status()
+        status["metadata"] = {"continue": error.token}
+        return call.answer_value(status, status=410)
+    _log.error("%s %s failed", request.method, request.rel_url.raw_path, exc_info=error)
+    return call.refuse(refusal.internal_error("the server failed; its log says why"))
+
+
+_DEPRECATED = {
+    "endpoints": "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+    "componentstatuses": "v1 ComponentStatus is deprecated in v1.19+",
+}
+
+
+def _deprecation(resource: Resource) -> str:
+    """Return what a real server warns of in each answer for a resource; "" for most."""
+    if resource.custom is not None:
+        return str(resource.custom.get("deprecation", ""))
+    return _DEPRECATED.get(resource.storage, "")
+
+
+def _query(request: web.BaseRequest) -> dict[str, list[str]]:
+    text = request.rel_url.raw_query_string
+    return parse_qs(text, keep_blank_values=True) if text else {}
+
+
+def _aggregated_version(accept: str) -> str:
+    """Return the version of aggregated discovery that is asked for first; "" for the plain form."""
+    for clause in parse_accept(accept):
+        if clause.media_type not in {"application/json", "*/*"}:
+            continue
+        if not clause.parameters.get("as"):
+            return ""
+        version = clause.parameters.get("v", "")
+        if clause.parameters["as"] == discovery.AGGREGATED and version in {"v2", "v2beta1"}:
+            return version
+    return ""

@@ -1,0 +1,496 @@
+"""The paths below an object, and the reviews, which are answered and not stored."""
+
+import copy
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.access.auth import Access
+from listwatch.apiserver.api.body import decode_body, decode_value, media_type_of
+from listwatch.apiserver.api.reading import Reader
+from listwatch.apiserver.api.writing import Writer, apply_patch, failed_patch, read_patch
+from listwatch.apiserver.http.call import Call, User
+from listwatch.apiserver.http.request_info import RequestInfo
+from listwatch.apiserver.kinds.resources import Resource, ResourceTable
+from listwatch.apiserver.storage.registry import Registry, WriteContext
+from listwatch.apiserver.storage.store import Entry
+from listwatch.errors import ConflictError
+from listwatch.schema.causes import Cause, invalid_value, not_supported
+from listwatch.schema.facts import facts
+from listwatch.selector import LabelSelector, SelectorError
+
+Object = dict[str, Any]
+Handler = Callable[[Call, Resource], Awaitable[web.StreamResponse]]
+
+_AUTHORIZATION = "authorization.k8s.io"
+
+
+class Subresources:
+    """Finds the handler of a subresource or review. For one event loop."""
+
+    def __init__(self, registry: Registry, reader: Reader, writer: Writer, access: Access) -> None:
+        self._registry = registry
+        self._reader = reader
+        self._writer = writer
+        self._access = access
+        self._pods = Resource("", "v1", "pods", "Pod", schema=facts().schema("", "v1", "Pod"))
+        self._scale = Resource(
+            "autoscaling",
+            "v1",
+            "scales",
+            "Scale",
+            schema=facts().schema("autoscaling", "v1", "Scale"),
+        )
+
+    def handler(self, resource: Resource, name: str, verb: str) -> Handler:
+        """Return what answers a verb on a subresource.
+
+        Raises:
+            MethodNotSupportedError: 405.
+        """
+        sub = resource.subresources[name]
+        if verb not in sub.verbs:
+            if resource.custom is not None and verb in {"create", "delete"}:
+                raise refusal.verb_not_supported(resource, verb)
+            raise refusal.method_not_allowed()
+        if name in {"status", "approval", "resize", "ephemeralcontainers"}:
+            return self._part_handler(name, verb)
+        if name == "scale":
+            return {"get": self._get_scale, "update": self._put_scale, "patch": self._patch_scale}[
+                verb
+            ]
+        if name == "finalize":
+            return self._finalize
+        if name == "binding":
+            return self.bind
+        if name == "eviction":
+            return self._evict
+        if name == "token":
+            raise refusal.bad_request("this server makes no tokens: name a token file")
+        raise refusal.bad_request(f"the subresource {name} needs a node, and this server has none")
+
+    def _part_handler(self, name: str, verb: str) -> Handler:
+        async def update(call: Call, resource: Resource) -> web.StreamResponse:
+            return await self._writer.update(call, resource, name)
+
+        async def patch(call: Call, resource: Resource) -> web.StreamResponse:
+            return await self._writer.patch(call, resource, name)
+
+        return {"get": self._reader.get, "update": update, "patch": patch}[verb]
+
+    # -- scale -------------------------------------------------------------------------------
+
+    def _scale_of(self, resource: Resource, entry: Entry) -> Object:
+        obj = self._registry.decode(entry)
+        metadata = obj["metadata"]
+        shown = {
+            key: metadata[key]
+            for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+            if key in metadata
+        }
+        if resource.custom is not None:
+            return {"metadata": shown, **custom_scale(resource, obj)}
+        spec, status = obj.get("spec") or {}, obj.get("status") or {}
+        selector = spec.get("selector") or {}
+        if resource.name == "replicationcontrollers":
+            selector = {"matchLabels": selector}
+        try:
+            words = str(LabelSelector.from_dict(selector))
+        except SelectorError:
+            words = ""
+        replicas = spec.get("replicas", 0)
+        made: Object = {
+            "metadata": shown,
+            "spec": {"replicas": replicas} if replicas else {},
+            "status": {"replicas": status.get("replicas", 0)},
+        }
+        if words:
+            made["status"]["selector"] = words
+        return made
+
+    def _answer_scale(self, call: Call, scale: Object) -> web.Response:
+        call.representation = msgspec.structs.replace(call.representation, transform="")
+        return call.answer_value({"kind": "Scale", "apiVersion": "autoscaling/v1", **scale})
+
+    async def _get_scale(self, call: Call, resource: Resource) -> web.StreamResponse:
+        entry = self._registry.get(resource, call.namespace, call.info.name)
+        return self._answer_scale(call, self._scale_of(resource, entry))
+
+    async def _put_scale(self, call: Call, resource: Resource) -> web.StreamResponse:
+        context = self._writer.context(call, "UpdateOptions", "scale")
+        decoded = decode_body(await call.body(), call.header("Content-Type"), self._scale)
+        scale = decoded.obj
+        given = scale["metadata"].get("name")
+        if given and given != call.info.name:
+            raise refusal.bad_request(
+                f"the name of the object ({given}) does not match the name on the URL "
+                f"({call.info.name})"
+            )
+        return self._store_scale(call, resource, context, lambda _: scale)
+
+    async def _patch_scale(self, call: Call, resource: Resource) -> web.StreamResponse:
+        context = self._writer.context(call, "PatchOptions", "scale")
+        media_type = media_type_of(call.header("Content-Type"))
+        if "patch" not in media_type:
+            error = refusal.unsupported_media_type("415: Unsupported Media Type")
+            error.details = refusal.EMPTY_DETAILS
+            raise error
+        data = await call.body()
+        self._registry.get(resource, call.namespace, call.info.name)
+        patch = read_patch(data, media_type)
+
+        def change(scale: Object) -> Object:
+            whole = {"kind": "Scale", "apiVersion": "autoscaling/v1", **scale}
+            patched = apply_patch(whole, patch, media_type, self._scale.schema)
+            if not isinstance(patched, dict):
+                raise failed_patch()
+            return decode_value(patched, self._scale).obj
+
+        return self._store_scale(call, resource, context, change)
+
+    def _store_scale(
+        self,
+        call: Call,
+        resource: Resource,
+        context: WriteContext,
+        change: Callable[[Object], Object],
+    ) -> web.StreamResponse:
+        info = call.info
+
+        def produce(old: Object | None, entry: Entry | None) -> Object:
+            assert old is not None  # noqa: S101 - update refuses a missing object before
+            assert entry is not None  # noqa: S101 - as above
+            scale = change(copy.deepcopy(self._scale_of(resource, entry)))
+            replicas = (scale.get("spec") or {}).get("replicas", 0)
+            if replicas < 0 and resource.custom is not None:
+                raise refusal.invalid_object(
+                    resource,
+                    info.name,
+                    [
+                        invalid_value(
+                            resource.custom["scale"]["specReplicasPath"],
+                            replicas,
+                            "should be a non-negative integer",
+                        )
+                    ],
+                )
+            if replicas < 0:
+                raise refusal.invalid(
+                    "Scale",
+                    "autoscaling",
+                    info.name,
+                    [
+                        invalid_value(
+                            "spec.replicas", replicas, "must be greater than or equal to 0"
+                        )
+                    ],
+                )
+            version = scale["metadata"].get("resourceVersion")
+            if version:
+                old["metadata"]["resourceVersion"] = version
+            if resource.custom is not None:
+                set_custom_replicas(resource, old, replicas)
+            else:
+                old.setdefault("spec", {})["replicas"] = replicas
+            return old
+
+        entry, _ = self._registry.update(
+            resource, call.namespace, info.name, produce, context, is_put=False
+        )
+        return self._answer_scale(call, self._scale_of(resource, entry))
+
+    # -- others ------------------------------------------------------------------------------
+
+    async def _finalize(self, call: Call, resource: Resource) -> web.StreamResponse:
+        context = self._writer.context(call, "UpdateOptions", "finalize")
+        decoded = decode_body(await call.body(), call.header("Content-Type"), resource)
+        finalizers = (decoded.obj.get("spec") or {}).get("finalizers") or []
+
+        def produce(old: Object | None, _: Entry | None) -> Object:
+            assert old is not None  # noqa: S101 - update refuses a missing object before
+            spec = old.setdefault("spec", {})
+            if finalizers:
+                spec["finalizers"] = finalizers
+            else:
+                spec.pop("finalizers", None)
+            return old
+
+        entry, _ = self._registry.update(
+            resource, "", call.info.name, produce, context, is_put=False
+        )
+        return self._reader.answer_entry(call, resource, entry)
+
+    async def bind(self, call: Call, resource: Resource) -> web.StreamResponse:
+        """Answer a POST of a Binding, to a pod's path or to the collection of bindings."""
+        context = self._writer.context(call, "CreateOptions", "binding")
+        binding = Resource(
+            "", "v1", "bindings", "Binding", schema=facts().schema("", "v1", "Binding")
+        )
+        decoded = decode_body(await call.body(), call.header("Content-Type"), binding)
+        target, given = decoded.obj.get("target") or {}, decoded.obj["metadata"].get("name", "")
+        pods = self._pods if resource.name == "bindings" else resource
+        name = call.info.name or given
+        if given and given != name:
+            raise refusal.bad_request("name in URL does not match name in Binding object")
+        if target.get("kind") not in {None, "", "Node"}:
+            cause = not_supported("target.kind", target["kind"], ["Node", "<empty>"])
+            raise refusal.server_error(f"{cause.field}: {cause.message}")
+        if not target.get("name"):
+            raise refusal.server_error("target.name: Required value")
+        entry = self._registry.get(pods, call.namespace, name)
+        obj = self._registry.decode(entry)
+        spec = obj.setdefault("spec", {})
+        why = ""
+        if entry.deleting:
+            why = f"pod {name} is being deleted, cannot be assigned to a host"
+        elif spec.get("nodeName"):
+            why = f'pod {name} is already assigned to node "{spec["nodeName"]}"'
+        if why:
+            raise ConflictError(
+                f'Operation cannot be fulfilled on pods/binding "{name}": {why}',
+                details={"name": name, "kind": "pods/binding"},
+            )
+        spec["nodeName"] = target["name"]
+        conditions = obj.setdefault("status", {}).setdefault("conditions", [])
+        conditions[:] = [each for each in conditions if each.get("type") != "PodScheduled"]
+        conditions.append(
+            {
+                "type": "PodScheduled",
+                "status": "True",
+                "lastProbeTime": None,
+                "lastTransitionTime": self._registry.now(),
+            }
+        )
+        if not context.dry_run:
+            self._registry.store_as_is(pods, obj)
+        return call.answer_value(
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "metadata": {},
+                "status": "Success",
+                "code": 201,
+            },
+            status=201,
+        )
+
+    async def _evict(self, call: Call, resource: Resource) -> web.StreamResponse:
+        context = self._writer.context(call, "CreateOptions", "eviction")
+        eviction = Resource(
+            "policy",
+            "v1",
+            "evictions",
+            "Eviction",
+            schema=facts().schema("policy", "v1", "Eviction"),
+        )
+        decoded = decode_body(await call.body(), call.header("Content-Type"), eviction)
+        given = decoded.obj["metadata"].get("name", "")
+        if given != call.info.name:
+            raise refusal.bad_request("name in URL does not match name in Eviction object")
+        wanted = decoded.obj.get("deleteOptions") or {}
+        options = self._writer.delete_options(call, resource, b"", wanted)
+        if context.dry_run:  # said in either of the two places, it holds
+            options = msgspec.structs.replace(options, dry_run=True)
+        self._registry.delete(resource, call.namespace, call.info.name, options)
+        return call.answer_value(
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "metadata": {},
+                "status": "Success",
+                "code": 201,
+            },
+            status=201,
+        )
+
+    # -- reviews -----------------------------------------------------------------------------
+
+    def review(self, resource: Resource) -> Handler | None:
+        """Return what answers a review or a binding; None for a resource that is stored."""
+        if resource.storage == "bindings":
+            return self.bind
+        reviews: Mapping[str, Callable[[Call, Object], Object]] = {
+            "selfsubjectreviews": self._self_review,
+            "tokenreviews": self._token_review,
+            "selfsubjectaccessreviews": self._self_access,
+            "selfsubjectrulesreviews": self._self_rules,
+            "subjectaccessreviews": self._subject_access,
+            "localsubjectaccessreviews": self._subject_access,
+        }
+        answer = reviews.get(resource.name)
+        if resource.group not in {_AUTHORIZATION, "authentication.k8s.io"} or answer is None:
+            return None
+
+        async def handle(call: Call, resource: Resource) -> web.StreamResponse:
+            decoded = decode_body(await call.body(), call.header("Content-Type"), resource)
+            self._writer.check_problems(call, resource, decoded.problems)
+            obj = decoded.obj
+            status = answer(call, obj.get("spec") or {})
+            value: Object = {
+                "kind": resource.kind,
+                "apiVersion": resource.api_version,
+                "metadata": obj["metadata"],
+            }
+            if "spec" in resource.schema.fields:
+                value["spec"] = obj.get("spec") or {}
+            value["status"] = status
+            if resource.name == "selfsubjectreviews":
+                value["metadata"]["creationTimestamp"] = self._registry.now()
+            return call.answer_value(value, status=201)
+
+        return handle
+
+    @staticmethod
+    def _user_info(user: User) -> Object:
+        info: Object = {"username": user.name, "groups": list(user.groups)}
+        if user.uid:
+            info["uid"] = user.uid
+        if user.extra:
+            info["extra"] = dict(user.extra)
+        return info
+
+    def _self_review(self, call: Call, _: Object) -> Object:
+        return {"userInfo": self._user_info(call.user)}
+
+    def _token_review(self, _: Call, spec: Object) -> Object:
+        if not spec.get("token"):
+            raise refusal.bad_request("token is required for TokenReview in authentication")
+        user = self._access.by_token(spec["token"])
+        if user is None:
+            return {"user": {}}
+        return {"authenticated": True, "user": self._user_info(user)}
+
+    @staticmethod
+    def _asked(spec: Object) -> RequestInfo:
+        path = spec.get("nonResourceAttributes")
+        if path is not None:
+            return RequestInfo(path.get("path", ""), "", verb=path.get("verb", ""))
+        wanted = spec.get("resourceAttributes") or {}
+        return RequestInfo(
+            "",
+            "",
+            is_resource=True,
+            verb=wanted.get("verb", ""),
+            group=wanted.get("group", ""),
+            version=wanted.get("version", ""),
+            resource=wanted.get("resource", ""),
+            subresource=wanted.get("subresource", ""),
+            namespace=wanted.get("namespace", ""),
+            name=wanted.get("name", ""),
+        )
+
+    def _decision(self, user: User, spec: Object) -> Object:
+        allowed, reason = self._access.decide(user, self._asked(spec))
+        return {"allowed": allowed, **({"reason": reason} if reason else {})}
+
+    @staticmethod
+    def _check_attributes(spec: Object, causes: list[Cause]) -> None:
+        paths = spec.get("nonResourceAttributes")
+        if ("resourceAttributes" in spec) == ("nonResourceAttributes" in spec):
+            # the value is shown as the server has it inside, under its own names
+            inside = paths and {"Path": paths.get("path", ""), "Verb": paths.get("verb", "")}
+            causes.append(
+                invalid_value(
+                    "spec.resourceAttributes"
+                    if "resourceAttributes" not in spec
+                    else "spec.nonResourceAttributes",
+                    inside,
+                    "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+                    if "resourceAttributes" not in spec
+                    else "cannot be specified in combination with resourceAttributes",
+                )
+            )
+        if causes:
+            raise refusal.invalid("", _AUTHORIZATION, "", causes)
+
+    def _self_access(self, call: Call, spec: Object) -> Object:
+        self._check_attributes(spec, [])
+        return self._decision(call.user, spec)
+
+    def _subject_access(self, call: Call, spec: Object) -> Object:
+        causes = []
+        if not spec.get("user") and not spec.get("groups"):
+            causes.append(
+                invalid_value("spec.user", "", "at least one of user or group must be specified")
+            )
+        self._check_attributes(spec, causes)
+        if call.info.resource == "localsubjectaccessreviews":
+            namespace = (spec.get("resourceAttributes") or {}).get("namespace", "")
+            if namespace != call.info.namespace:
+                raise refusal.bad_request(
+                    f"spec.resourceAttributes.namespace must match namespace: {call.info.namespace}"
+                )
+        user = User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""))
+        return self._decision(user, spec)
+
+    def _self_rules(self, call: Call, spec: Object) -> Object:
+        namespace = spec.get("namespace", "")
+        if not namespace:
+            raise refusal.bad_request("no namespace on request")
+        rules = list(self._access.rules_for(call.user, namespace))
+        resource_rules: list[Object] = []
+        path_rules: list[Object] = []
+        for rule in rules:
+            if rule.resources:
+                row: Object = {
+                    "verbs": list(rule.verbs),
+                    "apiGroups": list(rule.apiGroups),
+                    "resources": list(rule.resources),
+                }
+                if rule.resourceNames:
+                    row["resourceNames"] = list(rule.resourceNames)
+                resource_rules.append(row)
+            if rule.nonResourceURLs:
+                path_rules.append(
+                    {"verbs": list(rule.verbs), "nonResourceURLs": list(rule.nonResourceURLs)}
+                )
+        return {
+            "resourceRules": resource_rules,
+            "nonResourceRules": path_rules,
+            "incomplete": False,
+        }
+
+
+def _path(text: str) -> list[str]:
+    return text.strip(".").split(".")
+
+
+def _at(obj: Any, path: str) -> Any:
+    for key in _path(path):
+        obj = obj.get(key) if isinstance(obj, dict) else None
+    return obj
+
+
+def custom_scale(resource: Resource, obj: Object) -> Object:
+    """Return spec and status of a custom object's scale."""
+    assert resource.custom is not None  # noqa: S101 - asked for custom resources only
+    paths = resource.custom["scale"]
+    replicas = _at(obj, paths["specReplicasPath"])
+    if replicas is None:
+        raise refusal.internal_error(
+            f'the spec replicas field "{paths["specReplicasPath"]}" does not exist'
+        )
+    scale: Object = {
+        "spec": {"replicas": replicas} if replicas else {},
+        "status": {"replicas": _at(obj, paths["statusReplicasPath"]) or 0},
+    }
+    selector_path = paths.get("labelSelectorPath")
+    selector = _at(obj, selector_path) if selector_path else None
+    if selector:
+        scale["status"]["selector"] = selector
+    return scale
+
+
+def set_custom_replicas(resource: Resource, obj: Object, replicas: int) -> None:
+    """Write the replicas where the custom resource has them."""
+    assert resource.custom is not None  # noqa: S101 - asked for custom resources only
+    *parents, last = _path(resource.custom["scale"]["specReplicasPath"])
+    for key in parents:
+        obj = obj.setdefault(key, {})
+    obj[last] = replicas
+
+
+__all__ = ["ResourceTable", "Subresources"]

@@ -1,0 +1,168 @@
+"""Answers as tables, the form that kubectl prints."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from listwatch.apiserver.http.negotiation import event_bytes, partial_bytes
+from listwatch.apiserver.kinds.cells import AGE_DESCRIPTION, NAME_DESCRIPTION, age
+from listwatch.apiserver.kinds.custom_columns import column_value
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.table_cells import CELLS
+from listwatch.apiserver.storage.store import Entry
+from listwatch.clock import Clock
+from listwatch.schema.facts import facts
+
+Object = Mapping[str, Any]
+
+_DESCRIPTIONS = {
+    "Name": NAME_DESCRIPTION,
+    "Age": AGE_DESCRIPTION,
+    "Created At": AGE_DESCRIPTION,
+    "configmaps/Data": (
+        "Data contains the configuration data. Each key must consist of alphanumeric characters, "
+        "'-', '_' or '.'. Values with non-UTF-8 byte sequences must use the BinaryData field. The "
+        "keys stored in Data must not overlap with the keys in the BinaryData field, this is "
+        "enforced during validation process."
+    ),
+}
+
+
+class TableMaker:
+    """Makes tables; the ages in them are of the moment when they are made."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def columns(self, resource: Resource) -> list[dict[str, Any]]:
+        """Return the column definitions of a resource."""
+        if resource.custom is not None:
+            columns: list[dict[str, Any]] = resource.custom["columns"]
+            return columns
+        known = facts().columns.get(f"{resource.api_version}/{resource.name}")
+        if known is None:
+            known = [
+                {"name": "Name", "type": "string", "format": "name", "priority": 0},
+                {"name": "Created At", "type": "date", "format": "", "priority": 0},
+            ]
+        return [
+            {
+                "name": column["name"],
+                "type": column["type"],
+                "format": column["format"],
+                "description": _DESCRIPTIONS.get(
+                    f"{resource.name}/{column['name']}", _DESCRIPTIONS.get(column["name"], "")
+                ),
+                "priority": column["priority"],
+            }
+            for column in known
+        ]
+
+    def row(self, resource: Resource, entry: Entry, include: str) -> dict[str, Any]:
+        """Return the row of one object."""
+        obj: Object = msgspec.json.decode(entry.data)
+        if resource.custom is not None:
+            cells = [
+                column_value(obj, get, kind, self._clock.time())
+                for get, kind in resource.custom["cells"]
+            ]
+        else:
+            cells = self._cells(resource, obj)
+        row: dict[str, Any] = {"cells": cells}
+        if include == "Object":
+            row["object"] = {
+                "kind": resource.kind,
+                "apiVersion": resource.api_version,
+                **obj,
+            }
+        elif include == "None":
+            row["object"] = None
+        elif include == "Metadata":
+            row["object"] = msgspec.Raw(partial_bytes(entry.data))
+        return row
+
+    def _cells(self, resource: Resource, obj: Object) -> list[Any]:
+        known = facts().columns.get(f"{resource.api_version}/{resource.name}")
+        metadata = obj["metadata"]
+        if known is None:
+            return [metadata["name"], metadata.get("creationTimestamp")]
+        makers = CELLS.get(f"{resource.api_version}/{resource.name}", {})
+        cells: list[Any] = []
+        for column in known:
+            name = column["name"]
+            if name in makers:
+                cells.append(makers[name](obj, self._clock.time()))
+            elif name == "Name":
+                cells.append(metadata["name"])
+            elif name == "Age":
+                cells.append(age(metadata.get("creationTimestamp"), self._clock.time()))
+            elif name == "Created At":
+                cells.append(metadata.get("creationTimestamp"))
+            else:
+                cells.append(0 if column["type"] == "integer" else "<none>")
+        return cells
+
+    def table(
+        self,
+        resource: Resource,
+        entries: Sequence[Entry],
+        metadata: Mapping[str, Any],
+        *,
+        include: str,
+        version: str = "v1",
+        columns: bool = True,
+    ) -> dict[str, Any]:
+        """Return the table of these objects."""
+        return {
+            "kind": "Table",
+            "apiVersion": f"meta.k8s.io/{version}",
+            "metadata": dict(metadata),
+            "columnDefinitions": self.columns(resource) if columns else None,
+            "rows": [self.row(resource, entry, include) for entry in entries],
+        }
+
+    def frames(
+        self, resource: Resource, include: str
+    ) -> tuple[Callable[[str, Entry], bytes], Callable[[int, bool], bytes]]:
+        """Return the makers of events and bookmarks; only the first frame has the columns."""
+        first = True
+
+        def table(entries: Sequence[Entry], revision: int) -> dict[str, Any]:
+            nonlocal first
+            made = self.table(
+                resource,
+                entries,
+                {"resourceVersion": str(revision)},
+                include=include,
+                columns=first,
+            )
+            first = False
+            return made
+
+        def make(kind: str, entry: Entry) -> bytes:
+            return event_bytes(kind, msgspec.json.encode(table([entry], entry.revision)))
+
+        def bookmark(revision: int, initial_end: bool) -> bytes:  # noqa: FBT001 - one caller
+            made = table([], revision)
+            metadata: dict[str, Any] = {"resourceVersion": str(revision)}
+            if initial_end:
+                metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+            made["rows"] = [
+                {
+                    "cells": self._empty_cells(resource),
+                    "object": {
+                        "kind": "PartialObjectMetadata",
+                        "apiVersion": "meta.k8s.io/v1",
+                        "metadata": metadata,
+                    },
+                }
+            ]
+            return event_bytes("BOOKMARK", msgspec.json.encode(made))
+
+        return make, bookmark
+
+    def _empty_cells(self, resource: Resource) -> list[Any]:
+        empty = Entry("", "", "", 0, {}, b'{"metadata":{"name":""}}')
+        cells: list[Any] = self.row(resource, empty, "None")["cells"]
+        return cells

@@ -1,0 +1,427 @@
+"""One watch: the changes of a bucket, filtered, as a stream of frames."""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.http.faults import Fault, TamperedTransport
+from listwatch.apiserver.http.negotiation import chunk
+from listwatch.apiserver.storage.store import (
+    Bucket,
+    Change,
+    ChangeType,
+    CompactedError,
+    Entry,
+    Store,
+)
+from listwatch.clock import Clock, Timer
+from listwatch.errors import StatusError
+from listwatch.selector import FieldSelector, LabelSelector
+from listwatch.shard_range import ShardRange
+
+#: Above so many bytes that a client has not read yet, changes wait here instead.
+_HIGH_WATER = 256 * 1024
+#: So many bytes or events are written at once; then others get their turn, and an end is noticed.
+_PIECE_BYTES = 64 * 1024
+_PIECE_EVENTS = 1000
+#: Seconds that a client has to read the rest of a watch whose time is over.
+_END_SECONDS = 5.0
+
+
+def entry_matches(entry: Entry, labels: LabelSelector, fields: FieldSelector) -> bool:
+    """Tell whether both selectors choose an entry."""
+    if labels.requirements and not labels.matches(entry.labels):
+        return False
+    if not fields.requirements:
+        return True
+
+    def value_of(name: str) -> str | None:
+        if name == "metadata.name":
+            return entry.name
+        if name == "metadata.namespace":
+            return entry.namespace
+        return entry.fields.get(name)
+
+    return fields.matches(value_of)
+
+
+class Filter:
+    """Turns changes into what a watch with selectors sees of them."""
+
+    def __init__(
+        self, labels: LabelSelector, fields: FieldSelector, shard: ShardRange | None = None
+    ) -> None:
+        self._labels = labels
+        self._fields = fields
+        self._shard = shard
+        self.is_everything = labels.is_everything and fields.is_everything and shard is None
+
+    def matches(self, entry: Entry) -> bool:
+        """Tell whether the selectors choose an entry."""
+        if self.is_everything:
+            return True
+        if self._shard is not None and not self._shard.contains(entry.uid):
+            return False
+        return entry_matches(entry, self._labels, self._fields)
+
+    def apply(self, change: Change) -> tuple[ChangeType, Entry] | None:
+        """Return the event for a change, or None where it is not seen.
+
+        What leaves the selection is DELETED, in its last state that was in it, at the revision
+        of the change; what enters is ADDED.
+        """
+        if self.is_everything:
+            return change.type, change.entry
+        previous = change.previous
+        before = previous is not None and self.matches(previous)
+        after = change.type is not ChangeType.DELETED and self.matches(change.entry)
+        if after:
+            return (ChangeType.MODIFIED if before else ChangeType.ADDED), change.entry
+        if before and previous is not None:
+            if change.type is ChangeType.DELETED:
+                return ChangeType.DELETED, change.entry
+            return ChangeType.DELETED, previous.at_revision(change.revision)
+        return None
+
+
+class _Transport(Protocol):
+    """What of a connection a watch needs."""
+
+    def write(self, data: bytes) -> None: ...
+    def get_write_buffer_size(self) -> int: ...
+    def is_closing(self) -> bool: ...
+    def abort(self) -> None: ...
+
+
+FrameMaker = Callable[[str, Entry], bytes]
+
+
+class FrameCache:
+    """The newest frames, so that one change is written once for all watches of one form."""
+
+    def __init__(self, size: int = 256) -> None:
+        self._size = size
+        self._frames: OrderedDict[tuple[object, str, int, int], bytes] = OrderedDict()
+
+    def get(self, form: object, kind: str, entry: Entry, make: FrameMaker) -> bytes:
+        """Return the chunk for an event in a form, made once."""
+        key = (form, kind, entry.revision, id(entry.data))
+        frame = self._frames.get(key)
+        if frame is None:
+            frame = chunk(make(kind, entry))
+            self._frames[key] = frame
+            if len(self._frames) > self._size:
+                self._frames.popitem(last=False)
+        return frame
+
+
+class WatchOptions:
+    """What one watch asks for, in the terms of the store."""
+
+    __slots__ = (
+        "bookmarks",
+        "filter",
+        "initial",
+        "initial_bookmark",
+        "namespace",
+        "since",
+        "timeout",
+    )
+
+    def __init__(
+        self,
+        *,
+        namespace: str,
+        selection: Filter,
+        since: int | None,
+        initial: bool,
+        initial_bookmark: bool,
+        bookmarks: bool,
+        timeout: float,
+    ) -> None:
+        self.namespace = namespace
+        self.filter = selection
+        self.since = since
+        self.initial = initial
+        self.initial_bookmark = initial_bookmark
+        self.bookmarks = bookmarks
+        self.timeout = timeout
+
+
+def _no_lag() -> int | None:
+    return None
+
+
+class WatchStream:
+    """Streams the changes of a bucket into one answer, until its time is over or it is stopped.
+
+    Changes go straight from the commit into the connection's buffer while the client keeps up,
+    and wait as references to the store's own bytes when it does not; one that falls too far
+    behind is cut off.
+
+    Args:
+        form: identifies what `make` makes, for the cache of frames.
+        make: makes the frame of an event.
+        bookmark: makes the frame of a bookmark at a revision; told whether it ends the initial
+            events.
+        backlog_limit: how many changes may wait for a slow client.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        bucket: Bucket,
+        options: WatchOptions,
+        *,
+        clock: Clock,
+        cache: FrameCache,
+        form: object,
+        make: FrameMaker,
+        bookmark: Callable[[int, bool], bytes],
+        backlog_limit: int = 20_000,
+    ) -> None:
+        self._store = store
+        self.bucket = bucket
+        self._options = options
+        self._clock = clock
+        self._cache = cache
+        self._form = form
+        self._make = make
+        self._bookmark = bookmark
+        self._backlog_limit = backlog_limit
+        self._backlog: deque[Change] = deque()
+        self._direct = False
+        self._seen = 0
+        self._stopped = False
+        self._wake = asyncio.Event()
+        self._transport: _Transport | None = None
+        #: returns the revision at which the server has stopped to follow its store, None while it
+        #: does; for tests
+        self.lag: Callable[[], int | None] = _no_lag
+        #: what is to go wrong with the stream, for tests
+        self.fault: Fault | None = None
+        self.withhold_bookmarks = False
+        #: what is wrong with the watch, told in the stream
+        self.refused: StatusError | None = None
+
+    def stop(self) -> None:
+        """End the stream cleanly, soon."""
+        self._stopped = True
+        self._wake.set()
+
+    def _end_in_time(self, timers: list[Timer]) -> None:
+        self.stop()
+        # a client that reads nothing would hold up the end for ever
+        timers.insert(0, self._clock.call_later(_END_SECONDS, self.cut))
+
+    def cut(self) -> None:
+        """End the stream in the middle, as a broken connection does."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def look_again(self) -> None:
+        """Take note of a lag that has ended."""
+        self._wake.set()
+
+    def send_bookmark(self) -> None:
+        """Send a bookmark now, unless changes wait before it."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or not self._options.bookmarks:
+            return
+        if not self._backlog and self._direct and self.lag() is None:
+            revision = max(self._seen, self._store.revision)
+            transport.write(chunk(self._bookmark(revision, False)))
+
+    def _on_change(self, change: Change) -> None:
+        transport = self._transport
+        if transport is not None and transport.is_closing():
+            self.stop()  # before the end of the connection is told, more changes may come
+            return
+        if (
+            self._direct
+            and not self._backlog
+            and transport is not None
+            and transport.get_write_buffer_size() < _HIGH_WATER
+            and self.lag() is None
+        ):
+            frame = self._frame(change)
+            if frame:
+                transport.write(frame)
+            return
+        self._backlog.append(change)
+        if len(self._backlog) > self._backlog_limit:
+            self._backlog.clear()
+            self._stopped = True
+            if transport is not None:
+                transport.abort()
+        self._wake.set()
+
+    def _frame(self, change: Change) -> bytes:
+        """Return what is written of a change, b"" where it is not seen."""
+        if change.revision <= self._seen:
+            return b""
+        self._seen = change.revision
+        event = self._options.filter.apply(change)
+        if event is None:
+            return b""
+        kind, entry = event
+        return self._cache.get(self._form, kind.value, entry, self._make)
+
+    async def run(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        """Serve the watch; the response is not prepared yet.
+
+        Cancelled when the client goes away.
+        """
+        options, bucket, store = self._options, self.bucket, self._store
+        lag = self.lag()
+        present = store.revision if lag is None else lag
+        self._seen = options.since if options.since is not None else present
+        initial: list[Entry] = []
+        replay: list[Change] = []
+        if options.initial:
+            self._seen = present
+            initial = [
+                entry
+                for entry in bucket.at(present, options.namespace)
+                if options.filter.matches(entry)
+            ]
+            self._backlog.extend(self._changes_since(present))
+        elif options.since is not None:
+            try:
+                store.check_readable(options.since)
+                if options.since < bucket.since_served:
+                    raise CompactedError(bucket.since_served)  # noqa: TRY301 - told as that one
+            except CompactedError as error:
+                self.refused = _too_old(bucket, options.since, error.revision)
+            else:
+                changes = self._changes_since(options.since)
+                replay = [change for change in changes if change.revision <= present]
+                self._backlog.extend(changes[len(replay) :])
+        listener = self._on_change
+        timers: list[Timer] = []
+        bucket.listeners[listener] = options.namespace
+        try:
+            await response.prepare(request)
+            transport = request.transport
+            if transport is None:
+                return  # the client is gone already
+            self._transport = way = self._way(transport)
+            if self.refused is not None:
+                await response.write(error_frame(self.refused))
+                await response.write_eof()
+                return
+            timers.append(self._clock.call_later(options.timeout, self._end_in_time, timers))
+            await self._send(response, way, self._first_frames(initial, replay))
+            del initial, replay
+            if options.bookmarks:
+                self._plan_bookmarks(timers)
+            self._direct = True
+            await self._follow(response, way)
+            if not transport.is_closing():
+                await response.write_eof()
+        finally:
+            del bucket.listeners[listener]
+            self._transport = None
+            for timer in timers:
+                timer.cancel()
+
+    def _changes_since(self, revision: int) -> list[Change]:
+        namespace = self._options.namespace
+        changes = self.bucket.since(revision)
+        return [each for each in changes if not namespace or each.entry.namespace == namespace]
+
+    def _way(self, transport: asyncio.Transport) -> _Transport:
+        if self.fault is None:
+            return transport
+
+        def end(error: StatusError) -> None:
+            if not transport.is_closing():
+                transport.write(chunk(error_frame(error)))
+            self.stop()
+
+        return TamperedTransport(transport, self.fault, end)
+
+    async def _follow(self, response: web.StreamResponse, transport: _Transport) -> None:
+        """Write what waits whenever the client has read enough, until the end."""
+        while not self._stopped and not transport.is_closing():
+            self._wake.clear()
+            if self._backlog and self.lag() is None:
+                await self._send(response, transport, self._waiting_frames())
+            else:
+                await self._wake.wait()
+
+    async def _send(
+        self, response: web.StreamResponse, transport: _Transport, frames: Iterator[bytes]
+    ) -> None:
+        """Write frames as fast as the client takes them; nothing more once it is gone."""
+        while True:
+            if transport.get_write_buffer_size() > _HIGH_WATER:
+                await _drained(response)
+            else:
+                await asyncio.sleep(0)
+            if transport.is_closing():
+                return
+            piece, size = [], 0
+            for frame in frames:
+                piece.append(frame)
+                size += len(frame)
+                if size >= _PIECE_BYTES or len(piece) >= _PIECE_EVENTS:
+                    break
+            if not piece:
+                return
+            if self.fault is not None:
+                for frame in filter(None, piece):  # each is counted
+                    transport.write(frame)
+            elif size:
+                transport.write(b"".join(piece))
+
+    def _first_frames(self, initial: list[Entry], replay: list[Change]) -> Iterator[bytes]:
+        revision = self._seen
+        for entry in initial:
+            yield chunk(self._make(ChangeType.ADDED.value, entry))
+        if self._options.initial_bookmark:
+            yield chunk(self._bookmark(revision, True))
+        for change in replay:
+            yield self._frame(change)
+
+    def _waiting_frames(self) -> Iterator[bytes]:
+        while self._backlog and not self._stopped and self.lag() is None:
+            yield self._frame(self._backlog.popleft())
+
+    def _plan_bookmarks(self, timers: list[Timer]) -> None:
+        left = self._options.timeout
+        # as a kube-apiserver does: once a minute, and two seconds before the end
+        step = 60.0 if left > 62.0 else left - 2.0
+
+        def send(remaining: float) -> None:
+            if not self.withhold_bookmarks:
+                self.send_bookmark()
+            again = 60.0 if remaining > 62.0 else remaining - 2.0
+            if again > 0:
+                timers[-1] = self._clock.call_later(again, send, remaining - again)
+
+        if step > 0:
+            timers.append(self._clock.call_later(step, send, left - step))
+
+
+async def _drained(response: web.StreamResponse) -> None:
+    writer = response._payload_writer  # noqa: SLF001 - aiohttp offers no other way to wait
+    if writer is not None:
+        await writer.drain()
+
+
+def error_frame(error: StatusError) -> bytes:
+    """Return an ERROR event."""
+    return b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(error.to_status())
+
+
+def _too_old(bucket: Bucket, asked: int, oldest: int) -> StatusError:
+    # a real server keeps no watch cache for events and says it in the store's words
+    if bucket.name == "events":
+        return refusal.expired("The resourceVersion for the provided watch is too old.")
+    return refusal.expired(f"too old resource version: {asked} ({oldest})")

@@ -1,0 +1,1 @@
+"""HTTP as the server speaks it: connections, requests, forms of answers. Knows nothing of verbs."""

@@ -1,0 +1,231 @@
+"""One request on its way through the server, and the making of its answer."""
+
+import gzip
+import unicodedata
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import yaml
+from aiohttp import web
+from multidict import CIMultiDict
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.http.negotiation import (
+    JSON,
+    PLAIN,
+    PROTOBUF,
+    YAML,
+    Representation,
+    manager_of,
+    parse_accept,
+    wants_gzip,
+)
+from listwatch.apiserver.http.request_info import Query, RequestInfo
+from listwatch.errors import StatusError
+from listwatch.schema.causes import go_quoted
+
+if TYPE_CHECKING:
+    from listwatch.apiserver.http.faults import Fault
+    from listwatch.apiserver.kinds.resources import Resource
+
+#: The largest body that is read, in bytes (`apiserver/pkg/server/config.go`).
+BODY_LIMIT = 3 * 1024 * 1024
+
+
+class User(msgspec.Struct, frozen=True):
+    """Who asks."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: Mapping[str, list[str]] = {}
+
+
+class Call:
+    """A request: what it asks for, who asks, and the warnings collected for its answer."""
+
+    __slots__ = (
+        "fault",
+        "info",
+        "query",
+        "representation",
+        "request",
+        "resource",
+        "user",
+        "warnings",
+    )
+
+    def __init__(self, request: web.BaseRequest, info: RequestInfo, query: Query) -> None:
+        self.request = request
+        self.info = info
+        self.query = query
+        self.user = User("system:anonymous", ("system:unauthenticated",))
+        self.resource: Resource | None = None
+        self.representation = PLAIN
+        self.warnings: list[str] = []
+        #: what is to go wrong with the answer, for tests
+        self.fault: Fault | None = None
+
+    def first(self, name: str) -> str:
+        """Return the first value of a query parameter; "" without one."""
+        values = self.query.get(name)
+        return values[0] if values else ""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the object; "" for what has none, also where the path names one."""
+        resource = self.resource
+        return self.info.namespace if resource is not None and resource.namespaced else ""
+
+    def header(self, name: str) -> str:
+        """Return a header of the request; "" without one."""
+        return printable(self.request.headers.get(name, ""))
+
+    @property
+    def manager(self) -> str:
+        """The field manager of a write."""
+        return self.first("fieldManager") or manager_of(self.header("User-Agent"))
+
+    async def body(self) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            RequestEntityTooLargeError: it is over the limit.
+            BadRequestError: it is not framed as HTTP says.
+        """
+        transport = self.request.transport
+        if self.header("Expect").lower() == "100-continue" and transport is not None:
+            transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            return await self.request.read()
+        except web.HTTPRequestEntityTooLarge:
+            raise refusal.too_large_body(BODY_LIMIT) from None
+        except web.RequestPayloadError as error:
+            raise refusal.bad_request(f"the body can't be read: {error}") from None
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether JSON bytes can be answered as they are, in pieces."""
+        return (
+            self.representation.media_type == JSON
+            and self.request.method == "GET"
+            and self.fault is None
+            and "pretty" not in self.query
+            and not wants_gzip(self.header("Accept-Encoding"), BODY_LIMIT)
+        )
+
+    def headers(self, content_type: str) -> CIMultiDict[str]:
+        """Return the headers of an answer, with the warnings that were collected."""
+        fields: CIMultiDict[str] = CIMultiDict(
+            {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
+        )
+        for warning in self.warnings:
+            if any(unicodedata.category(char) == "Cc" for char in warning):
+                continue  # no header can carry it; a real server leaves it out, too
+            fields.add("Warning", f"299 - {go_quoted(warning)}")
+        return fields
+
+    def answer(
+        self,
+        body: bytes,
+        *,
+        status: int = 200,
+        content_type: str = JSON,
+        headers: Mapping[str, str] | None = None,
+    ) -> web.Response:
+        """Return an answer with these bytes, compressed where the client asked for that."""
+        fields = self.headers(content_type)
+        if headers:
+            fields.update(headers)
+        if (
+            self.fault is None
+            and len(body) > 1024
+            and wants_gzip(self.header("Accept-Encoding"), len(body))
+        ):
+            body = gzip.compress(body, 1)
+            fields["Content-Encoding"] = "gzip"
+            fields["Vary"] = "Accept-Encoding"
+        return web.Response(body=body, status=status, headers=fields)
+
+    def answer_value(
+        self, value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> web.Response:
+        """Return an answer with a JSON value, in the form that was negotiated."""
+        return self.answer_json(msgspec.json.encode(value) + b"\n", status=status, headers=headers)
+
+    def answer_json(
+        self, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> web.Response:
+        """Return an answer with JSON bytes, turned into the form that was negotiated."""
+        media_type = self.representation.media_type
+        if media_type == YAML:
+            return self.answer(to_yaml(body), status=status, content_type=YAML, headers=headers)
+        if media_type == PROTOBUF:
+            from listwatch.apiserver.http.protobuf import encode_json  # noqa: PLC0415 - rarely needed
+
+            return self.answer(
+                encode_json(body), status=status, content_type=PROTOBUF, headers=headers
+            )
+        pretty = self.query.get("pretty")
+        if pretty is not None and pretty[0].lower() not in {"false", "0"}:
+            body = msgspec.json.format(body.rstrip(), indent=2) + b"\n"
+        return self.answer(body, status=status, headers=headers)
+
+    def refuse(self, error: StatusError) -> web.Response:
+        """Return the answer to a refused request."""
+        headers = {}
+        if error.retry_after:
+            headers["Retry-After"] = str(max(1, round(error.retry_after)))
+        if self.representation is PLAIN:
+            self.representation = error_form(self.header("Accept"))
+        return self.answer_value(error.to_status(), status=error.code or 500, headers=headers)
+
+
+def printable(header: str) -> str:
+    """Return a header's value with a replacement for each byte that is no UTF-8."""
+    if header.isascii():
+        return header
+    return header.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def error_form(accept: str) -> Representation:
+    """Return the form of a refusal that comes before the form of the answer was chosen."""
+    for clause in parse_accept(accept):
+        if clause.media_type in {JSON, YAML, PROTOBUF} and "as" not in clause.parameters:
+            return Representation(clause.media_type, content_type=clause.media_type)
+    return PLAIN
+
+
+def to_yaml(body: bytes) -> bytes:
+    """Return JSON bytes as YAML."""
+    text = yaml.dump(
+        msgspec.json.decode(body),
+        Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),
+        sort_keys=True,
+        allow_unicode=True,
+    )
+    return str(text).encode()
+
+
+def text_answer(text: str, status: int = 200) -> web.Response:
+    """Return an answer in plain words."""
+    return web.Response(
+        body=text.encode(),
+        status=status,
+        headers={
+            "Content-Type": "text/plain; charset=utf-8",
+            "Cache-Control": "no-cache, private",
+            "X-Content-Type-Options": "nosniff",
+        },
+    )
+
+
+def warnings_of(problems: Iterable[str]) -> list[str]:
+    """Return problems as warnings, each once."""
+    return list(dict.fromkeys(problems))
+
+
+def stream_representation(representation: Representation) -> str:
+    """Return the content type of a stream of events."""
+    return representation.media_type

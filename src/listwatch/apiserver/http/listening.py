@@ -1,0 +1,215 @@
+"""Listening for connections, and the connections themselves."""
+
+import asyncio
+import ipaddress
+import os
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooLong
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.web_protocol import RequestHandler
+
+from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
+from listwatch.apiserver import refusal
+from listwatch.apiserver.http.call import BODY_LIMIT
+from listwatch.apiserver.http.negotiation import JSON
+from listwatch.clock import Clock, Timer
+from listwatch.errors import ConfigError
+
+#: Seconds for which a client may take nothing of what waits for it. The system tells of progress
+#: only once a third of its buffer is free again, which is a megabyte or more.
+_PATIENCE = 300.0
+#: The largest line of a request's head, in bytes: Go's limit for all of it.
+_HEAD_LIMIT = 1 << 20
+
+Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class Listening:
+    """A server that answers on an address, until `close`. For one event loop."""
+
+    def __init__(self, runner: web.ServerRunner, acceptors: Sequence[Acceptor], port: int) -> None:
+        self._runner = runner
+        self._acceptors = acceptors
+        #: the port that is listened on
+        self.port = port
+
+    async def stop_accepting(self) -> None:
+        """Accept no more connections; those that there are go on. Harmless when called twice."""
+        for acceptor in self._acceptors:
+            await acceptor.aclose()
+
+    async def close(self) -> None:
+        """Accept no more connections and end those that there are."""
+        await self.stop_accepting()
+        await self._runner.cleanup()
+
+
+async def listen(
+    handle: Handle, host: str, port: int, clock: Clock, tls: ssl.SSLContext | None = None
+) -> Listening:
+    """Begin to answer requests on an address; `close` of what is returned ends it.
+
+    Raises:
+        ConfigError: the address can't be listened on.
+    """
+    server = _Server(
+        handle,
+        clock,
+        request_factory=_make_request,
+        handler_cancellation=True,
+        access_log=None,
+        max_line_size=_HEAD_LIMIT,
+        max_field_size=_HEAD_LIMIT,
+        # a body is taken as it comes, whatever its Content-Encoding says
+        auto_decompress=False,
+    )
+    runner = web.ServerRunner(server, shutdown_timeout=0.05)
+    await runner.setup()
+    try:
+        sockets = await listening_sockets(host or None, port)
+    except OSError as error:
+        await runner.cleanup()
+        named = isinstance(error, socket.gaierror)  # its numbers are no errno's
+        why = error.strerror if named or not error.errno else os.strerror(error.errno)
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {str(why or error).lower()}; choose another port, "
+            "or 0 for a free one"
+        ) from None
+    except BaseException:
+        await runner.cleanup()
+        raise
+    port = sockets[0].getsockname()[1]
+    shortages = ShortageLog(clock)
+    acceptors = [
+        Acceptor(each, server, shortages=shortages, clock=clock, ssl_context=tls)
+        for each in sockets
+    ]
+    return Listening(runner, acceptors, port)
+
+
+def url_of(host: str, port: int, scheme: str = "http") -> str:
+    """Return the URL of an address."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Connection(RequestHandler):
+    """A connection that refuses unknown methods as the rest of the server would.
+
+    It ends with the server, and when its client takes nothing for too long.
+    """
+
+    __slots__ = ("_clock", "_patience")
+
+    def __init__(self, manager: web.Server, clock: Clock, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._clock = clock
+        self._patience: Timer | None = None
+
+    def pause_writing(self) -> None:
+        """Take note that more waits for the client than should."""
+        super().pause_writing()
+        if self.transport is not None:
+            self._be_patient(self.transport)
+
+    def _be_patient(self, transport: asyncio.Transport) -> None:
+        waiting = transport.get_write_buffer_size()
+
+        def look() -> None:
+            if transport.get_write_buffer_size() < waiting:
+                self._be_patient(transport)
+            else:
+                transport.abort()
+
+        self._patience = self._clock.call_later(_PATIENCE, look)
+
+    def resume_writing(self) -> None:
+        """Take note that the client has read."""
+        super().resume_writing()
+        self._end_patience()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End what was being done for the client."""
+        self._end_patience()
+        super().connection_lost(exc)
+
+    def _end_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    async def shutdown(
+        self,
+        timeout: float | None = 15.0,  # noqa: ASYNC109 - aiohttp's name
+    ) -> None:
+        """End the connection; what its client has not taken until then is lost."""
+        transport = self.transport
+        await super().shutdown(timeout)
+        if transport is not None and transport.get_write_buffer_size():
+            transport.abort()  # which would wait for the client for ever
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a request that could not be read or handled."""
+        if not isinstance(exc, HttpProcessingError) or request.writer.output_size > 0:
+            return super().handle_error(request, status, exc, message)
+        if isinstance(exc, BadHttpMethod):
+            body = msgspec.json.encode(refusal.method_not_allowed().to_status()) + b"\n"
+            response = web.Response(body=body, status=405, headers={"Content-Type": JSON})
+        else:
+            # in the words of Go's server, which logs nothing of it either
+            long = isinstance(exc, LineTooLong)
+            words = "431 Request Header Fields Too Large" if long else "400 Bad Request"
+            response = web.Response(text=words, status=int(words[:3]))
+        response.force_close()
+        return response
+
+
+class _Server(web.Server):
+    """aiohttp's server, with connections of our own."""
+
+    def __init__(self, handle: Handle, clock: Clock, **options: Any) -> None:
+        super().__init__(handle, **options)
+        self._clock = clock
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, self._clock, loop=self._loop, **self._kwargs)
+
+
+def _make_request(
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: RequestHandler,
+    writer: AbstractStreamWriter,
+    task: "asyncio.Task[None]",
+) -> web.BaseRequest:
+    return web.BaseRequest(
+        message,
+        payload,
+        protocol,
+        writer,
+        task,
+        asyncio.get_running_loop(),
+        client_max_size=BODY_LIMIT,
+    )

@@ -1,0 +1,1 @@
+"""In what kinds differ from each other."""

@@ -1,0 +1,103 @@
+"""The schedules of cron jobs: whether one can be read, and what is wrong with it.
+
+The grammar and the words are those of the parser of a real server (`robfig/cron`, the standard five
+fields and descriptors). It is not a scheduler: when a schedule fires is nobody's business here.
+"""
+
+import re
+from typing import NamedTuple
+
+from listwatch.schema.go_words import whole_number
+
+
+class _Field(NamedTuple):
+    low: int
+    high: int
+    names: dict[str, int]
+
+
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+_FIELDS = (
+    _Field(0, 59, {}),
+    _Field(0, 23, {}),
+    _Field(1, 31, {}),
+    _Field(1, 12, {name: number for number, name in enumerate(_MONTHS, 1)}),
+    _Field(0, 6, {name: number for number, name in enumerate(_DAYS)}),
+)
+_DESCRIPTORS = frozenset(
+    ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+)
+_DURATION = re.compile(r"[-+]?((\d+(\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h))+", re.ASCII)
+_EVERY = "@every "
+
+
+def schedule_problem(schedule: str) -> str | None:
+    """Return what is wrong with a schedule, in the words of a real server; None if nothing is."""
+    if schedule.startswith("@"):
+        return _descriptor_problem(schedule)
+    words = schedule.split()
+    if len(words) != len(_FIELDS):
+        return f"expected exactly 5 fields, found {len(words)}: [{' '.join(words)}]"
+    for word, field in zip(words, _FIELDS, strict=True):
+        for part in filter(None, word.split(",")):
+            problem = _part_problem(part, field)
+            if problem is not None:
+                return problem
+    return None
+
+
+def _descriptor_problem(schedule: str) -> str | None:
+    if schedule in _DESCRIPTORS:
+        return None
+    if schedule.startswith(_EVERY):
+        duration = schedule.removeprefix(_EVERY)
+        if _DURATION.fullmatch(duration):
+            return None
+        return f'failed to parse duration {schedule}: time: invalid duration "{duration}"'
+    return f"unrecognized descriptor: {schedule}"
+
+
+def _part_problem(part: str, field: _Field) -> str | None:
+    extent, *steps = part.split("/")
+    first, *last = extent.split("-")
+    if len(last) > 1:
+        return f"too many hyphens: {part}"
+    if len(steps) > 1:
+        return f"too many slashes: {part}"
+    bounds = []
+    for text in (first, *last):
+        if text in {"*", "?"} and text is first:
+            bounds = [field.low, field.high]
+            break
+        value = _number(text, field)
+        if isinstance(value, str):
+            return value
+        bounds.append(value)
+    low, high = bounds[0], bounds[-1]
+    if steps:
+        step = _number(steps[0], field._replace(names={}))
+        if isinstance(step, str):
+            return step
+        if step == 0:
+            return f"step of range should be a positive number: {part}"
+        if len(bounds) == 1:
+            high = field.high
+    if low < field.low:
+        return f"beginning of range ({low}) below minimum ({field.low}): {part}"
+    if high > field.high:
+        return f"end of range ({high}) above maximum ({field.high}): {part}"
+    if low > high:
+        return f"beginning of range ({low}) beyond end of range ({high}): {part}"
+    return None
+
+
+def _number(text: str, field: _Field) -> int | str:
+    named = field.names.get(text.lower())
+    if named is not None:
+        return named
+    try:
+        value = whole_number(text, "Atoi")
+    except ValueError as error:
+        return f"failed to parse int from {text}: {error}"
+    return value if value >= 0 else f"negative number ({value}) not allowed: {text}"

@@ -1,0 +1,447 @@
+"""Who owns which field: the sets of `metadata.managedFields`, and how writes change them.
+
+A set of fields is a tree of dicts in the form of FieldsV1, except that the mark "." of a field
+that is itself a member is always written here (FieldsV1 leaves it out where nothing is below).
+The rules are those of structured-merge-diff and `apimachinery/pkg/util/managedfields`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from listwatch.schema.facts import Form, Schema
+
+Fields = dict[str, Any]
+
+_MISSING: Any = object()
+_MEMBER: Fields = {}
+#: Struct fields that Go holds by value: they are there in an empty object, so nobody adds them.
+_HELD_BY_VALUE = frozenset(
+    (
+        "metadata",
+        "spec",
+        "status",
+        "strategy",
+        "updateStrategy",
+        "template",
+        "jobTemplate",
+        "source",
+        "resources",
+        "nodeInfo",
+        "daemonEndpoints",
+        "kubeletEndpoint",
+        "loadBalancer",
+        "names",
+        "acceptedNames",
+        "scaleTargetRef",
+        "state",
+        "lastState",
+        "clientConfig",
+    )
+)
+#: Fields of metadata that the server keeps and nobody owns.
+_UNOWNED_METADATA = frozenset(
+    (
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "generation",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+        "managedFields",
+    )
+)
+
+
+#: Keys of list items that have a default, which stands in the key also where it was left out.
+_KEY_DEFAULTS = {"protocol": "TCP"}
+_UNOWNED_MARKS = frozenset(f"f:{key}" for key in _UNOWNED_METADATA)
+_BRANCHES = frozenset((Form.STRUCT, Form.MAP, Form.ANY))
+
+
+def _leaf() -> Fields:
+    return {".": _MEMBER}
+
+
+def key_of(item: Mapping[str, Any], schema: Schema, key: str) -> Any:
+    """Return a key of an item of a keyed list, or its default; None without one."""
+    value = item.get(key)
+    if value is not None:
+        return value
+    field = schema.item.fields.get(key) if schema.item is not None else None
+    return field.extra["default"] if field and "default" in field.extra else _KEY_DEFAULTS.get(key)
+
+
+def item_key(item: Any, schema: Schema) -> str:
+    """Return what stands for an item of a set or keyed list, such as `k:{"name":"app"}`."""
+    if schema.list_type == "set":
+        return "v:" + _compact(item)
+    keys = {key: key_of(item, schema, key) for key in sorted(schema.map_keys)}
+    return "k:" + _compact({key: value for key, value in keys.items() if value is not None})
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
+
+
+def granular_items(value: Any, schema: Schema) -> dict[str, Any] | None:
+    """Return the items of a set or keyed list by their keys; None where it has one owner."""
+    if schema.form is not Form.LIST or schema.list_type == "atomic":
+        return None
+    if schema.list_type == "map" and not all(isinstance(item, dict) for item in value):
+        return None
+    return {item_key(item, schema): item for item in value}
+
+
+def children(value: Any, schema: Schema) -> Iterable[tuple[str, Any, Schema]] | None:
+    """Yield what a value is made of, as key in the tree, value and type; None for a leaf."""
+    if isinstance(value, dict):
+        if schema.atomic:
+            return None
+        if schema.form is Form.STRUCT:
+            fields = schema.fields
+            return [(f"f:{key}", each, fields.get(key, _ANY)) for key, each in value.items()]
+        if schema.form is Form.MAP:
+            item = schema.item or _ANY
+            return [(f"f:{key}", each, item) for key, each in value.items()]
+        if schema.form is Form.ANY:
+            return [(f"f:{key}", each, _ANY) for key, each in value.items()]
+        return None
+    if isinstance(value, list):
+        items = granular_items(value, schema)
+        if items is not None:
+            return [(key, each, schema.item or _ANY) for key, each in items.items()]
+    return None
+
+
+_ANY = Schema(Form.ANY)
+
+
+def all_fields(value: Any, schema: Schema) -> Fields:
+    """Return the set of every field that a value has, each container itself included."""
+    parts = children(value, schema)
+    node: Fields = _leaf()
+    if parts is not None:
+        for key, each, field in parts:
+            node[key] = all_fields(each, field)
+    return node
+
+
+def _there_when_empty(parent: Schema, key: str, field: Schema) -> bool:
+    if not parent.go_name:
+        return False
+    name = key[2:]
+    if field.form is Form.STRUCT:
+        return name in _HELD_BY_VALUE
+    return field.form in {Form.LIST, Form.MAP} and name in parent.required
+
+
+def created_fields(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """Return the fields of a new object in the form of the wire, without those of the server.
+
+    The same as a difference from nothing, in one pass, since most objects are written once.
+    """
+    result = _created(value, schema, owned=False)
+    metadata = result.get("f:metadata")
+    if metadata is not None:
+        metadata = {key: below for key, below in metadata.items() if key not in _UNOWNED_MARKS}
+        if metadata.keys() - {"."}:
+            result["f:metadata"] = metadata
+        else:
+            del result["f:metadata"]
+    result.pop("f:apiVersion", None)
+    result.pop("f:kind", None)
+    return dict(sorted(result.items()))
+
+
+def _created(value: Mapping[str, Any], schema: Schema, *, owned: bool) -> dict[str, Any]:
+    result: dict[str, Any] = {".": _MEMBER} if owned else {}
+    fields = schema.fields if schema.form is Form.STRUCT else None
+    item = schema.item or _ANY
+    by_value = schema.go_name != ""
+    for key, each in sorted(value.items()):
+        field = item if fields is None else fields.get(key, _ANY)
+        mark = "f:" + key
+        if isinstance(each, dict):
+            if field.atomic or field.form not in _BRANCHES:
+                result[mark] = _MEMBER
+                continue
+            silent = by_value and _there_when_empty(schema, mark, field)
+            if not each:
+                if not silent:
+                    result[mark] = _MEMBER
+                continue
+            below = _created(each, field, owned=not silent)
+            if below:
+                result[mark] = below
+        elif isinstance(each, list) and field.list_type != "atomic" and field.form is Form.LIST:
+            silent = by_value and _there_when_empty(schema, mark, field)
+            items = _created_items(each, field, owned=not silent)
+            if items is None or items.keys() == {"."}:
+                result[mark] = _MEMBER
+            elif items:
+                result[mark] = items
+        else:
+            result[mark] = _MEMBER
+    return result
+
+
+def _created_items(value: list[Any], schema: Schema, *, owned: bool) -> dict[str, Any] | None:
+    items = granular_items(value, schema)
+    if items is None:
+        return None
+    result: dict[str, Any] = {".": _MEMBER} if owned else {}
+    for key, each in sorted(items.items()):
+        if isinstance(each, dict) and schema.list_type == "map":
+            below = _created(each, schema.item or _ANY, owned=True)
+            result[key] = _MEMBER if below.keys() == {"."} else below
+        else:
+            result[key] = _MEMBER
+    return result
+
+
+def difference_of_states(old: Any, new: Any, schema: Schema) -> tuple[Fields, Fields]:
+    """Return the fields that were added or changed, and those that were removed."""
+    changed: Fields = {}
+    removed: Fields = {}
+    if old is _MISSING:
+        changed["."] = _MEMBER
+        old_parts: dict[str, tuple[Any, Schema]] = {}
+    else:
+        if old == new:
+            return changed, removed
+        parts = children(old, schema)
+        if parts is None:
+            return _leaf(), removed
+        old_parts = {key: (each, field) for key, each, field in parts}
+    new_parts = children(new, schema)
+    if new_parts is None:
+        return _leaf(), removed
+    seen = set()
+    for key, each, field in new_parts:
+        seen.add(key)
+        before = old_parts.get(key)
+        if before is None:
+            absent = {} if isinstance(each, dict) else [] if isinstance(each, list) else _MISSING
+            previous = absent if _there_when_empty(schema, key, field) else _MISSING
+        else:
+            previous = before[0]
+        below, gone = difference_of_states(previous, each, field)
+        if below:
+            changed[key] = below
+        if gone:
+            removed[key] = gone
+    for key, (each, field) in old_parts.items():
+        if key not in seen:
+            removed[key] = all_fields(each, field)
+    return changed, removed
+
+
+def union(first: Fields, second: Fields) -> Fields:
+    """Return the fields of either set."""
+    result = dict(first)
+    for key, below in second.items():
+        if key == "." or key not in result:
+            result[key] = below
+        else:
+            result[key] = union(result[key], below)
+    return result
+
+
+def minus(first: Fields, second: Fields) -> Fields:
+    """Return the fields of the first set that are not in the second."""
+    result: Fields = {}
+    for key, below in first.items():
+        if key not in second:
+            result[key] = below
+        elif key != ".":
+            left = minus(below, second[key])
+            if left:
+                result[key] = left
+    return result
+
+
+def intersection(first: Fields, second: Fields) -> Fields:
+    """Return the fields of both sets."""
+    result: Fields = {}
+    for key, below in first.items():
+        if key in second:
+            if key == ".":
+                result["."] = _MEMBER
+            else:
+                both = intersection(below, second[key])
+                if both:
+                    result[key] = both
+    return result
+
+
+def to_fields_v1(fields: Fields) -> dict[str, Any]:
+    """Return a set in the form of the wire."""
+    if len(fields) == 1 and "." in fields:
+        return {}
+    return {key: {} if key == "." else to_fields_v1(below) for key, below in sorted(fields.items())}
+
+
+def from_fields_v1(tree: Mapping[str, Any]) -> Fields:
+    """Return a set from the form of the wire.
+
+    Raises:
+        ValueError: it is none.
+    """
+    result: Fields = {}
+    for key, below in tree.items():
+        if not isinstance(below, dict):
+            raise ValueError(f"what is below {key} is no object")  # noqa: TRY004 - bad data
+        if key == ".":
+            result["."] = _MEMBER
+        elif key[:2] in _ELEMENTS:
+            if key[:2] != "f:":
+                msgspec.json.decode(key[2:])
+            result[key] = from_fields_v1(below) if below else _leaf()
+        else:
+            raise ValueError(f"{key} is no path element")
+    return result
+
+
+def without_server_fields(fields: Fields, reset: Iterable[tuple[str, ...]]) -> Fields:
+    """Return a set without what nobody owns: the server's metadata, and what an endpoint resets."""
+    result = {
+        key: below for key, below in fields.items() if key not in ("f:apiVersion", "f:kind", ".")
+    }
+    metadata = result.get("f:metadata")
+    if metadata:
+        owned = {
+            key: below
+            for key, below in metadata.items()
+            if key[2:] not in _UNOWNED_METADATA and key != "."
+        }
+        if owned:
+            result["f:metadata"] = owned
+        else:
+            del result["f:metadata"]
+    for path in reset:
+        result = _without_path(result, path)
+    return result
+
+
+def _without_path(fields: Fields, path: tuple[str, ...]) -> Fields:
+    key = f"f:{path[0]}"
+    below = fields.get(key)
+    if below is None:
+        return fields
+    result = dict(fields)
+    left = {} if len(path) == 1 else _without_path(below, path[1:])
+    if left:
+        result[key] = left
+    else:
+        del result[key]
+    return result
+
+
+#: What the elements of a path begin with: a field's name, an item's keys, its value, its index.
+_ELEMENTS = frozenset(("f:", "k:", "v:", "i:"))
+
+
+class _Entry(msgspec.Struct, rename="camel"):
+    """An entry of managedFields as clients send it."""
+
+    manager: str = ""
+    operation: str = ""
+    api_version: str = ""
+    subresource: str = ""
+    time: str | None = None
+    fields_type: str = ""
+    fields_v1: dict[str, Any] = msgspec.field(name="fieldsV1", default_factory=dict)
+
+
+class Owner(msgspec.Struct, frozen=True, order=True):
+    """Who wrote: one entry of managedFields is kept for each."""
+
+    operation: str
+    manager: str
+    api_version: str
+    subresource: str = ""
+
+
+class Managed:
+    """The owners of one object and their sets."""
+
+    def __init__(self) -> None:
+        self.sets: dict[Owner, Fields] = {}
+        self.times: dict[Owner, str] = {}
+
+    @classmethod
+    def read(cls, entries: Iterable[Mapping[str, Any]] | None) -> "Managed":
+        """Read the entries of an object's managedFields.
+
+        Raises:
+            ValueError: there is something else among them.
+        """
+        managed = cls()
+        for entry in msgspec.convert(entries or (), list[_Entry]):
+            if entry.fields_type not in {"", "FieldsV1"}:
+                raise ValueError(f"fieldsType {entry.fields_type} is not known")
+            owner = Owner(entry.operation, entry.manager, entry.api_version, entry.subresource)
+            managed.sets[owner] = from_fields_v1(entry.fields_v1)
+            if entry.time is not None:
+                managed.times[owner] = entry.time
+        return managed
+
+    def write(self) -> list[dict[str, Any]]:
+        """Return the entries for an object's managedFields."""
+        ordered = sorted(
+            self.sets,
+            key=lambda owner: (
+                owner.operation != "Apply",
+                self.times.get(owner, ""),
+                owner.manager,
+                owner.api_version,
+                owner.subresource,
+            ),
+        )
+        return [self._entry(owner) for owner in ordered]
+
+    def _entry(self, owner: Owner) -> dict[str, Any]:
+        entry: dict[str, Any] = {
+            "manager": owner.manager,
+            "operation": owner.operation,
+            "apiVersion": owner.api_version,
+        }
+        if owner in self.times:
+            entry["time"] = self.times[owner]
+        entry["fieldsType"] = "FieldsV1"
+        entry["fieldsV1"] = to_fields_v1(self.sets[owner])
+        if owner.subresource:
+            entry["subresource"] = owner.subresource
+        return entry
+
+    def update(
+        self,
+        owner: Owner,
+        old: Mapping[str, Any] | None,
+        new: Mapping[str, Any],
+        schema: Schema,
+        *,
+        now: str,
+        reset: Iterable[tuple[str, ...]] = (),
+    ) -> None:
+        """Account for a create (old is None) or an update; what changed becomes the owner's."""
+        changed, removed = difference_of_states(old or {}, new, schema)
+        changed = without_server_fields(changed, reset)
+        for other, fields in list(self.sets.items()):
+            left = minus(fields, removed) if removed else fields
+            if other != owner and changed:
+                left = minus(left, changed)
+            if left:
+                self.sets[other] = left
+            else:
+                del self.sets[other]
+                self.times.pop(other, None)
+        if changed:
+            self.sets[owner] = union(self.sets.get(owner, {}), changed)
+            self.times[owner] = now

@@ -1,0 +1,697 @@
+"""Create, update and delete: from a checked object to a committed state."""
+
+import copy
+import random
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.admission.validation import validate_create, validate_update
+from listwatch.apiserver.kinds import services
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.services import Addresses
+from listwatch.apiserver.kinds.traits import (
+    ADMIT_CREATE,
+    KEEPS_STATUS_ON_CREATE,
+    selectable_fields,
+    spec_changed,
+    traits_of,
+)
+from listwatch.apiserver.storage.managed_fields import Managed, Owner, created_fields
+from listwatch.apiserver.storage.store import Bucket, Entry, Store
+from listwatch.clock import Clock
+from listwatch.schema.causes import Cause, invalid_value
+from listwatch.schema.go_words import whole_number
+
+Object = dict[str, Any]
+
+_META_ORDER = (
+    "name",
+    "generateName",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+)
+_IMMORTAL = frozenset(("default", "kube-system", "kube-public"))
+_DEFINITIONS = "apiextensions.k8s.io/customresourcedefinitions"
+#: Grace periods beyond it end where no time stamp does: thirty years.
+_LONGEST_PERIOD = 10**9
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_encode_into = msgspec.json.Encoder().encode_into
+
+
+class WriteContext(msgspec.Struct, frozen=True):
+    """How a write is asked for.
+
+    Attributes:
+        manager: who owns the fields that are written.
+        dry_run: whether everything is done but the storing.
+        subresource: the path below the object that is written to; "" for the object.
+        operation: "Apply" or "Update", for managedFields.
+        guard: gets the resource, the new and the old object (None where there is none); raises
+            what forbids the write.
+    """
+
+    manager: str = ""
+    dry_run: bool = False
+    subresource: str = ""
+    operation: str = "Update"
+    guard: Callable[[Resource, Object, Object | None], None] | None = None
+
+
+class DeleteOptions(msgspec.Struct, frozen=True):
+    """What a delete asks for; None is unsaid."""
+
+    grace_period: int | None = None
+    propagation: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    dry_run: bool = False
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """What a delete did: `entry` is the last state; `gone` whether the object is."""
+
+    entry: Entry
+    gone: bool
+
+
+class Registry:
+    """The rules between requests and the store. As the store: one event loop, no awaits."""
+
+    def __init__(self, store: Store, clock: Clock, *, randomness: random.Random) -> None:
+        self.store = store
+        self._clock = clock
+        self._random = randomness
+        self._addresses = Addresses(self._services)
+        self._now = (0, "")
+        # encode() allocates in powers of two and gives the rest back as a hole in the heap that
+        # the next one does not fit into: 6 KB for each pod of 10
+        self._buffer = bytearray()
+
+    def now(self, offset: float = 0.0) -> str:
+        """Return the time stamp of this second, or of one that many seconds later."""
+        second = int(self._clock.time() + offset)
+        if self._now[0] != second:
+            stamp = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            self._now = (second, stamp)
+        return self._now[1]
+
+    def bucket(self, resource: Resource) -> Bucket:
+        """Return the bucket of a resource."""
+        return self.store.bucket(resource.storage)
+
+    def find(self, resource: Resource, namespace: str, name: str) -> Entry | None:
+        """Return the present state of an object, or None."""
+        key = f"{namespace}/{name}" if namespace else name
+        return self.bucket(resource).entries.get(key)
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Entry:
+        """Return the present state of an object; 404 where there is none."""
+        entry = self.find(resource, namespace, name)
+        if entry is None:
+            raise refusal.not_found(resource, name)
+        return entry
+
+    # -- writes ------------------------------------------------------------------------------
+
+    def create(
+        self, resource: Resource, namespace: str, obj: Object, context: WriteContext
+    ) -> Entry:
+        """Store a new object, which was decoded and defaulted; returns its state."""
+        metadata: Object = obj["metadata"]
+        if namespace:
+            self.check_namespace(resource, namespace, metadata.get("name", ""))
+        if _names_a_version(metadata):
+            raise refusal.server_error("resourceVersion should not be set on objects to be created")
+        fields = created_fields(obj, resource.schema)
+        for path in reset_fields(resource, ""):
+            fields.pop(f"f:{path[0]}", None)
+        owners: list[Object] = []
+        if fields:
+            owners.append(
+                {
+                    "manager": context.manager,
+                    "operation": context.operation,
+                    "apiVersion": resource.api_version,
+                    "time": self.now(),
+                    "fieldsType": "FieldsV1",
+                    "fieldsV1": fields,
+                }
+            )
+        return self.store_new(resource, namespace, obj, owners, context)
+
+    def store_new(
+        self,
+        resource: Resource,
+        namespace: str,
+        obj: Object,
+        owners: list[Object],
+        context: WriteContext,
+    ) -> Entry:
+        """Complete, check and store a new object whose owners are noted in managedFields' form."""
+        metadata: Object = obj["metadata"]
+        for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"):
+            metadata.pop(key, None)
+        if namespace:
+            metadata["namespace"] = namespace
+        metadata["uid"] = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+        metadata["creationTimestamp"] = self.now()
+        if not metadata.get("name") and metadata.get("generateName"):
+            suffix = "".join(self._random.choices(_SUFFIX_LETTERS, k=5))
+            metadata["name"] = metadata["generateName"][: 63 - 5] + suffix
+        if context.guard is not None:
+            context.guard(resource, obj, None)
+        self._prepare_create(resource, obj)
+        causes = validate_create(resource, obj)
+        if causes:
+            raise refusal.invalid(
+                obj.get("kind", resource.kind), resource.group, metadata.get("name", ""), causes
+            )
+        name = metadata["name"]
+        bucket = self.bucket(resource)
+        if (f"{namespace}/{name}" if namespace else name) in bucket.entries:
+            raise refusal.already_exists(resource, name)
+        if owners:
+            metadata["managedFields"] = owners
+        if context.dry_run:
+            return self.entry(resource, obj, 0)
+        entry = self.entry(resource, obj, self.store.revision + 1)
+        self.store.put(bucket, entry)
+        return entry
+
+    def check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
+        """Refuse to make an object in a namespace that is not there or on its way out."""
+        found = self.store.bucket("namespaces").entries.get(namespace)
+        if found is None:
+            raise refusal.not_found(_NAMESPACES, namespace)
+        if found.deleting:
+            raise refusal.forbidden_object(
+                resource,
+                name,
+                f"unable to create new content in namespace {namespace} because it is being "
+                "terminated",
+                [
+                    Cause(
+                        "metadata.namespace",
+                        "NamespaceTerminating",
+                        f"namespace {namespace} is being terminated",
+                    )
+                ],
+            )
+
+    def _prepare_create(self, resource: Resource, obj: Object) -> None:
+        metadata = obj["metadata"]
+        if traits_of(resource).generation:
+            metadata["generation"] = 1
+        elif not metadata.get("generation"):
+            metadata.pop("generation", None)
+        if resource.custom is None:
+            if (
+                "status" in resource.subresources
+                and resource.storage not in KEEPS_STATUS_ON_CREATE
+                and "status" in obj
+            ):
+                obj["status"] = _empty_status(resource)
+            admit = ADMIT_CREATE.get(resource.storage)
+            if admit is not None:
+                admit(obj)
+                if resource.storage == "batch/jobs" and not metadata.get("labels"):
+                    labels = obj["spec"]["template"]["metadata"].get("labels")
+                    if labels:
+                        metadata["labels"] = dict(labels)
+            if resource.storage == "services":
+                self._allocate(resource, obj, None)
+        elif "status" in resource.subresources:
+            obj.pop("status", None)
+
+    def _services(self) -> Iterator[Object]:
+        return map(self.decode, self.store.bucket("services").current())
+
+    def _allocate(self, resource: Resource, new: Object, old: Object | None) -> None:
+        causes = services.allocate(new, old, self._addresses)
+        if causes:
+            raise refusal.invalid_object(resource, new["metadata"].get("name", ""), causes)
+
+    def update(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        produce: Callable[[Object | None, Entry | None], Object],
+        context: WriteContext,
+        *,
+        is_put: bool,
+    ) -> tuple[Entry, bool]:
+        """Replace an object by what `produce` makes of its present state.
+
+        Args:
+            resource: what kind of object.
+            namespace: "" for an object that has none.
+            name: of the object.
+            context: how the write is asked for.
+            produce: gets the present object and its entry (None twice where there is none);
+                returns the new object, decoded and defaulted; may keep the dict it got.
+            is_put: whether a body was sent whole, so that its uid and resource version are
+                conditions and a missing object may be created.
+
+        Returns:
+            the new state, and whether the object was created.
+        """
+        entry = self.find(resource, namespace, name)
+        traits = traits_of(resource)
+        if entry is None:
+            if not (is_put and traits.create_on_update and not context.subresource):
+                raise refusal.not_found(resource, name)
+            obj = produce(None, None)
+            if _asked_version(obj["metadata"]):
+                raise refusal.not_found(resource, name)
+            return self.create(resource, namespace, obj, context), True
+        old = self.decode(entry)
+        new = produce(copy.deepcopy(old), entry)
+        self._check_conditions(resource, entry, new["metadata"], is_put=is_put)
+        managed = self._managed(new, old)
+        reset = reset_fields(resource, context.subresource)
+        owner = Owner(context.operation, context.manager, resource.api_version, context.subresource)
+        managed.update(owner, old, new, resource.schema, now=self.now(), reset=reset)
+        return self.store_update(resource, entry, old, new, managed, context), False
+
+    def _managed(self, new: Object, old: Object) -> Managed:
+        given = new["metadata"].get("managedFields")
+        if given is not None and not any(given):
+            return Managed()
+        if given:
+            try:
+                return Managed.read(given)
+            except (msgspec.DecodeError, ValueError, RecursionError):
+                pass  # what can't be read changes nothing, as in `fieldmanager.Update`
+        return Managed.read(old["metadata"].get("managedFields"))
+
+    def _check_conditions(
+        self, resource: Resource, entry: Entry, metadata: Object, *, is_put: bool
+    ) -> None:
+        name = entry.name
+        version = _asked_version(metadata)
+        if version == 0:
+            if is_put and not traits_of(resource).unconditional_update:
+                raise refusal.invalid(
+                    resource.name,
+                    resource.group,
+                    name,
+                    [
+                        invalid_value(
+                            "metadata.resourceVersion", 0, "must be specified for an update"
+                        )
+                    ],
+                )
+        elif version != entry.revision:
+            raise refusal.conflict(resource, name)
+        if is_put and metadata.get("uid") and metadata["uid"] != entry.uid:
+            raise refusal.conflict(
+                resource,
+                name,
+                f"StorageError: invalid object, Code: 4, Key: /registry/{resource.storage}/"
+                f"{entry.key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID "
+                f"in precondition: {metadata['uid']}, UID in object meta: {entry.uid}",
+            )
+
+    def store_update(
+        self,
+        resource: Resource,
+        entry: Entry,
+        old: Object,
+        new: Object,
+        managed: Managed,
+        context: WriteContext,
+    ) -> Entry:
+        """Complete, check and store a changed object whose owners are noted."""
+        if context.guard is not None:
+            context.guard(resource, new, old)
+        self._prepare_update(resource, new, old, context.subresource)
+        metadata = new["metadata"]
+        causes = validate_update(resource, new, old, context.subresource)
+        if causes:
+            raise refusal.invalid_object(resource, entry.name, causes)
+        before = old["metadata"].pop("managedFields", None)
+        metadata.pop("managedFields", None)
+        same = new == old
+        entries = managed.write()
+        if same and not _differ_beyond_time(before or [], entries):
+            return entry
+        if entries:
+            metadata["managedFields"] = entries
+        if (
+            metadata.get("deletionTimestamp")
+            and not metadata.get("finalizers")
+            and not metadata.get("deletionGracePeriodSeconds")
+            and not (resource.storage == "namespaces" and new.get("spec", {}).get("finalizers"))
+        ):
+            # the last finalizer is gone: what is answered was never stored
+            if not context.dry_run:
+                self.store.delete(self.bucket(resource), entry)
+            return self.entry(resource, new, entry.revision)
+        if context.dry_run:
+            return self.entry(resource, new, entry.revision)
+        made = self.entry(resource, new, self.store.revision + 1)
+        self.store.put(self.bucket(resource), made)
+        return made
+
+    def _prepare_update(
+        self, resource: Resource, new: Object, old: Object, subresource: str
+    ) -> None:
+        metadata, before = new["metadata"], old["metadata"]
+        _carry_metadata(metadata, before)
+        if subresource == "status":
+            keep_status_only(resource, new, old)
+        elif resource.custom is None:
+            if "status" in resource.subresources and subresource == "":
+                _carry(new, old, "status")
+            if resource.storage == "namespaces" and subresource == "":
+                _carry(new.setdefault("spec", {}), old.get("spec") or {}, "finalizers")
+            if resource.storage == "services":
+                services.carry(new, old)
+                self._allocate(resource, new, old)
+            if resource.storage == "secrets" and not new.get("type"):
+                _carry(new, old, "type")
+        elif "status" in resource.subresources:
+            _carry(new, old, "status")
+        if (
+            subresource != "status"
+            and traits_of(resource).generation
+            and spec_changed(resource, new, old)
+        ):
+            metadata["generation"] = before.get("generation", 0) + 1
+
+    # -- deletes -----------------------------------------------------------------------------
+
+    def delete(
+        self, resource: Resource, namespace: str, name: str, options: DeleteOptions
+    ) -> Deleted:
+        """Delete an object, or begin to; 404 where there is none, 409 where a condition fails."""
+        entry = self.get(resource, namespace, name)
+        if resource.storage == "namespaces" and name in _IMMORTAL:
+            raise refusal.forbidden_object(resource, name, "this namespace may not be deleted")
+        if options.uid is not None and options.uid != entry.uid:
+            raise refusal.precondition_failed(
+                resource,
+                name,
+                f"the UID in the precondition ({options.uid}) does not match the UID in record "
+                f"({entry.uid}). The object might have been deleted and then recreated",
+            )
+        if options.resource_version is not None and options.resource_version != str(entry.revision):
+            raise refusal.precondition_failed(
+                resource,
+                name,
+                f"the ResourceVersion in the precondition ({options.resource_version}) does not "
+                f"match the ResourceVersion in record ({entry.revision}). The object might have "
+                "been modified",
+            )
+        obj = self.decode(entry)
+        if resource.storage == "namespaces":
+            return self._delete_namespace(resource, entry, obj, options)
+        if resource.storage == _DEFINITIONS and not obj["metadata"].get("deletionTimestamp"):
+            return self._delete_definition(resource, obj, options)
+        metadata = obj["metadata"]
+        before = copy.deepcopy(metadata)
+        pending = self._begin_grace(resource, obj, options)
+        if pending:
+            return Deleted(entry, gone=False)
+        finalizers = self._deletion_finalizers(resource, metadata, options)
+        if finalizers:
+            metadata["finalizers"] = finalizers
+        else:
+            metadata.pop("finalizers", None)
+        if finalizers and not metadata.get("deletionTimestamp"):
+            metadata["deletionTimestamp"] = self.now()
+            metadata["deletionGracePeriodSeconds"] = 0
+            if metadata.get("generation"):
+                metadata["generation"] += 1
+        if metadata != before:
+            entry = self.entry(resource, obj, self.store.revision + 1)
+            if not options.dry_run:
+                self.store.put(self.bucket(resource), entry)
+        if finalizers or metadata.get("deletionGracePeriodSeconds"):
+            return Deleted(entry, gone=False)
+        if not options.dry_run:
+            entry = self.store.delete(self.bucket(resource), entry)
+        return Deleted(entry, gone=True)
+
+    def _begin_grace(self, resource: Resource, obj: Object, options: DeleteOptions) -> bool:
+        """Set or shorten a pod's grace period; True where one is running that stays as it is."""
+        metadata = obj["metadata"]
+        running = metadata.get("deletionGracePeriodSeconds")
+        asked = None if options.grace_period is None else _period(options.grace_period)
+        if metadata.get("deletionTimestamp"):
+            if not traits_of(resource).graceful:
+                return False
+            if running is None or asked is None or asked >= running:
+                # nothing is left to wait for, so that a second delete may finish the first
+                return not (running == 0 and not metadata.get("finalizers"))
+            begun = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp() - running
+            metadata["deletionTimestamp"] = datetime.fromtimestamp(begun + asked, UTC).strftime(
+                "%Y-%m-%dT%H:%M:%SZ"
+            )
+            metadata["deletionGracePeriodSeconds"] = asked
+            return False
+        if traits_of(resource).graceful:
+            spec = obj.get("spec") or {}
+            wanted = spec.get("terminationGracePeriodSeconds", 30)
+            period = _period(wanted) if asked is None else asked
+            if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in {
+                "Succeeded",
+                "Failed",
+            }:
+                period = 0
+            metadata["deletionTimestamp"] = self.now(period)
+            metadata["deletionGracePeriodSeconds"] = period
+            if metadata.get("generation"):
+                metadata["generation"] += 1
+        return False
+
+    @staticmethod
+    def _deletion_finalizers(
+        resource: Resource, metadata: Object, options: DeleteOptions
+    ) -> list[str]:
+        finalizers = list(metadata.get("finalizers") or ())
+        policy = options.propagation
+        orphan = "orphan" in finalizers
+        foreground = "foregroundDeletion" in finalizers
+        if policy is not None:
+            orphan, foreground = policy == "Orphan", policy == "Foreground"
+        elif not orphan and not foreground:
+            orphan = traits_of(resource).orphan_by_default
+        kept = [name for name in finalizers if name not in {"orphan", "foregroundDeletion"}]
+        if orphan:
+            kept.append("orphan")
+        if foreground:
+            kept.append("foregroundDeletion")
+        return kept
+
+    def _delete_namespace(
+        self, resource: Resource, entry: Entry, obj: Object, options: DeleteOptions
+    ) -> Deleted:
+        if obj["metadata"].get("deletionTimestamp"):
+            if obj.get("spec", {}).get("finalizers") or obj["metadata"].get("finalizers"):
+                return Deleted(entry, gone=False)
+        elif obj.get("spec", {}).get("finalizers"):
+            obj["metadata"]["deletionTimestamp"] = self.now()
+            obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+            entry = self.entry(resource, obj, self.store.revision + 1)
+            if not options.dry_run:
+                self.store.put(self.bucket(resource), entry)
+            return Deleted(entry, gone=False)
+        if not options.dry_run:
+            entry = self.store.delete(self.bucket(resource), entry)
+        return Deleted(entry, gone=True)
+
+    def finalize_namespace(self, resource: Resource, entry: Entry) -> None:
+        """Let go of a namespace in which nothing is left."""
+        obj = self.decode(entry)
+        spec = obj.get("spec") or {}
+        left = [name for name in spec.get("finalizers") or () if name != "kubernetes"]
+        if left or obj["metadata"].get("finalizers"):
+            if left != spec.get("finalizers"):
+                obj["spec"] = {**spec, "finalizers": left} if left else {}
+                made = self.entry(resource, obj, self.store.revision + 1)
+                self.store.put(self.bucket(resource), made)
+            return
+        self.store.delete(self.bucket(resource), entry)
+
+    def store_as_is(self, resource: Resource, obj: Object) -> Entry:
+        """Store a changed object past the rules for updates, and without an owner of the change."""
+        made = self.entry(resource, obj, self.store.revision + 1)
+        self.store.put(self.bucket(resource), made)
+        return made
+
+    def _delete_definition(
+        self, resource: Resource, obj: Object, options: DeleteOptions
+    ) -> Deleted:
+        from listwatch.apiserver.kinds.custom_resources import begin_deletion  # noqa: PLC0415 - a cycle
+
+        begin_deletion(self, obj)
+        entry = self.entry(resource, obj, self.store.revision + 1)
+        if not options.dry_run:
+            self.store.put(self.bucket(resource), entry)
+        return Deleted(entry, gone=False)
+
+    # -- bytes -------------------------------------------------------------------------------
+
+    @staticmethod
+    def decode(entry: Entry) -> Object:
+        """Return an entry's object as a fresh dict, without kind and apiVersion."""
+        obj: Object = msgspec.json.decode(entry.data)
+        return obj
+
+    def entry(self, resource: Resource, obj: Mapping[str, Any], revision: int) -> Entry:
+        """Encode an object as the state at a revision; 0 is of one that is not stored."""
+        metadata = obj["metadata"]
+        if revision:
+            metadata = {**metadata, "resourceVersion": str(revision)}
+        ordered = {key: metadata[key] for key in _META_ORDER if key in metadata}
+        if len(ordered) != len(metadata):
+            ordered |= {key: value for key, value in metadata.items() if key not in ordered}
+        whole = {"metadata": ordered}
+        whole |= {
+            key: value
+            for key, value in obj.items()
+            if key not in {"metadata", "kind", "apiVersion"}
+        }
+        return Entry(
+            namespace=metadata.get("namespace", ""),
+            name=metadata["name"],
+            uid=metadata["uid"],
+            revision=revision,
+            labels=_shared(metadata.get("labels") or {}),
+            data=self._encoded(whole),
+            fields=_shared(selectable_fields(resource, obj)),
+            owners=tuple(each["uid"] for each in metadata.get("ownerReferences") or ()),
+            deleting=bool(metadata.get("deletionTimestamp")),
+        )
+
+    def _encoded(self, value: Mapping[str, Any]) -> bytes:
+        _encode_into(value, self._buffer)
+        return bytes(self._buffer)
+
+
+def _asked_version(metadata: Object) -> int:
+    try:
+        return whole_number(metadata.get("resourceVersion") or "0", "ParseUint")
+    except ValueError as error:
+        raise refusal.server_error(str(error)) from None
+
+
+def _names_a_version(metadata: Object) -> bool:
+    # what can't be read is as good as none, as in `store.Create` of apiserver/pkg/storage/etcd3
+    try:
+        return whole_number(metadata.pop("resourceVersion", None) or "0", "ParseUint") != 0
+    except ValueError:
+        return False
+
+
+def _period(seconds: int) -> int:
+    # a negative one is one second, as in `BeforeDelete` (apiserver/pkg/registry/rest/delete.go)
+    return 1 if seconds < 0 else min(seconds, _LONGEST_PERIOD)
+
+
+def _shared(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return texts of which each is in memory once, as labels of many objects are alike."""
+    return {sys.intern(key): sys.intern(value) for key, value in texts.items()}
+
+
+def _carry(new: Object, old: Mapping[str, Any], key: str) -> None:
+    if key in old:
+        new[key] = old[key]
+    else:
+        new.pop(key, None)
+
+
+def _carry_metadata(metadata: Object, before: Object) -> None:
+    metadata["resourceVersion"] = before["resourceVersion"]
+    metadata.pop("selfLink", None)
+    for key in ("uid", "creationTimestamp"):
+        if not metadata.get(key):
+            metadata[key] = before[key]
+    for key in ("deletionTimestamp", "deletionGracePeriodSeconds"):
+        if key in before and metadata.get(key) is None:
+            metadata[key] = before[key]
+    for key in ("namespace", "generation", "generateName"):
+        if key in before and (key != "generateName" or not metadata.get(key)):
+            metadata[key] = before[key]
+        elif key == "generation":
+            metadata.pop(key, None)
+
+
+def keep_status_only(resource: Resource, new: Object, old: Object) -> None:
+    """Take from a write to the status path the status alone, and what metadata it may carry."""
+    for key in (new.keys() | old.keys()) - {"status", "metadata"}:
+        _carry(new, old, key)
+    metadata, before = new["metadata"], old["metadata"]
+    if resource.custom is not None:
+        kept = dict(before)
+        managed = metadata.get("managedFields")
+        if managed is not None:
+            kept["managedFields"] = managed
+        new["metadata"] = kept
+    elif resource.storage in {"pods", "nodes"}:
+        _carry(metadata, before, "ownerReferences")
+    elif resource.group:
+        _carry(metadata, before, "labels")
+
+
+def reset_fields(resource: Resource, subresource: str) -> tuple[tuple[str, ...], ...]:
+    """Return the parts that a path of the object does not write, so that nobody gets them."""
+    if subresource == "status":
+        if resource.custom is not None:
+            return (
+                *((key,) for key in ("spec", "data")),
+                ("metadata", "labels"),
+                ("metadata", "annotations"),
+                ("metadata", "finalizers"),
+                ("metadata", "ownerReferences"),
+            )
+        return (("spec",), ("metadata", "labels")) if resource.group else (("spec",),)
+    if subresource == "" and "status" in resource.subresources:
+        return (("status",),)
+    return ()
+
+
+def _empty_status(resource: Resource) -> Object:
+    # of what a client sends as status nothing stays but what the defaults put there
+    from listwatch.apiserver.kinds.defaults import apply_defaults  # noqa: PLC0415 - used here alone
+
+    probe: Object = {"metadata": {}}
+    apply_defaults(resource.storage, resource.group, probe)
+    status: Object = probe.get("status", {})
+    return status
+
+
+def _differ_beyond_time(before: list[Object], after: list[Object]) -> bool:
+    def timeless(entries: list[Object]) -> list[Object]:
+        return [{key: value for key, value in entry.items() if key != "time"} for entry in entries]
+
+    return before != after and sorted(map(str, timeless(before))) != sorted(
+        map(str, timeless(after))
+    )
+
+
+def _namespaces() -> Resource:
+    from listwatch.schema.facts import ANY  # noqa: PLC0415 - used here alone
+
+    return Resource("", "v1", "namespaces", "Namespace", schema=ANY, namespaced=False)
+
+
+_NAMESPACES = _namespaces()

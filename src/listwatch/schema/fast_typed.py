@@ -1,0 +1,182 @@
+"""The quick way through `typed`: bodies in which there is nothing to mend.
+
+Most bodies are already as Go's types would write them. For a kind of which several have come, a
+msgspec type is made that accepts just such bodies; what it refuses, or what it would lose a part
+of, takes the exact way, which also knows the words of every refusal.
+"""
+
+import functools
+from collections import Counter
+from typing import Annotated, Any
+
+import msgspec
+
+from listwatch.schema.facts import Form, Schema
+from listwatch.schema.typed import WrongTypeError, canonical_quantity, keeps_empty
+
+Object = dict[str, Any]
+
+#: A kind's type is made when so many bodies of it have come, since making it takes a while.
+_WORTH_IT = 20
+#: The kinds whose types are kept; there are fewer.
+_KINDS = 256
+
+_DAY = (
+    r"[1-9]\d{3}-((0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)"
+    r"T([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
+)
+_PATTERNS = {
+    Form.TIME: rf"^{_DAY}Z$",
+    Form.MICRO_TIME: rf"^{_DAY}\.\d{{6}}Z$",
+    Form.BYTES: (
+        r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$"
+    ),
+}
+_INT32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+
+
+class _Quantity(str):
+    """A quantity in its canonical form."""
+
+    __slots__ = ()
+
+
+def _read_quantity(_: type, value: Any) -> _Quantity:
+    if not isinstance(value, str):
+        raise WrongTypeError("a quantity that is a number takes the exact way")
+    return _Quantity(canonical_quantity(value))
+
+
+_PLAIN: dict[Form, Any] = {
+    Form.STRING: str,
+    Form.BOOLEAN: bool,
+    Form.NUMBER: float | int,
+    Form.INT_OR_STRING: int | str,
+    Form.ANY: Any,
+    Form.QUANTITY: _Quantity,
+    **{form: Annotated[str, msgspec.Meta(pattern=text)] for form, text in _PATTERNS.items()},
+}
+#: Times that Go's clients write although there are none.
+_ABSENT_TIMES = [
+    part
+    for name in (b"creationTimestamp", b"lastProbeTime", b"lastTransitionTime", b"eventTime")
+    for part in (b'"%b":null,' % name, b',"%b":null' % name)
+]
+
+
+class _RecursiveError(Exception):
+    """A type that contains itself, which is not made here."""
+
+
+class _Maker:
+    def __init__(self) -> None:
+        self._made: dict[int, Any] = {}
+        self._busy: set[int] = set()
+
+    def type_of(self, schema: Schema) -> Any:
+        """Return the msgspec type of a schema."""
+        form = schema.form
+        if form is Form.STRUCT:
+            return self._struct(schema)
+        if form is Form.LIST:
+            item = Any if schema.item is None else self.type_of(schema.item)
+            return list[item]  # type: ignore[valid-type]  # made at run time
+        if form is Form.MAP:
+            item = Any if schema.item is None else self.type_of(schema.item)
+            return dict[str, item]  # type: ignore[valid-type]  # made at run time
+        if form is Form.INTEGER:
+            return _INT32 if schema.go_type == "int32" else int
+        return _PLAIN[form]
+
+    def _struct(self, schema: Schema) -> Any:
+        key = id(schema)
+        made = self._made.get(key)
+        if made is not None:
+            return made
+        if key in self._busy:
+            raise _RecursiveError(schema.go_name)
+        self._busy.add(key)
+        fields: list[tuple[str, Any, Any]] = []
+        names: dict[str, str] = {}
+        for number, (name, field) in enumerate(schema.fields.items()):
+            attribute = f"f{number}"
+            names[attribute] = name
+            kind = list[Object] if name == "managedFields" else self.type_of(field)
+            default: Any = msgspec.UNSET
+            if not keeps_empty(schema, name, field):
+                default = _EMPTY[field.form]
+            if default is msgspec.UNSET:
+                kind = kind | msgspec.UnsetType if kind is not Any else Any
+            fields.append((attribute, kind, default))
+        made = msgspec.defstruct(
+            schema.go_name,
+            fields,
+            rename=names,
+            omit_defaults=True,
+            forbid_unknown_fields=True,
+            gc=False,
+        )
+        self._busy.discard(key)
+        self._made[key] = made
+        return made
+
+
+_EMPTY: dict[Form, Any] = {
+    Form.STRING: "",
+    Form.BYTES: "",
+    Form.INTEGER: 0,
+    Form.BOOLEAN: False,
+    Form.LIST: msgspec.field(default_factory=list),
+    Form.MAP: msgspec.field(default_factory=dict),
+}
+
+
+@functools.lru_cache(maxsize=_KINDS)
+def _decoder_of(schema: Schema) -> "msgspec.json.Decoder[Any] | None":
+    if schema.form is not Form.STRUCT:
+        return None
+    try:
+        return msgspec.json.Decoder(_Maker().type_of(schema), dec_hook=_read_quantity)
+    except _RecursiveError:
+        return None
+
+
+class QuickDecoder:
+    """Decodes the bodies of one server, and notes which kinds come often. For one thread.
+
+    Args:
+        worth_it: how many bodies of a kind come before a type is made for it.
+    """
+
+    def __init__(self, *, worth_it: int = _WORTH_IT) -> None:
+        self._worth_it = worth_it
+        self._seen: Counter[Schema] = Counter()
+
+    def decode(self, data: bytes, schema: Schema) -> Object | None:
+        """Return the object of a body, with kind and apiVersion; None asks for the exact way."""
+        seen = self._seen[schema]
+        if seen < self._worth_it:
+            self._seen[schema] = seen = seen + 1
+            if seen < self._worth_it:
+                return None
+        decoder = _decoder_of(schema)
+        return None if decoder is None else _decoded(data, decoder)
+
+
+def _decoded(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> Object | None:
+    if b"null" in data:
+        for absent in _ABSENT_TIMES:
+            data = data.replace(absent, b"")
+        if b"null" in data:
+            return None
+    try:
+        value = decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, WrongTypeError):
+        return None
+    # a key that came twice, or an empty value that is left out, has taken its quotes with it
+    if b"\\u0022" in data or data.count(b'"') != msgspec.json.encode(value, enc_hook=str).count(
+        b'"'
+    ):
+        return None
+    obj: Object = msgspec.to_builtins(value, enc_hook=str)
+    return obj

@@ -1,0 +1,470 @@
+"""Structural schemas of custom resources: the type they make, pruning, defaults, validation.
+
+The words are those of a kube-apiserver (`apiextensions-apiserver`, `kube-openapi/pkg/validation`).
+"""
+
+import copy
+import functools
+import json
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from listwatch.schema.causes import Cause, duplicate, invalid_value, not_supported, required
+from listwatch.schema.facts import ANY, OBJECT_META, Form, Schema, facts
+
+Raw = Mapping[str, Any]
+
+_FORMS = {
+    "string": Form.STRING,
+    "integer": Form.INTEGER,
+    "number": Form.NUMBER,
+    "boolean": Form.BOOLEAN,
+}
+
+
+def build_root(raw: Raw | None) -> Schema:
+    """Return the type of a custom resource's objects, with apiVersion, kind and metadata."""
+    schema = build(raw) if raw else Schema(Form.STRUCT)
+    if schema.form is not Form.STRUCT:
+        schema.form = Form.STRUCT
+    if not raw:
+        schema.preserve = True
+    schema.fields["apiVersion"] = schema.fields["kind"] = Schema(Form.STRING, "string")
+    schema.fields["metadata"] = facts().definition(OBJECT_META)
+    return schema
+
+
+def build(raw: Raw) -> Schema:
+    """Return the type that an OpenAPI v3 schema describes."""
+    schema = Schema(Form.ANY)
+    schema.extra = raw
+    schema.preserve = bool(raw.get("x-kubernetes-preserve-unknown-fields"))
+    schema.embedded = bool(raw.get("x-kubernetes-embedded-resource"))
+    if raw.get("x-kubernetes-int-or-string"):
+        schema.form = Form.INT_OR_STRING
+        return schema
+    kind = raw.get("type")
+    if kind == "object":
+        extra = raw.get("additionalProperties")
+        if isinstance(extra, Mapping) and not raw.get("properties"):
+            schema.form = Form.MAP
+            schema.item = build(extra)
+        elif extra is True and not raw.get("properties"):
+            schema.form = Form.MAP
+            schema.item = ANY
+        else:
+            schema.form = Form.STRUCT
+            schema.fields = {
+                key: build(each) for key, each in (raw.get("properties") or {}).items()
+            }
+            schema.required = frozenset(raw.get("required") or ())
+            if schema.embedded:
+                schema.fields["apiVersion"] = schema.fields["kind"] = Schema(Form.STRING, "string")
+                schema.fields["metadata"] = facts().definition(OBJECT_META)
+        schema.atomic = raw.get("x-kubernetes-map-type") == "atomic"
+    elif kind == "array":
+        schema.form = Form.LIST
+        items = raw.get("items")
+        schema.item = build(items) if isinstance(items, Mapping) else ANY
+        schema.list_type = raw.get("x-kubernetes-list-type") or "atomic"
+        schema.map_keys = tuple(raw.get("x-kubernetes-list-map-keys") or ())
+    elif kind in _FORMS:
+        schema.form = _FORMS[kind]
+    return schema
+
+
+def prune(value: Any, schema: Schema, place: str, problems: list[str]) -> None:
+    """Cut the fields that the type has not, in place, noting each."""
+    if isinstance(value, dict):
+        if schema.form is Form.STRUCT:
+            for key in sorted(value):
+                field = schema.fields.get(key)
+                here = f"{place}.{key}" if place else key
+                if field is not None:
+                    if field.form is not Form.STRUCT or not field.go_name:
+                        prune(value[key], field, here, problems)
+                elif not schema.preserve:
+                    problems.append(f'unknown field "{here}"')
+                    del value[key]
+        elif schema.form is Form.MAP and schema.item is not None:
+            for key, each in value.items():
+                prune(each, schema.item, f"{place}.{key}", problems)
+        elif schema.form is Form.ANY and schema.extra and not schema.preserve:
+            for key in sorted(value):
+                problems.append(f'unknown field "{place}.{key}"')
+                del value[key]
+    elif isinstance(value, list) and schema.form is Form.LIST and schema.item is not None:
+        for index, each in enumerate(value):
+            prune(each, schema.item, f"{place}[{index}]", problems)
+
+
+def apply_schema_defaults(value: Any, schema: Schema) -> None:
+    """Fill in defaults, in place; a null that may not be is replaced by the default, or cut."""
+    if isinstance(value, dict):
+        if schema.form is Form.STRUCT:
+            for key, field in schema.fields.items():
+                if "default" in field.extra and (
+                    key not in value or (value[key] is None and not field.extra.get("nullable"))
+                ):
+                    value[key] = copy.deepcopy(field.extra["default"])
+                elif (
+                    key in value
+                    and value[key] is None
+                    and field.extra
+                    and not field.extra.get("nullable")
+                ):
+                    del value[key]
+                    continue
+                if key in value:
+                    apply_schema_defaults(value[key], field)
+        elif schema.form is Form.MAP and schema.item is not None:
+            for key in list(value):
+                extra = schema.item.extra
+                if value[key] is None and not extra.get("nullable") and "default" in extra:
+                    value[key] = copy.deepcopy(schema.item.extra["default"])
+                apply_schema_defaults(value[key], schema.item)
+    elif isinstance(value, list) and schema.form is Form.LIST and schema.item is not None:
+        for each in value:
+            apply_schema_defaults(each, schema.item)
+
+
+# -- validation ------------------------------------------------------------------------------
+
+
+def type_name(value: Any) -> str:
+    """Return the name of a value's JSON type."""
+    match value:
+        case bool():
+            return "boolean"
+        case None:
+            return "null"
+        case int():
+            return "integer"
+        case float():
+            return "integer" if value.is_integer() else "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+    return "object"
+
+
+def _date_time(text: str) -> bool:
+    return bool(
+        re.fullmatch(
+            r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:?\d\d)", text, re.ASCII
+        )
+    )
+
+
+def _date(text: str) -> bool:
+    try:
+        datetime.strptime(text, "%Y-%m-%d")  # noqa: DTZ007 - a date has no zone
+    except ValueError:
+        return False
+    return True
+
+
+def _ip(version: int) -> Callable[[str], bool]:
+    import ipaddress  # noqa: PLC0415 - rarely needed
+
+    def check(text: str) -> bool:
+        try:
+            return ipaddress.ip_address(text).version == version
+        except ValueError:
+            return False
+
+    return check
+
+
+_UUID = re.compile(r"(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+_FORMATS: Mapping[str, Callable[[str], bool]] = {
+    "date-time": _date_time,
+    "datetime": _date_time,
+    "date": _date,
+    "ipv4": _ip(4),
+    "ipv6": _ip(6),
+    "uuid": lambda text: bool(_UUID.fullmatch(text)),
+    "email": lambda text: bool(re.fullmatch(r"[^@\s]+@[^@\s]+", text)),
+    "byte": lambda text: bool(re.fullmatch(r"[A-Za-z0-9+/\s]*={0,2}", text)),
+    "cidr": lambda text: bool(re.fullmatch(r"[0-9a-fA-F.:]+/\d+", text)),
+    "mac": lambda text: bool(re.fullmatch(r"(?i)([0-9a-f]{2}[:-]){5}[0-9a-f]{2}", text)),
+    "hostname": lambda text: bool(re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9.]*", text)),
+    "duration": lambda text: bool(re.fullmatch(r"-?(\d+(\.\d+)?(ns|us|µs|ms|s|m|h|d|w))+|0", text)),
+}
+
+
+def validate(value: Any, raw: Raw, field: str = "", said: str | None = None) -> list[Cause]:
+    """Return the rules of a schema that a value breaks.
+
+    Args:
+        value: any JSON value.
+        raw: the schema.
+        field: the path of the value in the causes.
+        said: the path of the value in their messages; the same where None.
+    """
+    path = field if said is None else said
+    causes: list[Cause] = []
+    kind = type_name(value)
+    if value is None and raw.get("nullable"):
+        return []
+    causes += _type(kind, raw, field, path)
+    causes += _enumeration(value, raw, field)
+    if isinstance(value, str):
+        causes += _string(value, raw, field, path)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        causes += _number(value, raw, field, path)
+    elif isinstance(value, list):
+        causes += _list(value, raw, field, path)
+    elif isinstance(value, dict):
+        causes += _object(value, raw, field, path)
+    causes += _combined(value, raw, field, path)
+    return causes
+
+
+def _shown(path: str) -> str:
+    return f"{path} in body"
+
+
+def _type(kind: str, raw: Raw, field: str, path: str) -> list[Cause]:
+    wanted = raw.get("type")
+    if raw.get("x-kubernetes-int-or-string"):
+        allowed, shown = {"integer", "string"}, "integer,string"
+        if kind in allowed:
+            return []
+    elif not wanted:
+        return []
+    else:
+        shown = wanted
+        if kind == wanted or (wanted == "number" and kind == "integer"):
+            return []
+    return [
+        Cause(
+            field,
+            "FieldValueTypeInvalid",
+            f'Invalid value: "{kind}": {_shown(path)} must be of type {shown}: "{kind}"',
+        )
+    ]
+
+
+def _enumeration(value: Any, raw: Raw, field: str) -> list[Cause]:
+    allowed = raw.get("enum")
+    if not allowed or any(type(value) is type(each) and value == each for each in allowed):
+        return []
+    words = [each if isinstance(each, str) else str(each) for each in allowed]
+    return [not_supported(field, value, words)]
+
+
+def _string(value: str, raw: Raw, field: str, path: str) -> list[Cause]:
+    causes = []
+    longest, shortest = raw.get("maxLength"), raw.get("minLength")
+    if longest is not None and len(value) > longest:
+        causes.append(
+            Cause(field, "FieldValueTooLong", f"Too long: may not be more than {longest} bytes")
+        )
+    if shortest is not None and len(value) < shortest:
+        causes.append(
+            invalid_value(field, value, f"{_shown(path)} should be at least {shortest} chars long")
+        )
+    pattern = raw.get("pattern")
+    if pattern and not _searches(pattern, value):
+        causes.append(invalid_value(field, value, f"{_shown(path)} should match '{pattern}'"))
+    form = raw.get("format")
+    check = _FORMATS.get(form) if isinstance(form, str) else None
+    if check is not None and not check(value):
+        causes.append(
+            Cause(
+                field,
+                "FieldValueTypeInvalid",
+                f'Invalid value: "{value}": {_shown(path)} must be of type {form}: "{value}"',
+            )
+        )
+    return causes
+
+
+_POSIX_CLASSES = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "digit": "0-9",
+    "lower": "a-z",
+    "space": r"\t\n\v\f\r ",
+    "upper": "A-Z",
+    "word": "0-9A-Za-z_",
+    "xdigit": "0-9A-Fa-f",
+}
+
+
+@functools.lru_cache(maxsize=256)
+def _expression(pattern: str) -> re.Pattern[str] | None:
+    """Compile a pattern of Go's; None for one that Python's `re` has no like of."""
+    known = re.sub(
+        r"\[:(\w+):\]", lambda found: _POSIX_CLASSES.get(found[1], found[0]), pattern
+    ).replace(r"\z", r"\Z")
+    try:
+        with warnings.catch_warnings():
+            # of brackets within brackets, which mean nothing else in Go
+            warnings.simplefilter("ignore", FutureWarning)
+            return re.compile(known, re.ASCII)
+    except re.error:
+        return None
+
+
+def _searches(pattern: str, value: str) -> bool:
+    expression = _expression(pattern)
+    return expression is None or expression.search(value) is not None
+
+
+def _number(value: float, raw: Raw, field: str, path: str) -> list[Cause]:
+    causes = []
+    most, least, step = raw.get("maximum"), raw.get("minimum"), raw.get("multipleOf")
+    if most is not None:
+        if raw.get("exclusiveMaximum") and value >= most:
+            causes.append(invalid_value(field, value, f"{_shown(path)} should be less than {most}"))
+        elif not raw.get("exclusiveMaximum") and value > most:
+            causes.append(
+                invalid_value(
+                    field, value, f"{_shown(path)} should be less than or equal to {most}"
+                )
+            )
+    if least is not None:
+        if raw.get("exclusiveMinimum") and value <= least:
+            causes.append(
+                invalid_value(field, value, f"{_shown(path)} should be greater than {least}")
+            )
+        elif not raw.get("exclusiveMinimum") and value < least:
+            causes.append(
+                invalid_value(
+                    field, value, f"{_shown(path)} should be greater than or equal to {least}"
+                )
+            )
+    if step and abs(value / step - round(value / step)) > 1e-9:
+        causes.append(invalid_value(field, value, f"{_shown(path)} should be a multiple of {step}"))
+    form = raw.get("format")
+    bits = {"int32": 31, "int64": 63}.get(form) if isinstance(form, str) else None
+    if bits is not None and not -(1 << bits) <= value < 1 << bits:
+        causes.append(
+            invalid_value(field, value, f"Checked value must be of type integer with format {form}")
+        )
+    return causes
+
+
+def _list(value: list[Any], raw: Raw, field: str, path: str) -> list[Cause]:
+    causes = []
+    most, least = raw.get("maxItems"), raw.get("minItems")
+    if most is not None and len(value) > most:
+        causes.append(
+            Cause(
+                field,
+                "FieldValueTooMany",
+                f"Too many: {len(value)}: must have at most {most} items",
+            )
+        )
+    if least is not None and len(value) < least:
+        causes.append(
+            invalid_value(field, len(value), f"{_shown(path)} should have at least {least} items")
+        )
+    items = raw.get("items")
+    if isinstance(items, Mapping):
+        for index, each in enumerate(value):
+            causes += validate(each, items, f"{field}[{index}]", f"{path}[{index}]")
+    causes += _list_keys(value, raw, field)
+    return causes
+
+
+def _list_keys(value: list[Any], raw: Raw, field: str) -> list[Cause]:
+    kind = raw.get("x-kubernetes-list-type")
+    causes: list[Cause] = []
+    seen: set[str] = set()
+    for index, each in enumerate(value):
+        if kind == "map" and isinstance(each, dict):
+            key: Any = {
+                name: each.get(name) for name in raw.get("x-kubernetes-list-map-keys") or ()
+            }
+        elif kind == "set":
+            key = each
+        else:
+            continue
+        mark = json.dumps(key, sort_keys=True)
+        if mark in seen:
+            causes.append(duplicate(f"{field}[{index}]", key))
+        seen.add(mark)
+    return causes
+
+
+def _object(value: dict[str, Any], raw: Raw, field: str, path: str) -> list[Cause]:
+    causes = []
+    most, least = raw.get("maxProperties"), raw.get("minProperties")
+    if most is not None and len(value) > most:
+        causes.append(
+            Cause(
+                field,
+                "FieldValueTooMany",
+                f"Too many: {len(value)}: must have at most {most} items",
+            )
+        )
+    if least is not None and len(value) < least:
+        causes.append(
+            invalid_value(
+                field, len(value), f"{_shown(path)} should have at least {least} properties"
+            )
+        )
+    dot = "." if field else ""
+    said_dot = "." if path else ""
+    causes += [
+        required(f"{field}{dot}{name}") for name in raw.get("required") or () if name not in value
+    ]
+    if raw.get("x-kubernetes-embedded-resource"):
+        causes += _embedded(value, f"{field}{dot}")
+    properties = raw.get("properties") or {}
+    extra = raw.get("additionalProperties")
+    for name, each in value.items():
+        if name in properties:
+            part = properties[name]
+        elif isinstance(extra, Mapping):
+            part = extra
+        else:
+            continue
+        causes += validate(each, part, f"{field}{dot}{name}", f"{path}{said_dot}{name}")
+    return causes
+
+
+def _embedded(value: dict[str, Any], prefix: str) -> list[Cause]:
+    """Return what an object within an object lacks (`apiserver/schema/objectmeta`)."""
+    causes = []
+    for key in ("apiVersion", "kind"):
+        found = value.get(key)
+        if key not in value:
+            causes.append(required(f"{prefix}{key}", "must not be empty"))
+        elif not isinstance(found, str):
+            causes.append(invalid_value(f"{prefix}{key}", found, "must be a string"))
+        elif not found:
+            causes.append(invalid_value(f"{prefix}{key}", "", "must not be empty"))
+    return causes
+
+
+def _combined(value: Any, raw: Raw, field: str, path: str) -> list[Cause]:
+    causes: list[Cause] = []
+    for part in raw.get("allOf") or ():
+        causes += validate(value, part, field, path)
+    some = raw.get("anyOf")
+    if some and all(validate(value, part, field, path) for part in some):
+        causes.append(
+            invalid_value(field, "", f'"{path}" must validate at least one schema (anyOf)')
+        )
+    one = raw.get("oneOf")
+    if one:
+        valid = sum(not validate(value, part, field, path) for part in one)
+        if valid != 1:
+            found = "Found none valid" if not valid else f"Found {valid} valid alternatives"
+            causes.append(
+                invalid_value(
+                    field, "", f'"{path}" must validate one and only one schema (oneOf). {found}'
+                )
+            )
+    other = raw.get("not")
+    if other and not validate(value, other, field, path):
+        causes.append(invalid_value(field, "", f'"{path}" must not validate the schema (not)'))
+    return causes
