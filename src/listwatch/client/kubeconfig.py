@@ -4,8 +4,6 @@ import base64
 import binascii
 import logging
 import os
-import re
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -54,9 +52,6 @@ _FIELDS: Final = {
     ),
     "context": ("cluster", "user", "namespace", "extensions"),
 }
-_QUOTED: Final = re.compile(r"(['\"]).{2,}\1")
-#: What PyYAML raises beside its own errors: a date or number that is none, an endless nesting.
-_NO_YAML: Final = (RecursionError, ValueError, TypeError, AttributeError, LookupError)
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -237,32 +232,29 @@ def _read(paths: Sequence[Path], *, must_exist: bool) -> _Files:
     files = _Files({}, {}, {}, "", [])
     for path in paths:
         try:
-            content = path.read_text(encoding="utf-8")
+            content = path.read_bytes()
         except FileNotFoundError:
             if must_exist:
                 raise ConfigError(f"{path} does not exist") from None
             continue
-        except (OSError, UnicodeDecodeError) as error:
-            words = getattr(error, "strerror", None) or "it is no UTF-8"
+        except (OSError, ValueError) as error:
+            words = getattr(error, "strerror", None) or "that is no path"
             raise ConfigError(f"{path} can't be read: {words}") from None
         files.paths.append(path)
         _merge(files, path.absolute(), _parse(path, content))
     return files
 
 
-def _parse(path: Path, content: str) -> Mapping[str, Any]:
-    import yaml  # noqa: PLC0415 - a pod has no such file
+def _parse(path: Path, content: bytes) -> Mapping[str, Any]:
+    from listwatch.client import go_yaml  # noqa: PLC0415 - a pod has no such file
 
     try:
-        loaded = yaml.safe_load(content)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f", line {mark.line + 1}" if mark else ""
-        # What it quotes may be a part of a secret: `password: *x` is an alias to YAML.
-        words = _QUOTED.sub("'…'", error.problem or error.context or "")
-        raise ConfigError(f"{path}{place}: no YAML: {words}") from None
-    except (yaml.YAMLError, *_NO_YAML):
-        raise ConfigError(f"{path}: no YAML") from None
+        loaded = go_yaml.load(go_yaml.decode_text(content)[0])
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} can't be read: it is no UTF-8") from None
+    except go_yaml.YAMLError as error:
+        place = f", line {error.line}" if error.line else ""
+        raise ConfigError(f"{path}{place}: no YAML: {error}") from None
     if loaded is None:
         return {}
     if not isinstance(loaded, Mapping):
@@ -285,6 +277,7 @@ def _merge(files: _Files, path: Path, loaded: Mapping[str, Any]) -> None:
             continue
         if not isinstance(listed, list):
             raise ConfigError(f"{path}: {kind}s must be a list, not {_shown(listed)}")
+        names: set[str] = set()
         for number, item in enumerate(listed):
             name = item.get("name") if isinstance(item, Mapping) else None
             if not isinstance(name, str) or not isinstance(item, Mapping):
@@ -292,6 +285,11 @@ def _merge(files: _Files, path: Path, loaded: Mapping[str, Any]) -> None:
             fields = item.get(kind)
             if not isinstance(fields, Mapping | None):
                 raise ConfigError(f"{path}: {kind} {name!r} must be a mapping")
+            if name in names:
+                raise ConfigError(
+                    f"{path}: two {kind}s have the name {name!r}; rename or remove one of them"
+                )
+            names.add(name)
             into.setdefault(name, _Entry(kind, name, fields or {}, path))
     current = loaded.get("current-context")
     if not files.current_context and isinstance(current, str):
@@ -480,42 +478,16 @@ def _oidc(user: _Entry) -> OIDCConfig:
 def save_tokens(kubeconfig: Path, user: str, *, id_token: str, refresh_token: str) -> None:
     """Write the renewed tokens of an OIDC user back to a kubeconfig file, as kubectl does.
 
-    The file is replaced in one step and keeps its mode; like kubectl it waits for nobody and
-    loses comments. May be called from any thread.
+    The file is replaced in one step, and nothing but the two tokens changes in it; like kubectl,
+    this waits for nobody. May be called from any thread.
 
     Raises:
-        ConfigError: the file is being written by somebody else, or can't be read or written.
+        ConfigError: the file is being written by somebody else, can't be read or written, has
+            changed, or shares the tokens' places with something else (an anchor). It is then as
+            it was.
     """
-    import tempfile  # noqa: PLC0415 - rarely needed
+    from listwatch.client.renewed_tokens import (  # noqa: PLC0415 - loads PyYAML, rarely needed
+        write_tokens,
+    )
 
-    import yaml  # noqa: PLC0415 - rarely needed
-
-    path = kubeconfig.resolve()
-    lock = path.with_name(f"{path.name}.lock")  # client-go's, tools/clientcmd/config.go
-    try:
-        os.close(os.open(lock, os.O_CREAT | os.O_EXCL, 0o600))
-    except OSError as error:
-        raise ConfigError(f"{lock} can't be made: {error.strerror}") from None
-    try:
-        loaded = _parse(path, path.read_text(encoding="utf-8"))
-        for entry in loaded.get("users") or ():
-            if entry.get("name") == user:
-                settings = entry["user"]["auth-provider"]["config"]
-                settings["id-token"], settings["refresh-token"] = id_token, refresh_token
-                break
-        else:
-            raise ConfigError(f"{path}: user {user!r} is gone")
-        descriptor, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)
-        new = Path(name)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                yaml.safe_dump(loaded, file, sort_keys=False)
-            new.chmod(stat.S_IMODE(path.stat().st_mode))
-            new.replace(path)
-        finally:
-            new.unlink(missing_ok=True)  # it holds the tokens
-    except (OSError, UnicodeError, AttributeError, KeyError, TypeError) as error:
-        words = getattr(error, "strerror", None) or f"user {user!r} has changed"
-        raise ConfigError(f"{path} can't be updated: {words}") from None
-    finally:
-        lock.unlink(missing_ok=True)
+    write_tokens(kubeconfig, user, id_token=id_token, refresh_token=refresh_token)
