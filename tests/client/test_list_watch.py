@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from client.raw_server import serving
-from listwatch.cache.list_watch import KnowsObjects, ListerWatcher, ListOptions, WatchOptions
+from listwatch.cache.list_watch import (
+    KnowsObjects,
+    ListerWatcher,
+    ListOptions,
+    WatchEvent,
+    WatchOptions,
+)
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.client.discovery import Resource
@@ -323,3 +329,48 @@ async def test_an_object_that_left_the_selection_is_not_among_those_watched(
     )
     server.answers["/api/v1/namespaces/n/configmaps"] = EMPTY
     assert await source.find("n/a", decode_object) is None
+
+
+#: Stands for a batch without events, which is a sign of life.
+GAP = WatchEvent("a batch without events")
+
+
+@pytest.mark.usefixtures("transport")
+async def test_space_without_end_is_an_error_and_no_sign_of_life(server: ScriptedServer) -> None:
+    """A server that sends blank lines would keep a watch alive for ever."""
+    blank = b"\n" * 65536
+    server.answers["/api/v1/configmaps"] = chunked(*[b"\n"] * 20, event("a"), *[blank] * 40)
+    async with Client.from_config(Config(server=server.url)) as client:
+        names: list[str] = []
+
+        async def read() -> None:
+            async with client.list_watch(CM).watch(WatchOptions()) as stream:
+                async for batch in stream:
+                    names.extend([e.object.name if e.object else e.type for e in batch or [GAP]])
+
+        with pytest.raises(FrameError, match="nothing but space"):
+            await read()
+    assert names == ["a"]
+
+
+@pytest.mark.usefixtures("transport")
+async def test_the_event_loop_gets_its_turn_between_the_parts_of_a_long_piece(
+    server: ScriptedServer,
+) -> None:
+    server.answers["/api/v1/configmaps"] = chunked(event("a") * 5000)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with Client.from_config(Config(server=server.url)) as client:
+        counting = asyncio.ensure_future(count())
+        async with client.list_watch(CM).watch(WatchOptions()) as stream:
+            sizes = [len(batch) async for batch in stream]
+        counting.cancel()
+    assert sum(sizes) == 5000
+    assert max(sizes) <= 1000
+    assert turns >= len(sizes) - 1

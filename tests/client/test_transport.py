@@ -322,6 +322,28 @@ async def test_reading_pauses_while_the_reader_is_slow_and_goes_on_after() -> No
     assert not wire.paused
 
 
+async def test_tiny_chunks_are_read_in_smaller_parts_and_few_of_them_wait() -> None:
+    """Two megabytes of them take long to parse, and their pieces take more memory than bytes."""
+    connection, wire = by_hand()
+    receive(connection, OK + b"Transfer-Encoding: chunked\r\n\r\n")
+    response = Response(connection)
+    whole = len(connection.get_buffer(-1))
+    number = 0
+    while not wire.paused:
+        assert number < 100_000
+        receive(connection, b"1\r\nx\r\n" * 20_000)
+        number += 20_000
+        assert len(connection.get_buffer(-1)) < whole // 8
+        connection._read_bytes = whole  # so that the next part fits
+    assert await anext(response) == [b"x"] * number
+    receive(connection, b"1\r\nx\r\n" * 20_000)
+    room = len(connection.get_buffer(-1))
+    assert room < whole
+    head = b"%x\r\n" % whole
+    receive(connection, head + b"y" * (room - len(head)))
+    assert len(connection.get_buffer(-1)) == whole
+
+
 async def test_what_waits_for_a_slow_reader_is_bounded() -> None:
     total = 32 * 2**20
     sent = 0

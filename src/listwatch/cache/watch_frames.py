@@ -82,7 +82,7 @@ class _Scan:
 
 _CHANGES: Final = frozenset({ADDED, MODIFIED, DELETED})
 #: How many events, and values that take the long way, are cut in a turn of the event loop.
-_MOST_EVENTS: Final = 1000
+_MOST_EVENTS: Final = 256
 _MOST_SLOW: Final = 100
 _BETWEEN_EVENTS = re.compile(rb"(?:[ \t\r\n]++|\xef\xbb\xbf)*+")
 _GARBAGE_END = re.compile(rb"[\n{]")
@@ -151,6 +151,11 @@ class WatchFrames:
         """
         return bool(self._behind)
 
+    @property
+    def is_in_event(self) -> bool:
+        """Whether a part of an event has come, and not only space since the last one."""
+        return bool(self._pending) or self._skipping
+
     def feed(self, *pieces: bytes) -> list[WatchEvent]:
         """Take the next bytes; return the events that are whole now, in order."""
         events: list[WatchEvent] = []
@@ -168,6 +173,9 @@ class WatchFrames:
             while begin < size:
                 if (end := data.find(b"\n", begin)) < 0:
                     end = size
+                if len(events) >= _MOST_EVENTS:
+                    self._behind = (data[begin:], *pieces[index + 1 :])
+                    return events
                 if self._add(events, data, begin, end):
                     begin = end + 1
                     self._in_lines = begin <= size

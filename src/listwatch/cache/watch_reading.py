@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from listwatch.cache.callers import YIELD_SECONDS
 from listwatch.cache.deltas import ReflectorStore
 from listwatch.cache.list_watch import (
     ADDED,
@@ -35,6 +34,9 @@ _INITIAL_SECONDS: Final = 10.0
 #: A watch may bring so much that is of no use, one after the other, and so much a second beside.
 _MOST_USELESS: Final = 1000
 _USELESS_A_SECOND: Final = 10.0
+#: How long events are given to the store at a time. The queue's other end and the connection take
+#: turns of their own, and all three together hold the event loop.
+_TURN_SECONDS: Final = 0.002
 #: Batches after which the event loop gets its turn even if the clock has not moved.
 _MOST_BATCHES: Final = 256
 #: An event may come in so many pieces: of 64 MiB, in packets of the smallest usual size.
@@ -248,7 +250,7 @@ class WatchReader:
                 _count_empty(watch)
             # A stream that has something waits for nothing.
             batches += 1
-            if time - yielded >= YIELD_SECONDS or batches >= _MOST_BATCHES:
+            if time - yielded >= _TURN_SECONDS or batches >= _MOST_BATCHES:
                 await clock.sleep(0)
                 yielded, batches = now(), 0
 
@@ -312,7 +314,7 @@ class WatchReader:
             if not batch or len(found) > before:
                 watch.watchdog.heard(now)
             batches += 1
-            if now - yielded >= YIELD_SECONDS or batches >= _MOST_BATCHES:
+            if now - yielded >= _TURN_SECONDS or batches >= _MOST_BATCHES:
                 await self._clock.sleep(0)
                 yielded, batches = self._clock.now(), 0
         return None

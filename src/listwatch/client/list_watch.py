@@ -30,6 +30,8 @@ from listwatch.shard_range import ShardRange
 #: Bytes of a list; etcd holds no more, so that a longer one comes from no API server.
 MAX_LIST_BYTES: Final = 8 * 2**30
 
+#: Bytes of space that may stand between two events.
+MAX_SPACE_BYTES: Final = 2**20
 #: Bytes of a list that are cut in one step.
 _STEP: Final = 2**18
 #: What an API server says of a path that it does not know.
@@ -348,21 +350,32 @@ class _Events:
         self._frames = frames
         self._clock = clock
         self._has_ended = False
+        self._space = 0  # bytes since the last event
 
     def __aiter__(self) -> AsyncIterator[Sequence[WatchEvent]]:
         return self
 
     async def __anext__(self) -> Sequence[WatchEvent]:
         frames = self._frames
-        if frames.is_behind:  # what takes long is cut in steps
-            await self._clock.sleep(0)
-            return _of_shard(frames.feed(), self._shard)
-        if not self._has_ended:
-            if pieces := await self._read_pieces():
-                return _of_shard(frames.feed(*pieces), self._shard)
-            self._has_ended = True
-            if last := _of_shard(frames.finish(), self._shard):
-                return last
+        while not self._has_ended:
+            pieces: Sequence[bytes] = ()
+            if frames.is_behind:  # what takes long is cut in steps
+                await self._clock.sleep(0)
+            elif not (pieces := await self._read_pieces()):
+                self._has_ended = True
+                if last := _of_shard(frames.finish(), self._shard):
+                    return last
+                break
+            events = frames.feed(*pieces)
+            if events or frames.is_in_event:
+                self._space = 0
+                return _of_shard(events, self._shard)
+            # Space is no event, and no sign of life either.
+            self._space += sum(map(len, pieces))
+            if self._space > MAX_SPACE_BYTES:
+                raise FrameError("the watch brings nothing but space")
+            if not frames.is_behind:
+                await self._clock.sleep(0)
         raise StopAsyncIteration
 
 

@@ -35,6 +35,12 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 #: Bytes that are read from the network at once. Each return to the interpreter may take the
 #: switch interval of 5 ms beside a thread that computes, so that much has to be done for one.
 MAX_READ_BYTES: Final = 2 * 1024 * 1024
+#: The same from a server that sends tiny chunks: more pieces than these of one reading take
+#: milliseconds to parse.
+_SMALL_READ_BYTES: Final = 64 * 1024
+_MOST_PIECES: Final = 16 * 1024
+#: What a piece costs beside its bytes, in bytes: so many waiting ones pause the connection too.
+_PIECE_BYTES: Final = 128
 #: Bytes from the network that may wait for a slow reader before the connection is paused; more
 #: than one reading, since to pause and to resume are returns to the interpreter too.
 MAX_WAITING_BYTES: Final = 2 * MAX_READ_BYTES
@@ -82,6 +88,7 @@ class _Connection(asyncio.BufferedProtocol):
     def __init__(self, target: Target, buffer: memoryview) -> None:
         self.target = target
         self._buffer = buffer
+        self._read_bytes = MAX_READ_BYTES
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._pieces: list[bytes] = []
@@ -112,7 +119,7 @@ class _Connection(asyncio.BufferedProtocol):
         _find_dead_hosts(transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        return self._buffer
+        return self._buffer[: self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         data: bytes | memoryview = self._buffer[:nbytes]
@@ -134,9 +141,13 @@ class _Connection(asyncio.BufferedProtocol):
                 self.abort()
             else:
                 self._fail(FrameError(f"{self.target} sent no valid HTTP/1.1 answer: {error}"))
-        if len(self._pieces) > had:
+        if (pieces := len(self._pieces) - had) > 0:
+            if pieces > _MOST_PIECES:
+                self._read_bytes = _SMALL_READ_BYTES
+            elif nbytes == self._read_bytes and pieces <= _MOST_PIECES // 8:
+                self._read_bytes = MAX_READ_BYTES
             self._overhead_bytes = 0
-            self._waiting_bytes += received
+            self._waiting_bytes += received + pieces * _PIECE_BYTES
             if self._waiting_bytes >= MAX_WAITING_BYTES and not self._paused:
                 self._pause()
         elif self._has_head and not self.complete:
