@@ -1,8 +1,14 @@
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
+from listwatch.client.client import Client
+from listwatch.client.config import Config
+from listwatch.client.discovery import Resource
+from listwatch.client.http import Answer
 from listwatch.clock import FakeClock
 from listwatch.runtime.fencing import fenced
 from listwatch.runtime.leader_election import LeadershipGuard, LeadershipLostError
@@ -26,8 +32,11 @@ class FakeHTTP:
 
 
 class FakeClient:
-    def __init__(self, http: FakeHTTP) -> None:
-        self.http: Any = http
+    def __init__(self, http: Any) -> None:
+        self.http = http
+
+    def through(self, http: Any) -> "FakeClient":
+        return FakeClient(http)
 
 
 def make(clock: FakeClock, seconds: float, guard: LeadershipGuard | None) -> tuple[Any, FakeHTTP]:
@@ -89,3 +98,56 @@ async def test_a_time_out_of_the_request_itself_stays_one() -> None:
     http.request = slow  # type: ignore[method-assign, assignment]  # this request only
     with pytest.raises(TimeoutError, match="no headers"):
         await client.http.request("PUT", "/x")
+
+
+PODS = Resource(group="", version="v1", plural="pods", kind="Pod", namespaced=True)
+POD: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "uid": "u"}}
+
+#: Every method that only reads, or sends nothing; all others must be fenced.
+READS = {"close", "from_config", "get", "list", "list_watch", "pages", "through"}
+WRITES: dict[str, Callable[[Client], Awaitable[object]]] = {
+    "create": lambda client: client.create(POD, resource=PODS),
+    "update": lambda client: client.update(POD, resource=PODS),
+    "patch": lambda client: client.patch(PODS, "a", {}),
+    "delete": lambda client: client.delete(PODS, "a"),
+    "delete_collection": lambda client: client.delete_collection(PODS, "default"),
+    "update_with_retry": lambda client: client.update_with_retry(
+        PODS, "a", lambda pod: pod | {"x": 1}
+    ),
+    "add_finalizer": lambda client: client.add_finalizer(PODS, "a", "example.com/x"),
+    "remove_finalizer": lambda client: client.remove_finalizer(PODS, "a", "example.com/x"),
+}
+
+
+class Answering:
+    """Answers every request with a pod, and keeps what is no read."""
+
+    config = Config(server="http://127.0.0.1:9")
+
+    def __init__(self, finalizers: list[str]) -> None:
+        self.finalizers = finalizers
+        self.sent: list[str] = []
+        self.stream = object()
+
+    async def request(self, method: str, path: str, *_: Any, **__: Any) -> Answer:
+        if method != "GET":
+            self.sent.append(f"{method} {path}")
+        pod = {**POD, "metadata": {"name": "a", "uid": "u", "finalizers": self.finalizers}}
+        return Answer(200, {}, msgspec.json.encode(pod))
+
+
+def test_every_method_of_a_client_is_known_to_read_or_to_write() -> None:
+    methods = {name for name in vars(Client) if not name.startswith("_")} - {"config"}
+    assert methods == READS | WRITES.keys()
+
+
+@pytest.mark.parametrize("name", WRITES)
+async def test_every_write_of_a_real_client_is_fenced(name: str) -> None:
+    http = Answering(["example.com/x"] if name == "remove_finalizer" else [])
+    clock = FakeClock()
+    plain = Client(http.config, clock=clock).through(http)  # type: ignore[arg-type]  # as HTTP answers
+    with pytest.raises(LeadershipLostError, match="this process does not lead"):
+        await WRITES[name](fenced(plain, lambda: None, clock))
+    assert http.sent == []
+    _ = await WRITES[name](fenced(plain, lambda: guard_for(clock, 10), clock))
+    assert len(http.sent) == 1

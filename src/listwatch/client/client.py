@@ -1,5 +1,6 @@
 """A client of an API server: any resource, typed by discovery, objects as `Object`."""
 
+import copy
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from enum import StrEnum
@@ -113,6 +114,18 @@ class Client:
             ConfigError: there is none, or it can't be used.
         """
         return cls(load_config() if config is None else config, clock=clock)
+
+    def through(self, http: HTTP) -> "Client":
+        """Return a client that sends by other means, and shares all else with this one.
+
+        Args:
+            http: sends all that the methods of the client ask for; looking resources up stays
+                this client's business.
+        """
+        twin = copy.copy(self)
+        twin.http = http
+        twin._calls = Calls(http, self.discovery, self._clock)  # noqa: SLF001 - it is one of us
+        return twin
 
     @property
     def config(self) -> Config:

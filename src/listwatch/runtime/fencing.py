@@ -1,6 +1,5 @@
 """A client that writes only while this process leads."""
 
-import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +27,9 @@ def fenced(
         guard: gives the present guard; None when this process does not lead.
         clock: of the limit in time.
     """
-    twin = copy.copy(client)
     # HTTP has no interface of its own; a client uses two of its methods.
-    twin.http = _FencedHTTP(client.http, guard, clock or Clock())  # type: ignore[assignment]  # as above
-    return twin
+    http: Any = _FencedHTTP(client.http, guard, clock or Clock())
+    return client.through(http)
 
 
 class _FencedHTTP:
