@@ -25,7 +25,8 @@ from cache.queue_story import (
     story,
 )
 from listwatch.cache.deltas import Deltas, DeltaType, Item, Queue, RequeueError
-from listwatch.cache.event_queue import COMPRESSION, EventQueue
+from listwatch.cache.event_queue import EventQueue
+from listwatch.cache.merging import LAST_STATE as COMPRESSION
 from listwatch.cache.reflector import Reflector
 from listwatch.clock import FakeClock
 from listwatch.errors import ExpiredError, QueueClosedError

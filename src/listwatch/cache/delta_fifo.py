@@ -429,6 +429,7 @@ class DeltaFIFO(FIFO):
 
 
 def _append(deltas: Deltas, delta: Delta) -> None:
+    # As `merging.ONE_DELETION` says, written out since this runs for each event.
     if deltas and delta.type is _DELETED and deltas[-1].type is _DELETED:
         if isinstance(deltas[-1].object, DeletedFinalStateUnknown):
             deltas[-1] = delta

@@ -1,6 +1,6 @@
 """A queue of single events: whatever happened to an object, its consumer sees one event of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from listwatch.cache.delta_fifo import DeltaFIFO
 from listwatch.cache.deltas import (
@@ -12,42 +12,19 @@ from listwatch.cache.deltas import (
     OnError,
     log_error,
 )
+from listwatch.cache.merging import LAST_STATE, merge
 from listwatch.cache.store import Store
 from listwatch.clock import Clock
 from listwatch.objects import DeletedFinalStateUnknown, Object, meta_namespace_key
 
-_SYNC = DeltaType.SYNC
-_ADDED = DeltaType.ADDED
-_UPDATED = DeltaType.UPDATED
 _DELETED = DeltaType.DELETED
-
-#: What an event that waits and the next one of its key become together, with the newer object.
-#: None is no event at all, unless the consumer knows of the object: then it is DELETED.
-COMPRESSION: Mapping[tuple[DeltaType, DeltaType], DeltaType | None] = {
-    (_SYNC, _SYNC): _SYNC,
-    (_SYNC, _ADDED): _SYNC,
-    (_SYNC, _UPDATED): _SYNC,
-    (_SYNC, _DELETED): _DELETED,
-    (_ADDED, _SYNC): _ADDED,
-    (_ADDED, _ADDED): _ADDED,
-    (_ADDED, _UPDATED): _ADDED,
-    (_ADDED, _DELETED): None,
-    (_UPDATED, _SYNC): _UPDATED,
-    (_UPDATED, _ADDED): _UPDATED,
-    (_UPDATED, _UPDATED): _UPDATED,
-    (_UPDATED, _DELETED): _DELETED,
-    (_DELETED, _SYNC): _SYNC,
-    (_DELETED, _ADDED): _UPDATED,
-    (_DELETED, _UPDATED): _UPDATED,
-    (_DELETED, _DELETED): _DELETED,
-}
 
 
 class EventQueue(DeltaFIFO):
     """A `DeltaFIFO` whose pops give exactly one delta, compressed from all that came of its key.
 
     The last value wins, which is this queue's contract alone: of an object that was deleted and
-    made again before anybody looked, the consumer sees an update (`COMPRESSION` is the table). A
+    made again before anybody looked, the consumer sees an update (see `merging.LAST_STATE`). A
     DELETED carries the object's last state in place of a tombstone wherever that is known.
 
     Without `known_objects` the queue keeps what it has given to process functions in a store of
@@ -130,10 +107,10 @@ class EventQueue(DeltaFIFO):
             if event is None:
                 event = delta
                 continue
-            kind = COMPRESSION[event.type, delta.type]
-            if kind is None and self._consumer_knows(deltas.key):
-                kind = _DELETED
-            event = None if kind is None else Delta(kind, delta.object)
+            kinds = merge(LAST_STATE, event.type, delta.type)
+            if not kinds and self._consumer_knows(deltas.key):
+                kinds = (_DELETED,)
+            event = Delta(kinds[0], delta.object) if kinds else None
         return () if event is None else (event,)
 
     def _consumer_knows(self, key: str) -> bool:

@@ -1,9 +1,13 @@
 """What waits to be told to one handler, with or without a bound."""
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
+from types import MappingProxyType
 
+from listwatch.cache.deltas import DeltaType
 from listwatch.cache.handlers import Added, Change, Deleted, Updated
+from listwatch.cache.merging import EACH_LIFE, merge
 
 
 class Marker:
@@ -148,11 +152,26 @@ class Pending:
 
 
 def merged(first: Change, then: Change) -> Sequence[Change]:
-    """Return what two changes of one key in a row come to, for a handler that was told neither."""
-    if isinstance(first, Deleted) or isinstance(then, Added):
-        return (first, then)  # of two objects, or of two lives of one
-    if isinstance(then, Deleted):
-        return () if isinstance(first, Added) else (then,)
-    if isinstance(first, Added):
-        return (Added(then.new, first.is_in_initial_list),)
-    return (Updated(first.old, then.new, first.is_resync and then.is_resync),)
+    """Return what two changes of one key in a row become, for a handler that was told neither."""
+    match _MERGED.get((type(first), type(then))), first, then:
+        case (), _, _:
+            return ()
+        case (DeltaType.ADDED,), Added(), Updated():
+            return (Added(then.new, first.is_in_initial_list),)
+        case (DeltaType.UPDATED,), Updated(), Updated():
+            return (Updated(first.old, then.new, first.is_resync and then.is_resync),)
+        case (DeltaType.DELETED,), _, Deleted():
+            return (then,)
+    return (first, then)
+
+
+_KINDS: Mapping[type[Change], DeltaType] = MappingProxyType(
+    {Added: DeltaType.ADDED, Updated: DeltaType.UPDATED, Deleted: DeltaType.DELETED}
+)
+# By class, since an enum's member is slow to hash.
+_MERGED: Mapping[tuple[type[Change], type[Change]], tuple[DeltaType, ...]] = MappingProxyType(
+    {
+        (first, then): merge(EACH_LIFE, _KINDS[first], _KINDS[then])
+        for first, then in product(_KINDS, repeat=2)
+    }
+)
