@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from listwatch.clock import Clock
 from listwatch.controllers.builds.api import MutateBuild
 from listwatch.objects import Object
 from listwatch.testing.fake_controller_source import FakeControllerSource
@@ -51,9 +52,11 @@ def build_pod(
 class Cluster:
     """Two sources and the API that changes them; records events and writes."""
 
-    def __init__(self) -> None:
-        self.builds = FakeControllerSource(kind="Build", api_version="build.openshift.io/v1")
-        self.pods = FakeControllerSource(kind="Pod", api_version="v1")
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.builds = FakeControllerSource(
+            kind="Build", api_version="build.openshift.io/v1", clock=clock
+        )
+        self.pods = FakeControllerSource(kind="Pod", api_version="v1", clock=clock)
         self.events: list[tuple[str, str, str, str]] = []
         self.deleted: list[tuple[str, str]] = []
         self.conflicts = 0

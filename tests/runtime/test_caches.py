@@ -75,7 +75,8 @@ async def test_a_cache_that_hears_nothing_is_stale() -> None:
         await world.clock.advance(STALE_SECONDS + 5)
         health = cache.health()
         assert not health.ready
-        assert health.since > STALE_SECONDS
+        assert "silent" in health.problem
+        assert health.since > 100
 
 
 async def test_all_handlers_of_a_cache_are_told_and_waited_for() -> None:

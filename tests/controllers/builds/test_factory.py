@@ -44,13 +44,13 @@ class Program:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+async def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-async def clock() -> FakeClock:
-    return FakeClock()
+def cluster(clock: FakeClock) -> Cluster:
+    return Cluster(clock)
 
 
 @pytest.fixture

@@ -85,7 +85,8 @@ class Story:
 @given(st.integers(0, 2**32))
 async def test_no_build_runs_without_its_pod_and_no_pod_stays_without_its_build(seed: int) -> None:
     chance = random.Random(seed)
-    cluster, clock = Cluster(), FakeClock()
+    clock = FakeClock()
+    cluster = Cluster(clock)
     pods = cluster.pods.list_watch(label_selector=NAME)
     stop = asyncio.Event()
     controllers = (
