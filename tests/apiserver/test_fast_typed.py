@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.apiserver.api.body import parse_json
 from listwatch.schema.facts import Schema, facts
 from listwatch.schema.fast_typed import QuickDecoder
+from listwatch.schema.parsing import parse_json
 from listwatch.schema.typed import Conversion, WrongTypeError
 from listwatch.testing.workload import PodGenerator
 

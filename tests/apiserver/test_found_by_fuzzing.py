@@ -8,8 +8,9 @@ import pytest
 
 from api_client import CORE, MAPS, PODS, Client
 from listwatch.apiserver import APIServer
+from listwatch.apiserver.controllers import definitions
 from listwatch.apiserver.http.call import User
-from listwatch.apiserver.kinds import custom_resources
+from listwatch.apiserver.kinds.custom import resources_of
 
 
 @pytest.fixture
@@ -237,14 +238,14 @@ async def test_a_selectable_field_without_a_path_is_refused(client: Client) -> N
 async def test_a_definition_that_can_not_be_served_does_not_end_the_others(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = custom_resources.resources_of
+    made = resources_of
 
     def fail_for_bad(body: Any) -> Any:
         if body["spec"]["names"]["plural"] == "bads":
             raise KeyError("a rule that validation has not")
         return made(body)
 
-    monkeypatch.setattr(custom_resources, "resources_of", fail_for_bad)
+    monkeypatch.setattr(definitions, "resources_of", fail_for_bad)
     for plural in ("bads", "goods"):
         await client.call("POST", _DEFINITIONS, definition(plural, _ANYTHING), expect=201)
     await client.call("GET", f"{_EXAMPLES}/goods", expect=200)

@@ -18,12 +18,12 @@ from listwatch.apiserver.api.routes import Api
 from listwatch.apiserver.api.subresources import Subresources
 from listwatch.apiserver.api.writing import Writer
 from listwatch.apiserver.control import Control
+from listwatch.apiserver.controllers.definitions import CustomResources
 from listwatch.apiserver.controllers.endings import Controllers
 from listwatch.apiserver.http.call import User
 from listwatch.apiserver.http.faults import Faults
 from listwatch.apiserver.http.listening import Listening, is_loopback, listen, url_of
 from listwatch.apiserver.http.tls import TLS
-from listwatch.apiserver.kinds.custom_resources import CustomResources
 from listwatch.apiserver.kinds.defaults import apply_defaults
 from listwatch.apiserver.kinds.resources import Resource, ResourceTable
 from listwatch.apiserver.replica import Replica
@@ -124,7 +124,9 @@ class APIServer:
         if self._journal is not None:
             self._journal.load(self.store, self._entry)
             self.store.journal = self._journal
-        self.custom_resources = CustomResources(self.table, self.registry, self.store, self._reader)
+        self.custom_resources = CustomResources(
+            self.table, self.registry, self.store, self._reader.stop_watches
+        )
         self._listening: Listening | None = None
         self._controllers = (
             Controllers(self.store, self.registry, self.table, self._clock) if controllers else None

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from listwatch.apiserver.kinds.access_rules import ACCESS_RULES, ACCESS_UPDATE_RULES
+from listwatch.apiserver.kinds.custom import validate_custom
+from listwatch.apiserver.kinds.definitions import DEFINITIONS, validate_definition
 from listwatch.apiserver.kinds.group_rules import GROUP_RULES, GROUP_UPDATE_RULES
 from listwatch.apiserver.kinds.metadata_rules import validate_labels
 from listwatch.apiserver.kinds.resources import Resource
@@ -212,12 +214,10 @@ def validate_create(resource: Resource, obj: Object) -> list[Cause]:
 
 
 def _own_rules(resource: Resource, obj: Object, *, status_only: bool = False) -> list[Cause]:
-    from listwatch.apiserver.kinds import custom_resources  # noqa: PLC0415 - a cycle
-
     if resource.custom is not None:
-        return custom_resources.validate_custom(resource, obj, status_only=status_only)
-    if resource.storage == custom_resources.DEFINITIONS:
-        return custom_resources.validate_definition(obj)
+        return validate_custom(resource, obj, status_only=status_only)
+    if resource.storage == DEFINITIONS:
+        return validate_definition(obj)
     key = resource.storage
     own = f"{resource.group}/{resource.name}"  # of a version that is stored as another's
     rule = (

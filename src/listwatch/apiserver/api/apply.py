@@ -5,13 +5,14 @@ The rules are those of structured-merge-diff (`merge/update.go`, `typed/merge.go
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import refusal
-from listwatch.apiserver.api.body import decode_value, parse_yaml
+from listwatch.apiserver.api.body import decode_value
+from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.kinds.resources import Resource
 from listwatch.apiserver.storage.managed_fields import (
@@ -28,14 +29,11 @@ from listwatch.apiserver.storage.managed_fields import (
     union,
     without_server_fields,
 )
-from listwatch.apiserver.storage.registry import WriteContext, reset_fields
+from listwatch.apiserver.storage.registry import Registry, WriteContext, reset_fields
 from listwatch.errors import BadRequestError, ConflictError, StatusError
 from listwatch.schema.causes import go_quoted
 from listwatch.schema.facts import ANY, Form, Schema
-
-if TYPE_CHECKING:
-    from listwatch.apiserver.api.reading import Reader
-    from listwatch.apiserver.api.writing import Writer
+from listwatch.schema.parsing import parse_yaml
 
 Object = dict[str, Any]
 
@@ -324,15 +322,14 @@ def _configuration(call: Call, resource: Resource, data: bytes) -> Object:
 
 
 def apply_object(
-    writer: "Writer",
-    reader: "Reader",
+    registry: Registry,
+    reader: Reader,
     call: Call,
     resource: Resource,
     data: bytes,
     context: WriteContext,
 ) -> web.Response:
     """Answer an apply: create the object or merge into it, and account for the owner."""
-    registry = writer.registry
     wanted = _configuration(call, resource, data)
     wanted = {key: each for key, each in wanted.items() if key not in {"apiVersion", "kind"}}
     given_version = wanted["metadata"].pop("resourceVersion", None)

@@ -1,27 +1,29 @@
 """Request bodies: from bytes to a decoded object of the expected kind."""
 
-import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import yaml
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.http.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.kinds.defaults import apply_defaults
 from listwatch.apiserver.kinds.resources import Resource
-from listwatch.schema.facts import Form, Schema, facts
+from listwatch.schema.facts import OBJECT_META, Form, Schema, facts
 from listwatch.schema.fast_typed import QuickDecoder
+from listwatch.schema.parsing import parse_json, parse_yaml
+from listwatch.schema.structural import apply_schema_defaults, prune
 from listwatch.schema.typed import Conversion, Pairs, WrongTypeError
 
 Object = dict[str, Any]
 
+
 _ACCEPTED = f"{JSON}, {YAML}, {PROTOBUF}"
+
+
 _CUSTOM_ACCEPTED = f"{JSON}, {YAML}"
-#: So many nodes may be made of any YAML by its aliases; of a long one, more.
-_ALIASES_LIMIT = 100_000
+
+
 _STRUCT_WORDS = (
     'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string '
     '"json:\\"kind,omitempty\\"" }'
@@ -56,175 +58,6 @@ def summary(data: bytes) -> str:
     if data[:1] == b"{":
         return data[:30].decode(errors="replace") + dots
     return data[:30].hex() + dots
-
-
-def parse_json(data: bytes) -> Any:
-    """Decode JSON; objects in which a key is repeated become `Pairs`.
-
-    Raises:
-        ValueError: in the words of Go's decoder.
-    """
-    try:
-        value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _parse_slowly(data)
-    if not may_repeat(data, value):
-        return value
-    return _parse_slowly(data)
-
-
-def may_repeat(data: bytes, value: Any) -> bool:
-    """Tell whether some object in the body may have a key twice.
-
-    Each key and string is two quotes: where the quotes of the value written anew are as many,
-    nothing was lost. Escaped quotes make the counts differ either way, and are looked at slowly.
-    """
-    return data.count(b'"') != msgspec.json.encode(value).count(b'"') or b"\\u0022" in data
-
-
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    plain = dict(pairs)
-    return plain if len(plain) == len(pairs) else Pairs(pairs)
-
-
-def _parse_slowly(data: bytes) -> Any:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        text = data.decode(errors="replace")
-    if "\\ud" in text or "\\uD" in text:
-        text = _ESCAPE.sub(_whole_escape, text)
-    try:
-        return json.loads(text, object_pairs_hook=_pairs, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        raise ValueError(_go_words(error)) from None
-    except RecursionError:
-        raise ValueError("exceeded max depth") from None
-
-
-_ESCAPE = re.compile(
-    r"\\(?:(?P<pair>u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    r"|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
-)
-
-
-def _whole_escape(found: re.Match[str]) -> str:
-    # half of a pair is no character; Go's decoder takes the replacement for it
-    return r"\ufffd" if found["half"] else found[0]
-
-
-def _no_constant(word: str) -> Any:
-    raise ValueError(f"invalid character '{word[0]}' looking for beginning of value")
-
-
-def _go_words(error: json.JSONDecodeError) -> str:
-    text, at = error.doc, error.pos
-    if error.msg.startswith("Unterminated") or at >= len(text.rstrip()):
-        return "unexpected end of JSON input"
-    shown = repr(text[at]) if text[at] != '"' else "'\"'"
-    message = error.msg
-    if message.startswith("Expecting property name"):
-        where = "looking for beginning of object key string"
-    elif message.startswith("Extra data"):
-        where = "after top-level value"
-    elif message.startswith("Expecting ':'"):
-        where = "after object key"
-    elif message.startswith("Expecting ','"):
-        where = f"after {_container(text[:at])}"
-    elif message.startswith("Invalid control"):
-        where = "in string literal"
-    elif message.startswith("Invalid"):
-        where = "in string escape code"
-    else:
-        where = "looking for beginning of value"
-    return f"invalid character {shown} {where}"
-
-
-def _container(text: str) -> str:
-    depth: list[str] = []
-    for found in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{\]}]', text):
-        mark = found[0]
-        if mark in "[{":
-            depth.append(mark)
-        elif mark in "]}" and depth:
-            depth.pop()
-    return "array element" if depth and depth[-1] == "[" else "object key:value pair"
-
-
-def parse_yaml(data: bytes) -> Any:
-    """Decode YAML.
-
-    Raises:
-        ValueError: in the words of the server.
-    """
-    try:
-        value = _load_yaml(data)
-    except yaml.YAMLError as error:
-        line = _yaml_line(error)
-        problem = getattr(error, "problem", None) or "cannot be read"
-        raise ValueError(f"error converting YAML to JSON: yaml: {line}{problem}") from None
-    except RecursionError:
-        raise ValueError("error converting YAML to JSON: yaml: exceeded max depth") from None
-    try:
-        return msgspec.json.decode(msgspec.json.encode(value))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"error converting YAML to JSON: {error}") from None
-
-
-def _load_yaml(data: bytes) -> Any:
-    loader = _Loader(data)
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        if _expanded_size(node, {}) > max(_ALIASES_LIMIT, 10 * len(data)):
-            raise yaml.MarkedYAMLError(problem="document contains excessive aliasing")
-        return loader.construct_document(node)
-    finally:
-        loader.dispose()
-
-
-def _expanded_size(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return how many nodes there are where each alias is what it stands for.
-
-    A few hundred bytes can stand for gigabytes, each level for several times the one below. Go's
-    parsers refuse that, too (`yaml.v3/decode.go`, allowedAliasRatio).
-    """
-    size = known.get(id(node))
-    if size is None:
-        known[id(node)] = 0  # an anchor within itself is refused later
-        size = 1
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                size += _expanded_size(key, known) + _expanded_size(value, known)
-        elif isinstance(node, yaml.SequenceNode):
-            for each in node.value:
-                size += _expanded_size(each, known)
-        known[id(node)] = size
-    return size
-
-
-def _yaml_line(error: yaml.YAMLError) -> str:
-    # the lines as Go's parser counts them: its scanner is one further than its grammar
-    mark = getattr(error, "problem_mark", None)
-    number = 0 if mark is None else mark.line
-    if number and isinstance(error, yaml.scanner.ScannerError):
-        number += 1
-    if not number:
-        mark = getattr(error, "context_mark", None)
-        number = 0 if mark is None else mark.line
-    return f"line {number}: " if number else ""
-
-
-class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]  # chosen at run time
-    """A safe loader that leaves time stamps as the strings that JSON has."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def decode_body(
@@ -302,8 +135,6 @@ def decode_value(
         BadRequestError: of another kind, or with a value of another type.
     """
     if resource.custom is not None:
-        from listwatch.apiserver.kinds.custom_resources import decode_custom  # noqa: PLC0415 - a cycle
-
         obj, problems = decode_custom(value, resource, data)
         return Decoded(obj, problems)
     try:
@@ -375,3 +206,75 @@ def check_kind(value: Mapping[str, Any], resource: Resource) -> None:
 def is_struct(schema: Schema) -> bool:
     """Tell whether a type has named fields."""
     return schema.form is Form.STRUCT
+
+
+def decode_custom(value: Object, resource: Resource, data: bytes) -> tuple[Object, list[str]]:
+    """Turn a decoded body into an object of a custom resource.
+
+    Raises:
+        BadRequestError: no kind, another version, or metadata of a wrong type.
+    """
+    kind, version = value.get("kind"), value.get("apiVersion")
+    if not kind or not isinstance(kind, str):
+        text = data.decode(errors="replace")
+        raise refusal.bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}): Object "
+            f"'Kind' is missing in '{text}' ({text[:30]}{' ...' if len(text) > 30 else ''})"
+        )
+    if not version or not isinstance(version, str):
+        raise refusal.bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}): Object "
+            f"'apiVersion' is missing in '{data.decode(errors='replace')}'"
+        )
+    if version != resource.api_version:
+        raise refusal.bad_request(
+            f"the API version in the data ({version}) does not match the expected API version "
+            f"({resource.api_version})"
+        )
+    problems: list[str] = []
+    _repeated(value, "", problems)
+    conversion = Conversion()
+    try:
+        metadata = conversion.convert(
+            value.get("metadata") or {}, facts().definition(OBJECT_META), "metadata"
+        )
+    except WrongTypeError as error:
+        raise refusal.bad_request(
+            f'{resource.kind} in version "{resource.version}" cannot be handled as a '
+            f"{resource.kind}: {error}"
+        ) from None
+    obj: Object = {"metadata": metadata}
+    obj |= {
+        key: _plain(each)
+        for key, each in value.items()
+        if key not in {"metadata", "kind", "apiVersion"}
+    }
+    if kind != resource.kind:
+        obj["kind"] = kind  # what validation refuses
+    unknown: list[str] = []
+    prune(obj, resource.schema, "", unknown)
+    apply_schema_defaults(obj, resource.schema)
+    return obj, [*problems, *conversion.problems, *unknown]
+
+
+def _repeated(value: Any, place: str, problems: list[str]) -> None:
+    if isinstance(value, dict):
+        if isinstance(value, Pairs):
+            prefix = f"{place}." if place else ""
+            problems += [f'duplicate field "{prefix}{key}"' for key in value.repeated]
+        for key, each in value.items():
+            _repeated(each, f"{place}.{key}" if place else key, problems)
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            _repeated(each, f"{place}[{index}]", problems)
+
+
+def _plain(value: Any) -> Any:
+    """Return a JSON value as Go would write it: whole numbers without a fraction."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
+        return int(value)
+    return value

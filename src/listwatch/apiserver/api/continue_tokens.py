@@ -6,8 +6,8 @@ import string
 import msgspec
 
 from listwatch.apiserver import refusal
-from listwatch.apiserver.api.body import parse_json
 from listwatch.errors import StatusError
+from listwatch.schema.parsing import parse_json
 
 #: In a token's place for a revision: go on with what there is now.
 INCONSISTENT = -1

@@ -9,13 +9,12 @@ from aiohttp import web
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.access.escalation import Escalation
+from listwatch.apiserver.api.apply import apply_object
 from listwatch.apiserver.api.body import (
     Decoded,
     decode_body,
     decode_value,
     media_type_of,
-    parse_json,
-    parse_yaml,
     unsupported,
 )
 from listwatch.apiserver.api.patch import (
@@ -37,6 +36,7 @@ from listwatch.errors import BadRequestError, InvalidError, RequestEntityTooLarg
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 from listwatch.schema.fast_typed import QuickDecoder
 from listwatch.schema.go_words import go_words, unrestorable, whole_number
+from listwatch.schema.parsing import parse_json, parse_yaml
 
 Object = dict[str, Any]
 
@@ -214,9 +214,7 @@ class Writer:
         info = call.info
         namespace = call.namespace
         if media_type == APPLY_PATCH:
-            from listwatch.apiserver.api.apply import apply_object  # noqa: PLC0415 - a cycle
-
-            return apply_object(self, self._reader, call, resource, data, context)
+            return apply_object(self.registry, self._reader, call, resource, data, context)
         if self.registry.find(resource, namespace, info.name) is None:
             raise refusal.not_found(resource, info.name)
         patch = read_patch(data, media_type)

@@ -4,6 +4,8 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
+from listwatch.apiserver.kinds.definitions import default_definition
+
 Object = dict[str, Any]
 
 
@@ -503,8 +505,6 @@ def _api_service(obj: Object) -> None:
 
 
 def _definition(obj: Object) -> None:
-    from listwatch.apiserver.kinds.custom_resources import default_definition  # noqa: PLC0415 - a cycle
-
     default_definition(obj)
 
 

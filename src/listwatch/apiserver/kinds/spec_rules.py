@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from listwatch.apiserver.api.body import parse_json
 from listwatch.apiserver.kinds.metadata_rules import validate_labels
 from listwatch.schema.causes import (
     Cause,
@@ -15,6 +14,7 @@ from listwatch.schema.causes import (
     not_supported,
     required,
 )
+from listwatch.schema.parsing import parse_json
 from listwatch.selector import LabelSelector, SelectorError, qualified_name_problems
 
 Object = Mapping[str, Any]

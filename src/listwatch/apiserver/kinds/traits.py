@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from listwatch.apiserver.kinds.definitions import admit_definition
 from listwatch.apiserver.kinds.resources import Resource
 
 Object = dict[str, Any]
@@ -337,8 +338,6 @@ def _admit_api_service(obj: Object) -> None:
 
 
 def _admit_definition(obj: Object) -> None:
-    from listwatch.apiserver.kinds.custom_resources import admit_definition  # noqa: PLC0415 - a cycle
-
     admit_definition(obj)
 
 

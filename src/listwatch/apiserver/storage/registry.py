@@ -13,6 +13,8 @@ import msgspec
 from listwatch.apiserver import refusal
 from listwatch.apiserver.admission.validation import validate_create, validate_update
 from listwatch.apiserver.kinds import services
+from listwatch.apiserver.kinds.defaults import apply_defaults
+from listwatch.apiserver.kinds.definitions import DEFINITIONS, begin_deletion
 from listwatch.apiserver.kinds.resources import Resource
 from listwatch.apiserver.kinds.services import Addresses
 from listwatch.apiserver.kinds.traits import (
@@ -26,6 +28,7 @@ from listwatch.apiserver.storage.managed_fields import Managed, Owner, created_f
 from listwatch.apiserver.storage.store import Bucket, Entry, Store
 from listwatch.clock import Clock
 from listwatch.schema.causes import Cause, invalid_value
+from listwatch.schema.facts import ANY
 from listwatch.schema.go_words import whole_number
 
 Object = dict[str, Any]
@@ -47,7 +50,6 @@ _META_ORDER = (
     "managedFields",
 )
 _IMMORTAL = frozenset(("default", "kube-system", "kube-public"))
-_DEFINITIONS = "apiextensions.k8s.io/customresourcedefinitions"
 #: Grace periods beyond it end where no time stamp does: thirty years.
 _LONGEST_PERIOD = 10**9
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -423,7 +425,7 @@ class Registry:
         obj = self.decode(entry)
         if resource.storage == "namespaces":
             return self._delete_namespace(resource, entry, obj, options)
-        if resource.storage == _DEFINITIONS and not obj["metadata"].get("deletionTimestamp"):
+        if resource.storage == DEFINITIONS and not obj["metadata"].get("deletionTimestamp"):
             return self._delete_definition(resource, obj, options)
         metadata = obj["metadata"]
         before = copy.deepcopy(metadata)
@@ -540,9 +542,7 @@ class Registry:
     def _delete_definition(
         self, resource: Resource, obj: Object, options: DeleteOptions
     ) -> Deleted:
-        from listwatch.apiserver.kinds.custom_resources import begin_deletion  # noqa: PLC0415 - a cycle
-
-        begin_deletion(self, obj)
+        begin_deletion(obj, self.now())
         entry = self.entry(resource, obj, self.store.revision + 1)
         if not options.dry_run:
             self.store.put(self.bucket(resource), entry)
@@ -671,8 +671,6 @@ def reset_fields(resource: Resource, subresource: str) -> tuple[tuple[str, ...],
 
 def _empty_status(resource: Resource) -> Object:
     # of what a client sends as status nothing stays but what the defaults put there
-    from listwatch.apiserver.kinds.defaults import apply_defaults  # noqa: PLC0415 - used here alone
-
     probe: Object = {"metadata": {}}
     apply_defaults(resource.storage, resource.group, probe)
     status: Object = probe.get("status", {})
@@ -688,10 +686,4 @@ def _differ_beyond_time(before: list[Object], after: list[Object]) -> bool:
     )
 
 
-def _namespaces() -> Resource:
-    from listwatch.schema.facts import ANY  # noqa: PLC0415 - used here alone
-
-    return Resource("", "v1", "namespaces", "Namespace", schema=ANY, namespaced=False)
-
-
-_NAMESPACES = _namespaces()
+_NAMESPACES = Resource("", "v1", "namespaces", "Namespace", schema=ANY, namespaced=False)

@@ -1,0 +1,124 @@
+"""Custom resources: what a definition makes the server serve, and what their objects must keep."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from listwatch.apiserver.kinds.custom_columns import columns_of
+from listwatch.apiserver.kinds.resources import ALL_VERBS, Resource, Subresource
+from listwatch.schema.causes import Cause, invalid_value
+from listwatch.schema.structural import build_root, validate
+
+Object = dict[str, Any]
+
+
+def validate_custom(
+    resource: Resource, obj: Mapping[str, Any], *, status_only: bool = False
+) -> list[Cause]:
+    """Return the rules of its schema that a custom object breaks."""
+    assert resource.custom is not None  # noqa: S101 - asked for custom resources only
+    kind = obj.get("kind")
+    if kind is not None and kind != resource.kind:
+        return [invalid_value("kind", kind, f"must be {resource.kind}")]
+    raw = resource.custom["raw"]
+    if not raw:
+        return []
+    if status_only:
+        part = (raw.get("properties") or {}).get("status")
+        if part is None or "status" not in obj:
+            return []
+        return validate(obj["status"], part, "status", "")
+    value = {key: each for key, each in obj.items() if key not in {"metadata", "kind"}}
+    # kind, apiVersion and metadata have rules of their own
+    checked = {
+        **raw,
+        "required": [
+            name
+            for name in raw.get("required") or ()
+            if name not in {"metadata", "kind", "apiVersion"}
+        ],
+    }
+    return [*validate(value, checked), *_fractions(value, raw, "")]
+
+
+def _fractions(value: Any, raw: Mapping[str, Any], path: str) -> list[Cause]:
+    """Return what the rules language says of a fraction where a whole number is due."""
+    causes: list[Cause] = []
+    if isinstance(value, float) and raw.get("type") == "integer":
+        causes.append(
+            invalid_value(
+                "<nil>", "", f"Checked value must be of type integer (default format) in {path}"
+            )
+        )
+    elif isinstance(value, dict):
+        properties, extra = raw.get("properties") or {}, raw.get("additionalProperties")
+        for key, each in value.items():
+            part = properties.get(key, extra if isinstance(extra, Mapping) else None)
+            if part:
+                causes += _fractions(each, part, f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and isinstance(raw.get("items"), Mapping):
+        for index, each in enumerate(value):
+            causes += _fractions(each, raw["items"], f"{path}[{index}]")
+    return causes
+
+
+_DELETING_VERBS = frozenset(ALL_VERBS) - {"create"}
+
+
+def resources_of(definition: Mapping[str, Any]) -> list[Resource]:
+    """Return the resources that a definition makes the server serve, one for each version."""
+    spec, metadata = definition["spec"], definition["metadata"]
+    names = spec["names"]
+    deleting = bool(metadata.get("deletionTimestamp"))
+    resources = []
+    for version in spec.get("versions") or ():
+        if not version.get("served"):
+            continue
+        raw = (version.get("schema") or {}).get("openAPIV3Schema") or {}
+        if spec.get("preserveUnknownFields"):
+            raw = {**raw, "x-kubernetes-preserve-unknown-fields": True}
+        subs = version.get("subresources") or {}
+        parts = []
+        for name in ("status", "scale"):
+            if name in subs:
+                scale = name == "scale"
+                parts.append(
+                    Subresource(
+                        name,
+                        "Scale" if scale else names["kind"],
+                        "autoscaling" if scale else "",
+                        "v1" if scale else "",
+                        ("get", "patch", "update"),
+                    )
+                )
+        columns, cells = columns_of(version)
+        custom: Object = {
+            "raw": raw,
+            "columns": columns,
+            "cells": cells,
+            "scale": subs.get("scale"),
+            "selectable": [
+                each["jsonPath"].lstrip(".") for each in version.get("selectableFields") or ()
+            ],
+        }
+        if version.get("deprecated"):
+            custom["deprecation"] = version.get("deprecationWarning") or (
+                f"{spec['group']}/{version['name']} {names['kind']} is deprecated"
+            )
+        resources.append(
+            Resource(
+                spec["group"],
+                version["name"],
+                names["plural"],
+                names["kind"],
+                schema=build_root(raw),
+                namespaced=spec.get("scope") == "Namespaced",
+                list_kind=names.get("listKind", ""),
+                singular=names.get("singular", ""),
+                verbs=_DELETING_VERBS if deleting else ALL_VERBS,
+                short_names=names.get("shortNames") or (),
+                categories=names.get("categories") or (),
+                subresources=parts,
+                custom=custom,
+            )
+        )
+    return resources

@@ -1,0 +1,182 @@
+"""JSON and YAML as Go reads them, with the words of its decoders."""
+
+import json
+import re
+from typing import Any
+
+import msgspec
+import yaml
+
+from listwatch.schema.typed import Pairs
+
+#: So many nodes may be made of any YAML by its aliases; of a long one, more.
+_ALIASES_LIMIT = 100_000
+
+
+def parse_json(data: bytes) -> Any:
+    """Decode JSON; objects in which a key is repeated become `Pairs`.
+
+    Raises:
+        ValueError: in the words of Go's decoder.
+    """
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _parse_slowly(data)
+    if not may_repeat(data, value):
+        return value
+    return _parse_slowly(data)
+
+
+def may_repeat(data: bytes, value: Any) -> bool:
+    """Tell whether some object in the body may have a key twice.
+
+    Each key and string is two quotes: where the quotes of the value written anew are as many,
+    nothing was lost. Escaped quotes make the counts differ either way, and are looked at slowly.
+    """
+    return data.count(b'"') != msgspec.json.encode(value).count(b'"') or b"\\u0022" in data
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    plain = dict(pairs)
+    return plain if len(plain) == len(pairs) else Pairs(pairs)
+
+
+def _parse_slowly(data: bytes) -> Any:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = data.decode(errors="replace")
+    if "\\ud" in text or "\\uD" in text:
+        text = _ESCAPE.sub(_whole_escape, text)
+    try:
+        return json.loads(text, object_pairs_hook=_pairs, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(_go_words(error)) from None
+    except RecursionError:
+        raise ValueError("exceeded max depth") from None
+
+
+_ESCAPE = re.compile(
+    r"\\(?:(?P<pair>u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    r"|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+def _whole_escape(found: re.Match[str]) -> str:
+    # half of a pair is no character; Go's decoder takes the replacement for it
+    return r"\ufffd" if found["half"] else found[0]
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"invalid character '{word[0]}' looking for beginning of value")
+
+
+def _go_words(error: json.JSONDecodeError) -> str:
+    text, at = error.doc, error.pos
+    if error.msg.startswith("Unterminated") or at >= len(text.rstrip()):
+        return "unexpected end of JSON input"
+    shown = repr(text[at]) if text[at] != '"' else "'\"'"
+    message = error.msg
+    if message.startswith("Expecting property name"):
+        where = "looking for beginning of object key string"
+    elif message.startswith("Extra data"):
+        where = "after top-level value"
+    elif message.startswith("Expecting ':'"):
+        where = "after object key"
+    elif message.startswith("Expecting ','"):
+        where = f"after {_container(text[:at])}"
+    elif message.startswith("Invalid control"):
+        where = "in string literal"
+    elif message.startswith("Invalid"):
+        where = "in string escape code"
+    else:
+        where = "looking for beginning of value"
+    return f"invalid character {shown} {where}"
+
+
+def _container(text: str) -> str:
+    depth: list[str] = []
+    for found in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{\]}]', text):
+        mark = found[0]
+        if mark in "[{":
+            depth.append(mark)
+        elif mark in "]}" and depth:
+            depth.pop()
+    return "array element" if depth and depth[-1] == "[" else "object key:value pair"
+
+
+def parse_yaml(data: bytes) -> Any:
+    """Decode YAML.
+
+    Raises:
+        ValueError: in the words of the server.
+    """
+    try:
+        value = _load_yaml(data)
+    except yaml.YAMLError as error:
+        line = _yaml_line(error)
+        problem = getattr(error, "problem", None) or "cannot be read"
+        raise ValueError(f"error converting YAML to JSON: yaml: {line}{problem}") from None
+    except RecursionError:
+        raise ValueError("error converting YAML to JSON: yaml: exceeded max depth") from None
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"error converting YAML to JSON: {error}") from None
+
+
+def _load_yaml(data: bytes) -> Any:
+    loader = _Loader(data)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _expanded_size(node, {}) > max(_ALIASES_LIMIT, 10 * len(data)):
+            raise yaml.MarkedYAMLError(problem="document contains excessive aliasing")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _expanded_size(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return how many nodes there are where each alias is what it stands for.
+
+    A few hundred bytes can stand for gigabytes, each level for several times the one below. Go's
+    parsers refuse that, too (`yaml.v3/decode.go`, allowedAliasRatio).
+    """
+    size = known.get(id(node))
+    if size is None:
+        known[id(node)] = 0  # an anchor within itself is refused later
+        size = 1
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                size += _expanded_size(key, known) + _expanded_size(value, known)
+        elif isinstance(node, yaml.SequenceNode):
+            for each in node.value:
+                size += _expanded_size(each, known)
+        known[id(node)] = size
+    return size
+
+
+def _yaml_line(error: yaml.YAMLError) -> str:
+    # the lines as Go's parser counts them: its scanner is one further than its grammar
+    mark = getattr(error, "problem_mark", None)
+    number = 0 if mark is None else mark.line
+    if number and isinstance(error, yaml.scanner.ScannerError):
+        number += 1
+    if not number:
+        mark = getattr(error, "context_mark", None)
+        number = 0 if mark is None else mark.line
+    return f"line {number}: " if number else ""
+
+
+class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]  # chosen at run time
+    """A safe loader that leaves time stamps as the strings that JSON has."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
