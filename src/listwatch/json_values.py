@@ -17,10 +17,10 @@ Viewed: TypeAlias = bytes | bytearray | memoryview
 BROKEN: Final = -2
 
 _SPACE = re.compile(rb"[ \t\r\n]*+")
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(")?|[\[{]++|[\]}]++', re.DOTALL)
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(")?|[\[{][\[{ \t\r\n]*+|[\]}]++', re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+(")?', re.DOTALL)
 # No JSON string has a line break: one shows that the end of the string was lost.
-_TOKEN_IN_LINES = re.compile(rb'"(?:[^"\\\n]++|\\[^\n])*+(")?|[\[{]++|[\]}]++')
+_TOKEN_IN_LINES = re.compile(rb'"(?:[^"\\\n]++|\\[^\n])*+(")?|[\[{][\[{ \t\r\n]*+|[\]}]++')
 _REST_OF_STRING_IN_LINES = re.compile(rb'(?:[^"\\\n]++|\\[^\n])*+(")?')
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _SCALAR = re.compile(rb"[^ \t\r\n,\[\]{}\":]++")
@@ -56,6 +56,10 @@ class ValueEnd:
         self._in_string = False
         self._in_lines = in_lines
 
+    def move(self, begin: int) -> None:
+        """Go on in data that begins where this position was."""
+        self._position -= begin
+
     @property
     def position(self) -> int:
         """Up to where the data was read; at a line break if the value is broken."""
@@ -88,7 +92,7 @@ class ValueEnd:
                     self._depth, self._position, self._in_string = depth, end, True
                     return self._in_a_string(data)
             elif first in _OPENING:
-                depth += end - begin
+                depth += 1 if end == begin + 1 else len(token[0].translate(None, b" \t\r\n"))
             elif depth <= end - begin:
                 return begin + depth
             else:

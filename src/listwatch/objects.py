@@ -317,6 +317,8 @@ class DeletedFinalStateUnknown(msgspec.Struct, frozen=True, gc=False):
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_TRUNCATED = "Input data was truncated"
+_TRAILING = "JSON is malformed: trailing characters"
 #: No path can hold these.
 _NO_NAMES = frozenset({".", ".."})
 
@@ -526,7 +528,10 @@ def _cut_nulls(raw: bytes) -> dict[str, Any]:
 
 def _no_object(why: str, raw: bytes) -> ObjectDecodeError:
     """Return the error of bytes that are no object, with the key that a scan finds in them."""
-    return ObjectDecodeError(f"no Kubernetes object: {why}", key=identity(raw).key)
+    # Frames try bytes that are less or more than one object; a scan of these would be in vain.
+    is_guess = why == _TRUNCATED or why.startswith(_TRAILING)
+    key = None if is_guess else identity(raw).key
+    return ObjectDecodeError(f"no Kubernetes object: {why}", key=key)
 
 
 def _with_type(raw: bytes, kind: str, api_version: str) -> bytes:

@@ -37,6 +37,8 @@ _PREFIX: Final = 96
 _LESSONS: Final = 32
 #: How many items that are no objects a list may have.
 _MAX_POISON: Final = 10_000
+#: How many of them are taken in a turn of the event loop.
+_MOST_POISON_AT_ONCE: Final = 50
 #: What wrong separators may waste, beside a quarter of what was cut.
 _WASTE: Final = 2**16
 
@@ -114,6 +116,7 @@ class ListFrames:
         self._stand_in = b""  # for the items that were cut off, so that the rest is a list again
         self._hold = 0  # nothing is tried before so many bytes are pending
         self._consumed = 0
+        self._is_behind = False
         # A separator is "}", what stood between two items, and the items' common beginning.
         self._separator = b""
         self._step = 0  # from the separator's begin to the next item's
@@ -122,6 +125,14 @@ class ListFrames:
         self._searched = 0  # no separator begins in the pending bytes before this
         self._wasted = 0
         self._lessons = _LESSONS
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `feed` left items that are whole: call it again, with nothing.
+
+        Items that are no objects take long, and no server shall hold the event loop by them.
+        """
+        return self._is_behind
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes; decode the items that are whole.
@@ -135,7 +146,7 @@ class ListFrames:
             self._hold = 0
         if (len(pending) >= self._hold or self._separator) and (self._head or self._find_head()):
             self._cut()
-        if len(pending) > self._max:
+        if len(pending) > self._max and not self._is_behind:
             raise FrameError(f"a list has more than {self._max} bytes without a whole item")
 
     def finish(self) -> ObjectList:
@@ -149,6 +160,8 @@ class ListFrames:
             if self._hold != _NEVER:
                 self._hold = 0
             self._cut()
+            while self._is_behind:
+                self._cut()
         body = self._head + self._stand_in + self._pending
         try:
             top = _top(body)
@@ -236,6 +249,8 @@ class ListFrames:
             return
         pending = self._pending
         position = 0
+        poison = len(self._undecodable) + _MOST_POISON_AT_ONCE
+        self._is_behind = False
         with memoryview(pending) as view:
             while True:
                 if self._separator:
@@ -244,6 +259,9 @@ class ListFrames:
                 if after < 0:
                     break
                 position = after
+                if len(self._undecodable) >= poison:
+                    self._is_behind = True
+                    break
         self._consumed += position
         self._searched = max(0, self._searched - position)
         del pending[:position]

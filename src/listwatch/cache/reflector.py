@@ -61,6 +61,8 @@ _WATCH_SECONDS: Final = (300, 600)
 _ANSWER_SECONDS: Final = 150.0
 #: How long a list that has begun may be silent.
 _LIST_SILENCE_SECONDS: Final = 75.0
+#: So many items that are no objects are a reason to do things in another way.
+_MANY: Final = 50
 #: How long the questions after initial events may take.
 _QUESTIONS_SECONDS: Final = 600.0
 #: A server that can't be reached is asked all the same after so many of the longest waits, in
@@ -337,7 +339,7 @@ class Reflector:
         async for page, anew in listing:
             if anew:
                 told, version = Told(), page.resource_version
-            self._accept(told, page)
+            await self._accept(told, page)
         return told, version
 
     async def _list_page(self, options: ListOptions) -> ObjectList:
@@ -354,15 +356,20 @@ class Reflector:
         self._reader.last_frame = self._clock.now()
         return page
 
-    def _accept(self, told: Told, page: ObjectList) -> None:
+    async def _accept(self, told: Told, page: ObjectList) -> None:
         told.items += page.items
-        for error in page.undecodable:
+        known = self._known
+        if len(page.undecodable) > _MANY and self._knows_missing is not None:
+            known = self._knows_missing.missing(()).get  # one look at everything
+        for number, error in enumerate(page.undecodable):
             self._report_undecodable(error)
             if error.key is None:
                 told.nameless = True
-            elif (kept := self._known(error.key)) is not None:
+            elif error.key not in told.stale and (kept := known(error.key)) is not None:
                 told.items.append(kept)
                 told.stale.add(error.key)
+            if number % _MANY == _MANY - 1:
+                await self._clock.sleep(0)
 
     async def _replace(self, told: Told, version: str) -> None:
         if told.nameless and self._knows_missing is not None:

@@ -134,11 +134,12 @@ class WatchFrames:
         self._expected = expected
         self._max = max_event_bytes
         self._behind: tuple[bytes, ...] = ()  # what was fed and is not cut yet
-        # Between two pieces, an unfinished value is pending.
+        # Between two pieces, an unfinished value is here or in the pieces of a line.
         self._pending = bytearray()
         self._scan = _Scan(0)
-        self._line = _Line()  # in the bytes that are cut now
-        self._in_first_line = False  # no line break is pending
+        self._line: _Line | None = None  # in the bytes that are cut now
+        self._line_pieces: list[bytes] = []  # of a value of which no line break has come
+        self._line_size = 0
         self._in_lines = False  # the last event was a line, so the next one will hardly end within
         self._skipping = False  # up to a line that begins with a brace
         self._at_line_begin = False
@@ -167,9 +168,11 @@ class WatchFrames:
                 self._behind = pieces[index:]
                 break
             begin, data = 0, piece
-            if self._pending or self._skipping:
-                begin, data = self._go_on(events, piece)
-            size, self._line = len(data), _Line()
+            if self._line_pieces:
+                begin, data = self._go_on_with_line(events, piece)
+            elif self._pending or self._skipping:
+                data = self._go_on(events, piece)
+            size, self._line = len(data), None
             while begin < size:
                 if (end := data.find(b"\n", begin)) < 0:
                     end = size
@@ -196,10 +199,9 @@ class WatchFrames:
         events: list[WatchEvent] = []
         while self._behind:
             events += self.feed()
-        if self._pending:
-            self._in_first_line = False
-            begin, rest = self._go_on(events, b"")
-            events += self.feed(rest[begin:])
+        if self._line_pieces:
+            self._scan = _Scan(0)
+            events += self.feed(self._go_on(events, self._take_line_pieces()))
         if self._pending and _BETWEEN_EVENTS.fullmatch(self._pending) is None:
             raise FrameError("the watch ended within an event")
         return events
@@ -246,63 +248,82 @@ class WatchFrames:
             return begin + end_in_line
         if line_end == len(data):
             return self._hold(events, data, begin)
+        if self._line is None:
+            self._line = _Line()
         scan = _Scan(begin)
         position = self._find_end(data, scan, self._line)
         if position < 0:
-            return self._hold(events, data, begin)
+            scan.end.move(begin)
+            scan.lines_from = max(0, scan.lines_from - begin)
+            return self._hold(events, data, begin, scan)
         events.append(self._value(data[begin:position]) if scan.whole else _broken(_NO_JSON))
         return position
 
-    def _hold(self, events: list[WatchEvent], data: bytes, begin: int) -> int:
-        self._pending += memoryview(data)[begin:]
-        self._scan = _Scan(0)
-        self._in_first_line = data[begin] in OPENING and data.find(b"\n", begin) < 0
+    def _hold(
+        self, events: list[WatchEvent], data: bytes, begin: int, scan: _Scan | None = None
+    ) -> int:
+        if scan is None and data[begin] in OPENING:
+            self._line_pieces.append(data[begin:])
+            self._line_size = len(data) - begin
+        else:
+            self._pending += memoryview(data)[begin:]
+            self._scan = scan or _Scan(0)
         self._limit(events)
         return len(data)
 
     def _limit(self, events: list[WatchEvent]) -> None:
-        if len(self._pending) > self._max:
+        size = self._line_size if self._line_pieces else len(self._pending)
+        if size > self._max:
             self._skipping, self._at_line_begin = True, self._pending.endswith(b"\n")
             self._pending.clear()
+            self._line_pieces.clear()
             events.append(_broken(f"an event of a watch is over {self._max} bytes"))
 
-    def _go_on(self, events: list[WatchEvent], data: bytes) -> tuple[int, bytes]:
-        """Go on with a value that is not whole.
+    def _go_on_with_line(self, events: list[WatchEvent], data: bytes) -> tuple[int, bytes]:
+        """Go on with a value of which no line break has come; return as `_go_on`, with the begin.
 
-        Returns the bytes after it, if it is now: where they begin in which bytes.
+        The usual case is an event that was cut where two reads met.
         """
+        line_end = data.find(b"\n")
+        if line_end < 0 and not self._may_be_whole(data):
+            self._line_pieces.append(data)
+            self._line_size += len(data)
+            self._limit(events)
+            return 0, b""
+        held = self._take_line_pieces()
+        if line_end >= 0:
+            line = b"".join((held, memoryview(data)[:line_end]))
+            if self._add(events, line, 0, len(line)):
+                return line_end + 1, data
+        self._pending += held
+        self._scan = _Scan(0)
+        return 0, self._go_on(events, data)
+
+    def _take_line_pieces(self) -> bytes:
+        held = b"".join(self._line_pieces)
+        self._line_pieces.clear()
+        return held
+
+    def _go_on(self, events: list[WatchEvent], data: bytes) -> bytes:
+        """Go on with a value that is not whole; return the bytes after it, if it is now."""
         if self._skipping:
-            return 0, self._skip(data)
+            return self._skip(data)
         pending, held = self._pending, len(self._pending)
-        if self._in_first_line:
-            if (line_end := data.find(b"\n")) < 0:
-                pending += data
-                if not self._may_be_whole(data):
-                    self._limit(events)
-                    return 0, b""
-            else:
-                self._in_first_line = False
-                line = b"".join((pending, memoryview(data)[:line_end]))
-                if self._add(events, line, 0, len(line)):
-                    pending.clear()
-                    return line_end + 1, data
-                pending += data
-        else:
-            pending += data
+        pending += data
         if pending[0] not in OPENING:
             if (end := _GARBAGE_END.search(pending, held)) is None:
                 self._limit(events)
-                return 0, b""
+                return b""
             if _BETWEEN_EVENTS.fullmatch(pending, 0, end.start()) is None:
                 events.append(_broken(_NO_JSON))
-            return 0, self._release(end.start())
+            return self._release(end.start())
         position = self._find_end(pending, self._scan, _Line())
         if position < 0:
             self._limit(events)
-            return 0, b""
+            return b""
         value = bytes(memoryview(pending)[:position])
         events.append(self._value(value) if self._scan.whole else _broken(_NO_JSON))
-        return 0, self._release(position)
+        return self._release(position)
 
     def _may_be_whole(self, data: bytes) -> bool:
         """Tell quickly whether a value may end in these bytes, which have no line break."""

@@ -33,7 +33,7 @@ MAX_LIST_BYTES: Final = 8 * 2**30
 #: Bytes of space that may stand between two events.
 MAX_SPACE_BYTES: Final = 2**20
 #: Bytes of a list that are cut in one step.
-_STEP: Final = 2**18
+_STEP: Final = 2**16
 #: What an API server says of a path that it does not know.
 _NO_PAGE: Final = "404 page not found"
 #: Seconds between two look-ups of a resource that is not served.
@@ -272,6 +272,9 @@ class ResourceListWatch:
                     for piece in pieces:
                         for at in range(0, len(piece), _STEP):
                             frames.feed(piece if len(piece) <= _STEP else piece[at : at + _STEP])
+                            while frames.is_behind:
+                                await self._clock.sleep(0)
+                                frames.feed(b"")
                             if self._clock.now() - yielded >= YIELD_SECONDS:
                                 await self._clock.sleep(0)
                                 yielded = self._clock.now()
