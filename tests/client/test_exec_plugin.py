@@ -113,6 +113,17 @@ async def test_a_plugin_is_told_what_it_needs(plugin: Plugin) -> None:
     ]
 
 
+@pytest.mark.parametrize("value", [None, 0, False, "", [], 1.5, "2024-01-01", {"a": [True]}])
+async def test_the_clusters_extension_is_handed_on_whatever_it_is(
+    plugin: Plugin, value: object
+) -> None:
+    plugin.answers({"token": "t"})
+    config = plugin.config(exec_={"provide_cluster_info": True, "config": value})
+    await ExecAuthenticator(config, Clock()).credentials()
+    cluster = plugin.runs[0]["info"]["spec"]["cluster"]
+    assert cluster == {"server": "https://api", "config": value}
+
+
 async def test_without_being_asked_nothing_is_told_of_the_cluster(plugin: Plugin) -> None:
     plugin.answers({"token": "t"}, V1BETA1)
     config = plugin.config(exec_={"api_version": V1BETA1})
@@ -231,6 +242,28 @@ async def test_a_plugins_token_goes_with_the_configured_certificate(
     assert credentials.certificate == Certificate(b"C", b"K")
 
 
+@pytest.mark.parametrize(
+    ("stamp", "runs"),
+    [
+        ("0001-01-01T00:00:00Z", 1),
+        ("2020-01-01T00:00:00Z", 3),
+        ("2020-01-01T01:00:00.123456789+01:00", 3),
+        ("0001-01-01T00:00:01Z", 3),
+        ("9999-12-31T23:59:59Z", 1),
+    ],
+)
+async def test_a_credential_that_has_ended_is_sent_once_and_go_s_zero_time_is_no_end(
+    plugin: Plugin, server: ScriptedServer, stamp: str, runs: int
+) -> None:
+    server.answers["/x"] = {}
+    plugin.does(printing(status={"token": "t", "expirationTimestamp": stamp}))
+    async with HTTP(plugin.config(server.url)) as http:
+        for _ in range(3):
+            await http.request("GET", "/x")
+            assert server.header("authorization") == "Bearer t"
+    assert len(plugin.runs) == runs
+
+
 def printing(**credential: Any) -> str:
     whole = {"kind": "ExecCredential", "apiVersion": V1, **credential}
     return f"print({json.dumps(whole)!r})"
@@ -249,10 +282,6 @@ FAILURES = {
     "half a certificate": (
         printing(status={"clientCertificateData": "x"}),
         "without the other",
-    ),
-    "expired": (
-        printing(status={"token": "sw0rdfish", "expirationTimestamp": "2020-01-01T00:00:00Z"}),
-        "has expired; check the clock",
     ),
 }
 

@@ -1,6 +1,7 @@
 """Configurations are read as kubectl reads them, and errors name the file, entry and remedy."""
 
 import base64
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from listwatch.client import kubeconfig
+from listwatch.client import go_yaml, kubeconfig
 from listwatch.client.config import Config, ExecConfig, Impersonation, OIDCConfig
 from listwatch.client.kubeconfig import in_cluster_config, load_config
 from listwatch.errors import ConfigError
@@ -362,3 +363,22 @@ def test_no_secret_is_shown() -> None:
 def test_a_configuration_without_a_server_is_refused() -> None:
     with pytest.raises(ConfigError, match="no server is set"):
         Config(server="")
+
+
+@pytest.mark.parametrize(
+    "value", ["2024-01-01", "0", "[y, 1e3]", "{a: {b: null}}", "", "1:30", "false"]
+)
+def test_the_extension_of_a_plugin_may_be_any_yaml(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(
+        "clusters: [{name: c, cluster: {server: 'https://x', extensions: [5, {name: "
+        f"client.authentication.k8s.io/exec, extension: {value}}}]}}}}]\n"
+        "users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: p, "
+        "interactiveMode: Never}}}]\n"
+        "contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n"
+    )
+    found = load_config(path).exec
+    assert found is not None
+    loaded: Any = go_yaml.load(f"v: {value}\n")
+    assert found.config == loaded["v"]
+    assert json.loads(json.dumps(found.config)) == found.config

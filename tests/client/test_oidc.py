@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 import pytest
 import yaml
 
+from client.raw_server import serving
 from listwatch.client.config import Config, OIDCConfig
 from listwatch.client.http import HTTP
 from listwatch.client.kubeconfig import load_config, save_tokens
@@ -172,9 +173,31 @@ async def test_an_issuer_that_is_away_is_told(clock: FakeClock) -> None:
     oidc = OIDCConfig(issuer_url="http://127.0.0.1:1", refresh_token="r")
     source = OIDCAuthenticator(Config(server="http://x", oidc=oidc), clock)
     with pytest.raises(
-        ConfigError, match=r"http://127.0.0.1:1 does not answer \(DisconnectedError\)"
+        ConfigError,
+        match=r"http://127.0.0.1:1 does not answer: .*: no connection: Conn.* refused",
     ):
         await source.credentials()
+
+
+async def test_the_issuer_is_asked_through_the_environments_proxy(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.write(b"HTTP/1.1 502 no\r\nContent-Length: 0\r\n\r\n")
+
+    async with serving(refuse) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+        oidc = OIDCConfig(issuer_url="https://issuer.invalid/idp", refresh_token="r")
+        config = Config(server="https://x", proxy_url="http://another.invalid", oidc=oidc)
+        with pytest.raises(ConfigError, match=r"does not answer: .*the proxy refuses \(502\)"):
+            await OIDCAuthenticator(config, clock).credentials()
+        monkeypatch.setenv("NO_PROXY", "issuer.invalid")
+        with pytest.raises(ConfigError, match="the host is unknown"):
+            await OIDCAuthenticator(config, clock).credentials()
+    assert asked == [b"CONNECT issuer.invalid:443 HTTP/1.1\r\n"]
 
 
 def names(directory: Path) -> list[str]:

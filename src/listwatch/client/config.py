@@ -1,13 +1,19 @@
 """How to reach an API server, and as whom."""
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from listwatch.errors import ConfigError
 
 _HIDDEN: Final = "<hidden>"
+_CREDENTIALS: Final = (
+    *("token", "token_file", "username", "password", "exec", "oidc"),
+    *("client_certificate", "client_certificate_data", "client_key", "client_key_data"),
+)
 _SECRETS: Final = frozenset({"token", "password", "client_key_data", "proxy_url"})
 
 
@@ -106,6 +112,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         request_timeout: seconds that one request may take with its whole answer, 0 for no such
             limit; streams (long lists and watches) have other limits.
         source: where this came from, for messages.
+        tls_only: send credentials over TLS only, as kubectl does with those of a kubeconfig; else
+            over plain HTTP to loopback too, and never to another host.
     """
 
     server: str
@@ -132,6 +140,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     burst: int = 10
     request_timeout: float = 0.0
     source: str = ""
+    tls_only: bool = False
 
     def shown(self) -> dict[str, object]:
         """Return what is set, secrets hidden."""
@@ -140,7 +149,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value in ("", b"", None, False) or value == Impersonation():
                 continue
-            if name == "burst" and not self.qps:
+            if name == "tls_only" or (name == "burst" and not self.qps):
                 continue
             if name in _SECRETS:
                 value = _HIDDEN
@@ -157,3 +166,63 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.server:
             raise ConfigError(f"{self.source or 'the configuration'}: no server is set")
+
+
+def base_url(config: Config) -> tuple[str, str]:
+    """Return the server's URL without a slash at its end, and the path of a socket if it has one.
+
+    `unix:///PATH` means plain HTTP over a unix socket.
+
+    Raises:
+        ConfigError: it is no URL of a server.
+    """
+    text = config.server
+    if text.startswith("unix:///"):
+        return "http://localhost", text.removeprefix("unix://")
+    if "://" not in text:  # as client-go's rest.DefaultServerURL
+        uses_tls = (
+            config.certificate_authority
+            or config.certificate_authority_data
+            or config.client_certificate
+            or config.client_certificate_data
+            or config.insecure_skip_tls_verify
+        )
+        text = f"{'https' if uses_tls else 'http'}://{text}"
+    where = config.source or "the configuration"
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname or ""
+        valid = bool(host) and parts.port != 0 and text.isprintable() and " " not in text
+        host.encode("ascii" if ":" in host else "idna")  # that of a name has limits
+    except ValueError:
+        parts, valid = urlsplit(""), False
+    if not valid or parts.scheme not in {"http", "https"}:
+        raise ConfigError(
+            f"{where}: the server {without_password(text)!r} is no URL of the form https://HOST:PORT"
+        )
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise ConfigError(f"{where}: the server's URL must have no user, query or fragment")
+    netloc = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
+    base = f"{parts.scheme}://{netloc}{quote(parts.path.rstrip('/'), safe='/%')}"
+    return base, ""
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether a URL leads to this machine alone, by its address or as localhost."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def in_clear(config: Config) -> bool:
+    """Return whether what is sent to the server can be read on the way."""
+    url, unix_socket = base_url(config)
+    return url.startswith("http:") and not unix_socket
+
+
+def without_credentials(config: Config) -> Config:
+    """Return the configuration without what says who asks, but for whom to act as."""
+    nobody = Config(server=config.server)
+    return msgspec.structs.replace(config, **{name: getattr(nobody, name) for name in _CREDENTIALS})

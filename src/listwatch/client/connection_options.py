@@ -90,7 +90,7 @@ class Connection:
             config = Config(server=self.server, namespace=namespace or "default", source="--server")
         changes: dict[str, Any] = {"request_timeout": self.request_timeout}
         if self.server is not None:
-            changes["server"] = self.server
+            changes |= {"server": self.server, "tls_only": not self.server.startswith("https:")}
         if self.tls_server_name is not None:
             changes["tls_server_name"] = self.tls_server_name
         changes |= self._trust() | self._identity()

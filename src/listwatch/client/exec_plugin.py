@@ -30,6 +30,8 @@ INTERACTIVE_TIMEOUT: Final = 600.0
 _AHEAD: Final = 60.0
 #: Seconds between tries to renew a credential that is still good.
 _HOLD_OFF: Final = 10.0
+#: What Go writes where there is no time.
+_NO_TIME: Final = datetime(1, 1, 1, tzinfo=UTC)
 #: Bytes of a plugin's output that are read.
 _MAX_OUTPUT: Final = 2**20
 #: Characters from which on something that a plugin was given may be a secret.
@@ -125,9 +127,10 @@ class ExecAuthenticator:
         end = None
         if status.expiration_timestamp is not None:
             stamp = status.expiration_timestamp
-            end = (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp()
-            if end <= now:
-                raise self._error("returned a credential that has expired; check the clock")
+            stamp = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
+            # Go's zero time is no end. One that is past by this clock is used for this request,
+            # since the server's clock decides, and renewed for the next, as kubectl does.
+            end = None if stamp == _NO_TIME else stamp.timestamp()
         certificate: Certificate | None
         if status.client_certificate_data and status.client_key_data:
             certificate = Certificate(
@@ -137,7 +140,7 @@ class ExecAuthenticator:
             certificate = (await self._configured.credentials()).certificate
         authorization = f"Bearer {status.token}" if status.token else ""
         self._end = end
-        self._due = None if end is None else end - min(_AHEAD, (end - now) / 4)
+        self._due = None if end is None else end - min(_AHEAD, max(0.0, end - now) / 4)
         self._current = Credentials(authorization, certificate)
         return self._current
 
@@ -255,9 +258,9 @@ class ExecAuthenticator:
             "certificate-authority-data": base64.b64encode(authority).decode(),
             "proxy-url": config.proxy_url,
             "disable-compression": config.disable_compression,
-            "config": self._plugin.config,
         }
-        return {name: value for name, value in cluster.items() if value or name == "server"}
+        given = {name: value for name, value in cluster.items() if value or name == "server"}
+        return {**given, "config": self._plugin.config}  # any value, as kubectl hands it on
 
 
 async def _read(stream: asyncio.StreamReader | None, stop: Callable[[], None]) -> bytes:

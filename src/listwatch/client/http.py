@@ -1,6 +1,5 @@
 """Requests to one API server: its refusals, broken connections and silences as errors."""
 
-import ipaddress
 import json
 import logging
 import os
@@ -9,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Final, Self, TypeAlias
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
@@ -21,7 +20,13 @@ from listwatch.client.auth import (
     make_authenticator,
     user_agent,
 )
-from listwatch.client.config import Config, without_password
+from listwatch.client.config import (
+    Config,
+    base_url,
+    in_clear,
+    is_loopback,
+    without_credentials,
+)
 from listwatch.client.connections import MAX_WORDS, Connections, Pool, Response
 from listwatch.client.prober import Prober
 from listwatch.client.proxy import proxy_for
@@ -130,16 +135,19 @@ class HTTP:
         self.config = config
         self._clock = Clock() if clock is None else clock
         self._auth = (
-            make_authenticator(config, self._clock) if authenticator is None else authenticator
+            make_authenticator(_sendable(config), self._clock)
+            if authenticator is None
+            else authenticator
         )
-        self._base, self._unix_socket = _base_url(config)
+        self._base, self._unix_socket = base_url(config)
         self._headers = [
             ("User-Agent", user_agent(config)),
             *impersonation_headers(config.impersonate),
         ]
         for name, value in self._headers:
             self._check_header(name, value)
-        self._compression = not config.disable_compression and not _is_loopback(self._base)
+        self._is_local = is_loopback(self._base)
+        self._compression = not config.disable_compression and not self._is_local
         proxy = "" if self._unix_socket else proxy_for(config, self._base, os.environ)
         self._proxy = proxy
         self._hooks = tuple(hooks)
@@ -276,6 +284,7 @@ class HTTP:
                     stack.enter_context(hook(sent))
                 authorized = sent.headers
                 if credentials.authorization:
+                    self._check_secrecy()
                     self._check_header("Authorization", credentials.authorization)
                     authorized = [*authorized, ("Authorization", credentials.authorization)]
                 response = await stack.enter_async_context(
@@ -325,6 +334,13 @@ class HTTP:
                 f"{self._base} has sent nothing for {SILENCE_TIMEOUT:g} s within an answer"
             ) from None
         return b"".join(pieces)
+
+    def _check_secrecy(self) -> None:
+        if self._base.startswith("http:") and not self._unix_socket and not self._is_local:
+            raise ConfigError(
+                f"{self.config.source or self._base}: credentials are not sent over plain HTTP to "
+                "another host; set the server to an https:// URL"
+            )
 
     def _check_header(self, name: str, value: str) -> None:
         if _NO_HEADER.search(value):
@@ -405,48 +421,18 @@ class HTTP:
         return pool
 
 
-def _base_url(config: Config) -> tuple[str, str]:
-    """Return the server's URL without a slash at its end, and the path of a socket if it has one.
-
-    `unix:///PATH` means plain HTTP over a unix socket.
-    """
-    text = config.server
-    if text.startswith("unix:///"):
-        return "http://localhost", text.removeprefix("unix://")
-    if "://" not in text:  # as client-go's rest.DefaultServerURL
-        uses_tls = (
-            config.certificate_authority
-            or config.certificate_authority_data
-            or config.client_certificate
-            or config.client_certificate_data
-            or config.insecure_skip_tls_verify
+def _sendable(config: Config) -> Config:
+    """Return a configuration without credentials where they must not be read on the way."""
+    if not (config.tls_only and in_clear(config)):
+        return config
+    sendable = without_credentials(config)
+    if sendable != config:
+        _log.warning(
+            "%s: the server is http, so the user's credentials are not sent; "
+            "set it to an https:// URL",
+            config.source or config.server,
         )
-        text = f"{'https' if uses_tls else 'http'}://{text}"
-    where = config.source or "the configuration"
-    try:
-        parts = urlsplit(text)
-        host = parts.hostname or ""
-        valid = bool(host) and parts.port != 0 and text.isprintable() and " " not in text
-        host.encode("ascii" if ":" in host else "idna")  # that of a name has limits
-    except ValueError:
-        parts, valid = urlsplit(""), False
-    if not valid or parts.scheme not in {"http", "https"}:
-        raise ConfigError(
-            f"{where}: the server {without_password(text)!r} is no URL of the form https://HOST:PORT"
-        )
-    if parts.query or parts.fragment or "@" in parts.netloc:
-        raise ConfigError(f"{where}: the server's URL must have no user, query or fragment")
-    netloc = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
-    base = f"{parts.scheme}://{netloc}{quote(parts.path.rstrip('/'), safe='/%')}"
-    return base, ""
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return sendable
 
 
 def _retry_after(value: str, now: float) -> float | None:

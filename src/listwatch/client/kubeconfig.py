@@ -10,7 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
-from listwatch.client.config import Config, ExecConfig, Impersonation, OIDCConfig
+from listwatch.client.config import (
+    Config,
+    ExecConfig,
+    Impersonation,
+    OIDCConfig,
+)
 from listwatch.errors import ConfigError
 
 #: Where a pod finds its service account.
@@ -152,8 +157,8 @@ def load_config(
     """Return the configuration that kubectl would use.
 
     The files are `path`, else those that KUBECONFIG lists, else `~/.kube/config`; where none of
-    them exists, the service account of the pod that this runs in. Reads files; may be called from
-    any thread.
+    them exists, the service account of the pod that this runs in. Credentials of a file are sent
+    over TLS only. Reads files; may be called from any thread.
 
     Args:
         path: a kubeconfig file, which must exist.
@@ -342,6 +347,7 @@ def _config(
     return Config(
         namespace=namespace or entry.text("namespace") or "default",
         source=f"{files.where}, context {chosen!r}" if chosen else files.where,
+        tls_only=not server.text("server").startswith("https:"),
         **_cluster_settings(server),
         **_user_settings(account, server),
     )

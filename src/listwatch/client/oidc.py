@@ -8,6 +8,8 @@ import base64
 import binascii
 import json
 import logging
+import os
+import ssl
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -18,6 +20,7 @@ from listwatch.client.auth import Credentials, user_agent
 from listwatch.client.config import Config, OIDCConfig, without_password
 from listwatch.client.connections import Pool
 from listwatch.client.kubeconfig import save_tokens
+from listwatch.client.proxy import proxy_for
 from listwatch.client.tls import make_ssl_context
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError, DisconnectedError, FrameError
@@ -106,33 +109,29 @@ class OIDCAuthenticator:
             source=self._config.source,
         )
         context = make_ssl_context(trust, None)
-        pool = Pool(None, context, clock=self._clock, where=oidc.issuer_url.rstrip("/"))
-        try:
-            url = oidc.issuer_url.rstrip("/") + "/.well-known/openid-configuration"
-            endpoint = (await self._json(pool, "GET", url)).get("token_endpoint")
-            if not isinstance(endpoint, str) or urlsplit(endpoint).scheme not in {"http", "https"}:
-                raise self._error("names no token_endpoint")
-            if url.startswith("https:") and not endpoint.startswith("https:"):
-                raise self._error("names a token_endpoint without TLS")
-            form = {"grant_type": "refresh_token", "refresh_token": self._refresh_token}
-            pair = ":".join(
-                quote(text, safe="", errors="surrogatepass")
-                for text in (oidc.client_id, oidc.client_secret)
-            )
-            basic = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-            # RFC 6749, 2.3.1: the client's password in the header, or in the body where the
-            # issuer takes it only there.
-            answer = await self._json(pool, "POST", endpoint, form, basic, tolerate=True)
-            if "id_token" not in answer:
-                form |= {"client_id": oidc.client_id, "client_secret": oidc.client_secret}
-                answer = await self._json(pool, "POST", endpoint, form)
-            return answer
-        finally:
-            await pool.close()
+        url = oidc.issuer_url.rstrip("/") + "/.well-known/openid-configuration"
+        endpoint = (await self._json(context, "GET", url)).get("token_endpoint")
+        if not isinstance(endpoint, str) or urlsplit(endpoint).scheme not in {"http", "https"}:
+            raise self._error("names no token_endpoint")
+        if url.startswith("https:") and not endpoint.startswith("https:"):
+            raise self._error("names a token_endpoint without TLS")
+        form = {"grant_type": "refresh_token", "refresh_token": self._refresh_token}
+        pair = ":".join(
+            quote(text, safe="", errors="surrogatepass")
+            for text in (oidc.client_id, oidc.client_secret)
+        )
+        basic = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+        # RFC 6749, 2.3.1: the client's password in the header, or in the body where the issuer
+        # takes it only there.
+        answer = await self._json(context, "POST", endpoint, form, basic, tolerate=True)
+        if "id_token" not in answer:
+            form |= {"client_id": oidc.client_id, "client_secret": oidc.client_secret}
+            answer = await self._json(context, "POST", endpoint, form)
+        return answer
 
     async def _json(
         self,
-        pool: Pool,
+        context: ssl.SSLContext,
         method: str,
         url: str,
         form: dict[str, str] | None = None,
@@ -147,6 +146,9 @@ class OIDCAuthenticator:
             sent.append(("Content-Type", "application/x-www-form-urlencoded"))
             content = urlencode(form).encode()
         body = b""
+        # The environment's proxy, as client-go: the cluster's proxy-url leads to the cluster only.
+        proxy = proxy_for(Config(server=url), url, os.environ)
+        pool = Pool(None, context, clock=self._clock, where=_host(url), proxy=proxy)
         try:
             async with (
                 self._clock.timeout(_TIMEOUT),
@@ -156,8 +158,12 @@ class OIDCAuthenticator:
                     body += b"".join(pieces)
         except TimeoutError:
             raise self._error("does not answer in time") from None
-        except (DisconnectedError, FrameError, ValueError) as error:
-            raise self._error(f"does not answer ({type(error).__name__})") from None
+        except (DisconnectedError, FrameError) as error:
+            raise self._error(f"does not answer: {error}") from None
+        except ValueError:
+            raise self._error("does not answer: it has no usable URL") from None
+        finally:
+            await pool.close()
         try:
             answer = msgspec.json.decode(body, type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError):
@@ -174,6 +180,12 @@ class OIDCAuthenticator:
             words = " ".join(words.split())[:300]
             raise self._error(f"refuses ({response.status}): {words}; log in anew")
         return answer
+
+
+def _host(url: str) -> str:
+    """Return the part of a URL that says who is asked, and holds no secret."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _expiry(token: str) -> float | None:

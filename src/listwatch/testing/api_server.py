@@ -486,4 +486,5 @@ def _config(kubeconfig: str) -> Config:
         path = Path(name, "kubeconfig")
         path.touch(mode=0o600)
         path.write_text(kubeconfig)
-        return load_config(path, environ={})
+        # A token of a file is not sent over http; one of a program is, on loopback.
+        return msgspec.structs.replace(load_config(path, environ={}), tls_only=False)
