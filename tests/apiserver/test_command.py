@@ -147,3 +147,57 @@ def test_a_kubeconfig_is_its_owners_alone_and_a_wider_one_is_tightened(tmp_path:
     assert kubeconfig.read_text() == "newer"
     assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [kubeconfig]
+
+
+def beside(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*_COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=50
+    )
+
+
+READ = "import os, urllib.request, yaml; k = os.environ['KUBECONFIG']; \
+c = yaml.safe_load(open(k))['clusters'][0]['cluster']['server']; \
+print(k, urllib.request.urlopen(c + '/readyz').read().decode())"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_command_runs_beside_it_and_the_kubeconfig_goes_with_both(
+    tmp_path: Path, *, named: bool
+) -> None:
+    chosen = ["--kubeconfig", str(tmp_path / "mine")] if named else []
+    done = beside(*chosen, "--", sys.executable, "-c", READ)
+    assert (done.returncode, done.stderr) == (0, "")
+    path, answer = done.stdout.split()
+    assert answer == "ok"
+    assert named == (path == str(tmp_path / "mine"))
+    assert not Path(path).exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (["sh", "-c", "exit 7"], 7, ""),
+        (["sh", "-c", "kill -TERM $$"], 143, ""),
+        (["no-such-command"], 127, "listwatch apiserver: no-such-command: no such command\n"),
+        (["/etc/passwd"], 126, "listwatch apiserver: /etc/passwd: Permission denied\n"),
+    ],
+)
+def test_it_returns_what_the_command_does(command: list[str], code: int, words: str) -> None:
+    done = beside("--", *command)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", words)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_command_and_then_the_server(number: signal.Signals) -> None:
+    name = number.name.removeprefix("SIG")
+    script = f"trap 'echo caught; exit 3' {name}; echo on; for i in $(seq 400); do sleep 0.05; done"
+    with subprocess.Popen(
+        [*_COMMAND, "--", "sh", "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # without a terminal, whatever the tests have
+    ) as process:
+        assert first_line(process) == "on"
+        process.send_signal(number)
+        assert first_line(process) == "caught"
+        assert process.wait(30) == 3

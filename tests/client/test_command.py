@@ -8,6 +8,10 @@ import pytest
 import yaml
 
 from listwatch.cli import main
+from listwatch.client.command import wait_for_server
+from listwatch.client.config import Config
+from listwatch.clock import FakeClock
+from listwatch.errors import ConfigError
 from listwatch.testing.scripted_server import ScriptedServer, respond
 
 SECRET = "sw0rdfish"
@@ -157,3 +161,38 @@ async def test_what_a_server_says_can_not_drive_the_terminal(
     server.answers["/apis/authentication.k8s.io/v1/selfsubjectreviews"] = {}
     assert await run("--kubeconfig", str(kubeconfig)) == 0
     assert "server version: v1\\x1b[2J\\nuser: admin\n" in capsys.readouterr().out
+
+
+async def test_waiting_for_a_server_ends_when_it_answers(server: ScriptedServer) -> None:
+    server.answers["/version"] = {"gitVersion": "v1.20.0"}
+    clock = FakeClock()
+    tries: list[float] = []
+
+    def load() -> Config:
+        tries.append(clock.now())
+        if len(tries) == 1:
+            raise ConfigError("no kubeconfig")
+        if len(tries) == 2:
+            return Config(server="http://127.0.0.1:9")
+        return Config(server=server.url, token="right")
+
+    waiting = asyncio.ensure_future(wait_for_server(load, 30, clock=clock))
+    while not waiting.done():
+        await asyncio.sleep(0.001)  # the connections are real
+        await clock.advance(0.2)
+    await waiting
+    assert len(tries) == 3
+
+
+async def test_waiting_in_vain_tells_the_last_reason() -> None:
+    clock = FakeClock()
+
+    def load() -> Config:
+        raise ConfigError("no kubeconfig")
+
+    waiting = asyncio.ensure_future(wait_for_server(load, 1.0, clock=clock))
+    await clock.advance(0.9)
+    assert not waiting.done()
+    await clock.advance(0.2)
+    with pytest.raises(ConfigError, match="no kubeconfig"):
+        await waiting

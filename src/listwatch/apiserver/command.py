@@ -6,11 +6,14 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from listwatch.apiserver.beside import run_beside
 from listwatch.errors import ConfigError, ListWatchError
 from listwatch.private_file import tighten
 
@@ -42,7 +45,13 @@ def write_private(path: Path, text: str) -> str:
     return warning
 
 
-async def _serve(server: "APIServer", kubeconfig: Path | None, *, until_end_of_input: bool) -> None:
+async def _serve(
+    server: "APIServer",
+    kubeconfig: Path | None,
+    command: Sequence[str],
+    *,
+    until_end_of_input: bool,
+) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -55,19 +64,31 @@ async def _serve(server: "APIServer", kubeconfig: Path | None, *, until_end_of_i
         loop.add_reader(0, look_at_input)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with server:
+    async with server, AsyncExitStack() as stack:
+        if command and kubeconfig is None:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="listwatch-"))
+            kubeconfig = Path(directory, "kubeconfig")
         if kubeconfig is not None:
             try:
                 warning = write_private(kubeconfig, server.kubeconfig())
             except OSError as error:
                 raise ConfigError(f"cannot write {kubeconfig}: {error.strerror}") from error
+            if command:
+                stack.callback(kubeconfig.unlink, missing_ok=True)
             if warning:
                 click.echo(f"listwatch apiserver: {warning}", err=True)
         gc.freeze()  # what was loaded stays, and need not be looked at again
         gc.enable()
-        click.echo(f"listening on {server.url}")
-        await stop.wait()
+        code = 0
+        if command and kubeconfig is not None:
+            code, why = await run_beside(command, kubeconfig)
+            if why:
+                click.echo(f"listwatch apiserver: {why}", err=True)
+        else:
+            click.echo(f"listening on {server.url}")
+            await stop.wait()
     gc.freeze()  # all of it goes with the process
+    return code
 
 
 def _tls(
@@ -92,7 +113,8 @@ def _tls(
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command("apiserver")
+@click.command("apiserver", options_metavar="[OPTIONS] [--")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARG]...]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
@@ -145,6 +167,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 def apiserver_command(
     *,
+    command: tuple[str, ...],
     host: str,
     port: int,
     kubeconfig: Path | None,
@@ -159,7 +182,14 @@ def apiserver_command(
     seed: int | None,
     until_end_of_input: bool,
 ) -> None:
-    """Run an API server for tests and demos, until SIGINT or SIGTERM."""
+    """Run an API server for tests and demos, until SIGINT or SIGTERM.
+
+    With COMMAND, run that with KUBECONFIG set, end with it, remove the kubeconfig and return the
+    command's exit code.
+
+    \b
+      listwatch apiserver -- python controller.py
+    """  # noqa: D301 - click's mark for lines that stay as they are
     gc.disable()  # nothing made while it starts is garbage
     from listwatch.apiserver.access.auth import read_tokens  # noqa: PLC0415 - loaded when it runs
     from listwatch.apiserver.server import APIServer  # noqa: PLC0415 - as above
@@ -179,9 +209,13 @@ def apiserver_command(
             tls=_tls(host, certificate, key, client_authority, generated=tls),
         )
         try:
-            asyncio.run(_serve(server, kubeconfig, until_end_of_input=until_end_of_input))
+            code = asyncio.run(
+                _serve(server, kubeconfig, command, until_end_of_input=until_end_of_input)
+            )
         finally:
             server.close()
     except (ListWatchError, OSError) as error:
         click.echo(f"listwatch apiserver: {error}", err=True)
         sys.exit(1)
+    if code:
+        sys.exit(code)

@@ -1,7 +1,8 @@
 """The command `listwatch config`: what would be spoken to, as whom, and whether it answers."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import click
 import msgspec
@@ -10,15 +11,21 @@ import yaml
 from listwatch.client.client import Client
 from listwatch.client.command_line import Failure, exit_code
 from listwatch.client.config import Config
-from listwatch.client.connection_options import Connection, connection_options
+from listwatch.client.connection_options import Connection, Duration, connection_options
 from listwatch.client.http import JSON
+from listwatch.clock import Clock
 from listwatch.errors import (
+    ConfigError,
+    DisconnectedError,
     FrameError,
     ListWatchError,
     NotFoundError,
+    ServiceUnavailableError,
 )
 from listwatch.printable import printable
 
+#: Seconds between two looks whether a server is there.
+_PAUSE: Final = 0.2
 _REVIEW = b'{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}'
 
 
@@ -50,6 +57,33 @@ def _mapping(body: bytes) -> dict[str, Any]:
         raise FrameError("the server answers, but not as an API server does") from None
 
 
+async def wait_for_server(
+    load: Callable[[], Config], seconds: float, *, clock: Clock | None = None
+) -> None:
+    """Wait until there is a configuration and its server answers.
+
+    Args:
+        load: loads the configuration.
+        seconds: after so long the last error is raised.
+        clock: between two tries.
+
+    Raises:
+        ConfigError, DisconnectedError, ServiceUnavailableError, TimeoutError: the time is over.
+        ListWatchError: an answer that waiting does not change.
+    """
+    clock = clock if clock is not None else Clock()
+    end = clock.now() + seconds
+    while True:
+        try:
+            await check(load())
+        except (ConfigError, DisconnectedError, ServiceUnavailableError, TimeoutError):
+            if clock.now() >= end:
+                raise
+        else:
+            return
+        await clock.sleep(min(_PAUSE, max(end - clock.now(), 0.0)))
+
+
 def show(config: Config) -> str:
     """Return a configuration as YAML, secrets hidden."""
     shown = msgspec.to_builtins(config.shown(), enc_hook=str, str_keys=True)
@@ -63,13 +97,24 @@ def show(config: Config) -> str:
 @connection_options
 @click.option("-n", "--namespace", metavar="NAME", help="Use this namespace.")
 @click.option("--check/--no-check", "checks", default=True, help="Ask the server, too.")
-def config_command(*, connection: Connection, namespace: str | None, checks: bool) -> None:
+@click.option(
+    "--wait",
+    type=Duration(),
+    default=0.0,
+    metavar="DURATION",
+    help="Wait so long, such as 30s, for the kubeconfig and for the server to answer.",
+)
+def config_command(
+    *, connection: Connection, namespace: str | None, checks: bool, wait: float
+) -> None:
     """Print the configuration in force, secrets hidden, and check the connection.
 
     The exit code is 3 when there is no usable configuration, 4 when the server does not answer,
     5 when it does not know the user and 6 when it refuses; 1 for anything else.
     """
     try:
+        if wait:
+            asyncio.run(wait_for_server(lambda: connection.config(namespace), wait))
         config = connection.config(namespace)
         click.echo(show(config), nl=False)
         for name, value in asyncio.run(check(config)).items() if checks else ():

@@ -124,12 +124,15 @@ class Connection:
         return changes
 
 
-class _Duration(click.ParamType[float]):
+class Duration(click.ParamType[float]):
+    """A duration as kubectl writes it, in seconds."""
+
     name = "duration"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
+        """Return the seconds."""
         if isinstance(value, float):
             return value
         try:
@@ -175,7 +178,7 @@ _OPTIONS: Final = (
     click.option("--as-uid", metavar="UID", help="Act with this uid."),
     click.option(
         "--request-timeout",
-        type=_Duration(),
+        type=Duration(),
         default=0.0,
         metavar="DURATION",
         help="Give a request up after this time, such as 30s; watches are not limited.",

@@ -1,0 +1,70 @@
+"""A command that runs for as long as a server does: `listwatch apiserver -- COMMAND`."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+#: What a shell returns for a command that can't be executed, and for one that is not there.
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+
+
+async def run_beside(command: Sequence[str], kubeconfig: Path) -> tuple[int, str]:
+    """Run a command to its end with KUBECONFIG set, and hand on the signals that come meanwhile.
+
+    Ctrl-C reaches the command by its terminal, so it is handed on only where there is none.
+
+    Args:
+        command: the program and its arguments; it shares the standard streams.
+        kubeconfig: what its environment names.
+
+    Returns:
+        The exit code as a shell has it, and why the command did not start; else "".
+    """
+    process: asyncio.subprocess.Process | None = None
+    early: list[signal.Signals] = []
+
+    def hand_on(number: signal.Signals) -> None:
+        if process is None:
+            early.append(number)
+        elif number is not signal.SIGINT or not _is_in_foreground():
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, hand_on, number)
+    env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    try:
+        process = await asyncio.create_subprocess_exec(*command, env=env)
+    except FileNotFoundError:
+        return NOT_FOUND, f"{command[0]}: no such command"
+    except OSError as error:
+        return NOT_EXECUTABLE, f"{command[0]}: {error.strerror}"
+    for number in early:
+        hand_on(number)
+    try:
+        code = await process.wait()
+    except asyncio.CancelledError:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+        raise
+    return (code if code >= 0 else 128 - code), ""
+
+
+def _is_in_foreground() -> bool:
+    """Say whether a terminal sends its signals to this process and so to its command, too."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
