@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kubeconfigs import write_bearer
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
 from listwatch.testing.story import Change, ChangeType, Gap, compare
@@ -105,10 +106,10 @@ def test_an_unknown_resource_is_named(kubeconfig: Path) -> None:
 def test_a_refused_token_is_one_line(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text('right-token,alice,1,"system:masters"\n')
-    with api_server(tmp_path, "--token-auth-file", str(tokens)) as path:
-        assert listwatch("observe", "pods", "--once", KUBECONFIG=str(path)).returncode == 0
-        wrong = tmp_path / "wrong"
-        wrong.write_text(path.read_text().replace("right-token", "wrong-token"))
+    with api_server(tmp_path, "--tls", "--token-auth-file", str(tokens)) as path:
+        right = write_bearer(tmp_path / "right", path.read_text(), "right-token")
+        assert listwatch("observe", "pods", "--once", KUBECONFIG=str(right)).returncode == 0
+        wrong = write_bearer(tmp_path / "wrong", path.read_text(), "wrong-token")
         done = listwatch("observe", "pods", KUBECONFIG=str(wrong))
     assert done.returncode == 5
     assert done.stderr.startswith("error: ")

@@ -11,10 +11,12 @@ import msgspec
 import pytest
 import yaml
 
+from kubeconfigs import write_bearer
 from listwatch.apiserver.http.call import User
+from listwatch.apiserver.http.tls import generated_tls
 from listwatch.apiserver.server import APIServer
 from listwatch.client.client import Client
-from listwatch.client.config import Config
+from listwatch.client.kubeconfig import load_config
 from listwatch.errors import BadRequestError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -79,13 +81,12 @@ async def test_observe_runs_with_the_rights_of_its_manifest(tmp_path: Path) -> N
         "root": User("root", ("system:masters",)),
     }
     async with (
-        APIServer(tokens=tokens) as server,
-        Client(Config(server=server.url, token="root")) as root,
+        APIServer(tokens=tokens, tls=generated_tls("127.0.0.1")) as server,
+        Client(load_config(write_bearer(tmp_path / "root", server.kubeconfig(), "root"))) as root,
     ):
         for obj in objects(ROOT / "deploy/observe/kustomization.yaml"):
             await create_strictly(root, obj)
-        kubeconfig = tmp_path / "kubeconfig"
-        kubeconfig.write_text(server.kubeconfig())  # of the first token
+        kubeconfig = write_bearer(tmp_path / "kubeconfig", server.kubeconfig(), next(iter(tokens)))
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "listwatch.cli", "observe", "services", "--all-namespaces"),
@@ -135,8 +136,8 @@ async def test_a_controller_runs_with_the_rights_of_its_manifest(name: str, tmp_
         "root": User("root", ("system:masters",)),
     }
     async with (
-        APIServer(tokens=tokens) as server,
-        Client(Config(server=server.url, token="root")) as root,
+        APIServer(tokens=tokens, tls=generated_tls("127.0.0.1")) as server,
+        Client(load_config(write_bearer(tmp_path / "root", server.kubeconfig(), "root"))) as root,
     ):
         await create_strictly(root, BUILDS)
         for obj in objects(ROOT / f"deploy/{name}/kustomization.yaml"):
@@ -152,8 +153,7 @@ async def test_a_controller_runs_with_the_rights_of_its_manifest(name: str, tmp_
             for argument in container["args"]
             if not argument.startswith("--health-port")
         ]
-        kubeconfig = tmp_path / "kubeconfig"
-        kubeconfig.write_text(server.kubeconfig())  # of the first token
+        kubeconfig = write_bearer(tmp_path / "kubeconfig", server.kubeconfig(), next(iter(tokens)))
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "listwatch.cli", *arguments, "--kubeconfig", kubeconfig),
