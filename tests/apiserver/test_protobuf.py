@@ -10,7 +10,8 @@ import pytest
 from api_client import CORE, Client
 from listwatch.apiserver import APIServer
 from listwatch.apiserver.http.protobuf import can_write, decode_object, encode_json
-from listwatch.apiserver.kinds.resources import Resource, ResourceTable
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.schema.facts import Form, Schema, facts
 
 _PROTOBUF = "application/vnd.kubernetes.protobuf"

@@ -8,7 +8,7 @@ import pytest
 
 from api_client import CORE, Client
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.kinds.services import Addresses
+from listwatch.apiserver.kinds.addresses import Addresses
 
 SERVICES = f"{CORE}/services"
 MERGE = {"Content-Type": "application/merge-patch+json"}

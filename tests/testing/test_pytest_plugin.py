@@ -10,9 +10,7 @@ import pytest
 from listwatch.apiserver import APIServer
 from listwatch.apiserver.control import Control
 from listwatch.apiserver.http.faults import Fault
-from listwatch.apiserver.kinds.access_rules import ACCESS_RULES
-from listwatch.apiserver.kinds.group_rules import GROUP_RULES
-from listwatch.apiserver.kinds.spec_rules import CREATE_RULES
+from listwatch.apiserver.kinds.catalog import KINDS
 from sampling import sampled
 
 _SETTINGS = """\
@@ -111,7 +109,7 @@ def test_every_field_of_a_fault_and_every_control_is_documented() -> None:
 def test_the_kinds_with_rules_of_their_own_are_those_that_the_page_names() -> None:
     (row,) = [line for line in _PAGE.splitlines() if line.startswith("| Validation |")]
     named = row.split("the own rules of ")[1].partition(" |")[0]
-    ruled = CREATE_RULES.keys() | GROUP_RULES.keys() | ACCESS_RULES.keys()
+    ruled = {name for name, kind in KINDS.items() if kind.rule is not None}
     kinds = {each.kind for each in APIServer().table if each.storage in ruled}
     assert set(re.split(r", | and ", named)) == kinds | {"CustomResourceDefinition"}
 

@@ -24,8 +24,9 @@ from listwatch.apiserver.http.call import User
 from listwatch.apiserver.http.faults import Faults
 from listwatch.apiserver.http.listening import Listening, is_loopback, listen, url_of
 from listwatch.apiserver.http.tls import TLS
-from listwatch.apiserver.kinds.defaults import apply_defaults
-from listwatch.apiserver.kinds.resources import Resource, ResourceTable
+from listwatch.apiserver.kinds.catalog import apply_defaults
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.replica import Replica
 from listwatch.apiserver.storage.journal import SQLiteJournal
 from listwatch.apiserver.storage.registry import Registry, WriteContext
@@ -153,7 +154,7 @@ class APIServer:
         for name in _NAMESPACES:
             if self.registry.find(namespaces, "", name) is None:
                 obj = {"metadata": {"name": name}}
-                apply_defaults("namespaces", "", obj)
+                apply_defaults(namespaces, obj)
                 self.registry.create(namespaces, "", obj, context)
         for plural, facts_ in BOOTSTRAP:
             resource = self.table.get("rbac.authorization.k8s.io", "v1", plural)

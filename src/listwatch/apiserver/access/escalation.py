@@ -12,7 +12,8 @@ from listwatch.apiserver import refusal
 from listwatch.apiserver.access.auth import MASTERS, RBAC, Access, Rule, covers_path
 from listwatch.apiserver.http.call import User
 from listwatch.apiserver.http.request_info import RequestInfo
-from listwatch.apiserver.kinds.resources import Resource, ResourceTable
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.store import Store
 from listwatch.schema.causes import go_quoted
 

@@ -1,28 +1,17 @@
 """The rules for metadata, and where each kind's own rules are looked up."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from listwatch.apiserver.kinds.access_rules import ACCESS_RULES, ACCESS_UPDATE_RULES
+from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.custom import validate_custom
-from listwatch.apiserver.kinds.definitions import DEFINITIONS, validate_definition
-from listwatch.apiserver.kinds.group_rules import GROUP_RULES, GROUP_UPDATE_RULES
-from listwatch.apiserver.kinds.metadata_rules import validate_labels
 from listwatch.apiserver.kinds.resources import Resource
-from listwatch.apiserver.kinds.spec_rules import CREATE_RULES, NEW_RULES, UPDATE_RULES
-from listwatch.apiserver.kinds.traits import traits_of
+from listwatch.apiserver.kinds.rules import LABEL, LABEL_WORDS, validate_labels
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, required
 from listwatch.selector import qualified_name_problems, subdomain_problems
 
 Object = Mapping[str, Any]
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_LABEL_WORDS = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and "
-    "must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used "
-    "for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-)
 _ANNOTATIONS_LIMIT = 262_144
 _STANDARD_FINALIZERS = frozenset(("kubernetes", "orphan", "foregroundDeletion"))
 
@@ -32,9 +21,9 @@ def label_problems(name: str) -> list[str]:
     problems = []
     if len(name) > 63:
         problems.append("must be no more than 63 characters")
-    if not _LABEL.fullmatch(name):
-        dots = "." in name and _LABEL.fullmatch(name.replace(".", "-"))
-        problems.append("must not contain dots" if dots else _LABEL_WORDS)
+    if not LABEL.fullmatch(name):
+        dots = "." in name and LABEL.fullmatch(name.replace(".", "-"))
+        problems.append("must not contain dots" if dots else LABEL_WORDS)
     return problems
 
 
@@ -55,7 +44,7 @@ _NAME_RULES: Mapping[str, Callable[[str], list[str]]] = {
 def validate_metadata(resource: Resource, metadata: Object) -> list[Cause]:
     """Return the rules that the metadata of a new object breaks."""
     causes: list[Cause] = []
-    rule = _NAME_RULES[traits_of(resource).name_rule]
+    rule = _NAME_RULES[kind_of(resource).name_rule]
     prefix = metadata.get("generateName")
     if prefix:
         probe = prefix[:-2] + "a" if len(prefix) > 1 and prefix.endswith("-") else prefix
@@ -209,23 +198,14 @@ def validate_create(resource: Resource, obj: Object) -> list[Cause]:
     """Return the rules that a new object breaks."""
     causes = validate_metadata(resource, obj["metadata"])
     causes += _own_rules(resource, obj)
-    only_new = NEW_RULES.get(f"{resource.group}/{resource.name}")
-    return causes + only_new(obj) if only_new is not None else causes
+    new_rule = kind_of(resource).new_rule
+    return causes + new_rule(obj) if new_rule is not None else causes
 
 
 def _own_rules(resource: Resource, obj: Object, *, status_only: bool = False) -> list[Cause]:
     if resource.custom is not None:
         return validate_custom(resource, obj, status_only=status_only)
-    if resource.storage == DEFINITIONS:
-        return validate_definition(obj)
-    key = resource.storage
-    own = f"{resource.group}/{resource.name}"  # of a version that is stored as another's
-    rule = (
-        CREATE_RULES.get(own)
-        or CREATE_RULES.get(key)
-        or GROUP_RULES.get(key)
-        or ACCESS_RULES.get(key)
-    )
+    rule = kind_of(resource).rule
     return rule(obj) if rule is not None else []
 
 
@@ -238,18 +218,11 @@ def validate_update(
         return causes + _own_rules(resource, new, status_only=subresource == "status")
     causes += [
         invalid_value(key, new.get(key), "field is immutable")
-        for key in traits_of(resource).immutable
+        for key in kind_of(resource).immutable
         if new.get(key) != old.get(key)
     ]
     causes += _own_rules(resource, new)
-    key = resource.storage
-    own = f"{resource.group}/{resource.name}"
-    update_rule = (
-        UPDATE_RULES.get(own)
-        or UPDATE_RULES.get(key)
-        or GROUP_UPDATE_RULES.get(key)
-        or ACCESS_UPDATE_RULES.get(key)
-    )
+    update_rule = kind_of(resource).update_rule
     # binding, resize and their like write just what the main path may not
     if update_rule is not None and subresource in {"", "scale"}:
         causes += update_rule(new, old)

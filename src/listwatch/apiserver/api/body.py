@@ -7,7 +7,7 @@ import msgspec
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.http.negotiation import JSON, PROTOBUF, YAML
-from listwatch.apiserver.kinds.defaults import apply_defaults
+from listwatch.apiserver.kinds.catalog import apply_defaults
 from listwatch.apiserver.kinds.resources import Resource
 from listwatch.schema.facts import OBJECT_META, Form, Schema, facts
 from listwatch.schema.fast_typed import QuickDecoder
@@ -162,7 +162,7 @@ def _complete(obj: Object, resource: Resource, problems: list[str], *, default: 
     if not isinstance(obj.get("metadata"), dict):
         obj["metadata"] = {}
     if default:
-        apply_defaults(resource.storage, resource.group, obj)
+        apply_defaults(resource, obj)
     return Decoded(obj, problems)
 
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from listwatch.apiserver.kinds.resources import Resource, ResourceTable, Subresource
+from listwatch.apiserver.kinds.resources import Resource, Subresource
+from listwatch.apiserver.kinds.table import ResourceTable
 
 Object = dict[str, Any]
 VERSION: Object = {

@@ -15,7 +15,8 @@ from listwatch.apiserver.api.openapi_v2 import (
     wants_protobuf,
 )
 from listwatch.apiserver.http.call import Call, text_answer
-from listwatch.apiserver.kinds.resources import Resource, ResourceTable
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.schema.facts import OBJECT_META
 
 Object = dict[str, Any]

@@ -28,8 +28,8 @@ from listwatch.apiserver.http.negotiation import (
     partial_bytes,
 )
 from listwatch.apiserver.http.request_info import ListOptions, parse_list_options, parse_version
+from listwatch.apiserver.kinds.catalog import supported_fields
 from listwatch.apiserver.kinds.resources import Resource
-from listwatch.apiserver.kinds.traits import supported_fields
 from listwatch.apiserver.storage.registry import Registry
 from listwatch.apiserver.storage.store import Bucket, CompactedError, Entry, Span, Store
 from listwatch.clock import Clock

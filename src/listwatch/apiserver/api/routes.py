@@ -18,7 +18,8 @@ from listwatch.apiserver.http.call import Call, text_answer
 from listwatch.apiserver.http.faults import Fault, Faults
 from listwatch.apiserver.http.negotiation import JSON, Representation, negotiate, parse_accept
 from listwatch.apiserver.http.request_info import RequestInfo, parse_request
-from listwatch.apiserver.kinds.resources import Resource, ResourceTable
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.registry import Registry
 from listwatch.apiserver.storage.store import NotStoredError
 from listwatch.errors import StatusError

@@ -14,7 +14,8 @@ from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.api.writing import Writer, apply_patch, failed_patch, read_patch
 from listwatch.apiserver.http.call import Call, User
 from listwatch.apiserver.http.request_info import RequestInfo
-from listwatch.apiserver.kinds.resources import Resource, ResourceTable
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.errors import ConflictError

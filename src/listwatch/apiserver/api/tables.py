@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from listwatch.apiserver.http.negotiation import event_bytes, partial_bytes
+from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.cells import AGE_DESCRIPTION, NAME_DESCRIPTION, age
 from listwatch.apiserver.kinds.custom_columns import column_value
 from listwatch.apiserver.kinds.resources import Resource
-from listwatch.apiserver.kinds.table_cells import CELLS
 from listwatch.apiserver.storage.store import Entry
 from listwatch.clock import Clock
 from listwatch.schema.facts import facts
@@ -87,7 +87,7 @@ class TableMaker:
         metadata = obj["metadata"]
         if known is None:
             return [metadata["name"], metadata.get("creationTimestamp")]
-        makers = CELLS.get(f"{resource.api_version}/{resource.name}", {})
+        makers = kind_of(resource).cells
         cells: list[Any] = []
         for column in known:
             name = column["name"]

@@ -28,8 +28,8 @@ from listwatch.apiserver.api.reading import Reader, check_fields, converted
 from listwatch.apiserver.http.call import Call, warnings_of
 from listwatch.apiserver.http.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.http.request_info import parse_list_options
+from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.resources import Resource
-from listwatch.apiserver.kinds.traits import traits_of
 from listwatch.apiserver.storage.registry import Deleted, DeleteOptions, Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.errors import BadRequestError, InvalidError, RequestEntityTooLargeError
@@ -386,7 +386,7 @@ class Writer:
     def answer_deleted(self, call: Call, resource: Resource, deleted: Deleted) -> web.Response:
         """Answer with what is left of an object, or a Status where nothing is."""
         entry = deleted.entry
-        if not deleted.gone or traits_of(resource).returns_deleted:
+        if not deleted.gone or kind_of(resource).returns_deleted:
             return self._reader.answer_entry(call, resource, entry)
         details: Object = {"name": entry.name}
         if resource.group:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from listwatch.apiserver.kinds.catalog import selectable_fields
 from listwatch.apiserver.kinds.custom import resources_of
 from listwatch.apiserver.kinds.definitions import CLEANUP, DEFINITIONS, Object, is_established
-from listwatch.apiserver.kinds.resources import Resource, ResourceTable
-from listwatch.apiserver.kinds.traits import selectable_fields
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.registry import DeleteOptions, Registry, WriteContext
 from listwatch.apiserver.storage.store import Bucket, Change, Entry, Store
 from listwatch.schema.facts import Schema

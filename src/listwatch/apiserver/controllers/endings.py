@@ -12,7 +12,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from listwatch.apiserver.kinds.resources import Resource, ResourceTable
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.registry import DeleteOptions, Registry, WriteContext
 from listwatch.apiserver.storage.store import (
     Bucket,

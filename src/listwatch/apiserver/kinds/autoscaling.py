@@ -1,19 +1,31 @@
-"""Autoscalers of `autoscaling/v1`, which are stored as those of `v2`.
-
-What `v1` has no field for stands in annotations, as in `pkg/apis/autoscaling/v1/conversion.go`.
-"""
+"""HorizontalPodAutoscaler, whose older version keeps what it lacks in annotations."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
-Object = dict[str, Any]
+from listwatch.apiserver.kinds.cells import NONE, UNKNOWN, Cell, at, field
+from listwatch.apiserver.kinds.kind import Kind, Object, View, status_of
+from listwatch.schema.causes import Cause, invalid_value, required
 
 _PREFIX = "autoscaling.alpha.kubernetes.io/"
+
+
 _METRICS = f"{_PREFIX}metrics"
+
+
 _CURRENT = f"{_PREFIX}current-metrics"
+
+
 _BEHAVIOR = f"{_PREFIX}behavior"
+
+
 _CONDITIONS = f"{_PREFIX}conditions"
+
+
 _DEFAULT_UTILIZATION = 80
+
+
 #: by the type of a metric, where its parts stand
 _PART = {
     "Resource": "resource",
@@ -192,3 +204,83 @@ def _newer(metric: Object, of: str) -> Object:
 def _put(into: Object, key: str, value: Any) -> None:
     if value is not None:
         into[key] = value
+
+
+def _default_autoscaler(obj: Object) -> None:
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("minReplicas", 1)
+    status = status_of(obj)
+    status.setdefault("desiredReplicas", 0)
+    if obj.get("apiVersion") == "autoscaling/v1":
+        # its metrics come with the conversion
+        status.setdefault("currentReplicas", 0)
+        return
+    status.setdefault("currentMetrics", None)
+    if not spec.get("metrics"):
+        spec["metrics"] = [
+            {
+                "type": "Resource",
+                "resource": {
+                    "name": "cpu",
+                    "target": {"type": "Utilization", "averageUtilization": 80},
+                },
+            }
+        ]
+
+
+def _check_autoscaler(obj: View) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    causes = []
+    least, most = spec.get("minReplicas"), spec.get("maxReplicas", 0)
+    if isinstance(least, int) and least < 1:
+        why = "must be greater than or equal to 1"
+        causes.append(invalid_value("spec.minReplicas", least, why))
+    if most < 1:
+        causes.append(invalid_value("spec.maxReplicas", most, "must be greater than 0"))
+    if isinstance(least, int) and most < least:
+        why = "must be greater than or equal to `minReplicas`"
+        causes.append(invalid_value("spec.maxReplicas", most, why))
+    target = spec.get("scaleTargetRef") or {}
+    causes += [
+        required(f"spec.scaleTargetRef.{key}") for key in ("kind", "name") if not target.get(key)
+    ]
+    return causes
+
+
+def _targets(scaler: View, _: float) -> str:
+    metrics = at(scaler, "spec.metrics") or ()
+    found = []
+    for metric in metrics:
+        source = metric.get(str(metric.get("type", "")).lower()) or {}
+        target = source.get("target") or {}
+        wanted = target.get("averageUtilization")
+        name = source.get("name", "")
+        shown = (
+            f"{wanted}%"
+            if wanted is not None
+            else str(target.get("averageValue") or target.get("value") or "")
+        )
+        found.append(f"{name}: {UNKNOWN}/{shown}" if name else f"{UNKNOWN}/{shown}")
+    return ", ".join(found) or NONE
+
+
+_SCALER: Mapping[str, Cell] = {
+    "Reference": lambda scaler, _: (
+        f"{at(scaler, 'spec.scaleTargetRef.kind')}/{at(scaler, 'spec.scaleTargetRef.name')}"
+    ),
+    "Targets": _targets,
+    "MinPods": lambda scaler, _: str(at(scaler, "spec.minReplicas") or "<unset>"),
+    "MaxPods": field("spec.maxReplicas", 0),
+    "Replicas": field("status.currentReplicas", 0),
+}
+
+
+#: The kinds of this family, by group and plural name.
+KINDS: Mapping[str, Kind] = {
+    "autoscaling/horizontalpodautoscalers": Kind(
+        converters={"v1": AutoscalerConverter()},
+        defaults=_default_autoscaler,
+        rule=_check_autoscaler,
+        cells=_SCALER,
+    ),
+}

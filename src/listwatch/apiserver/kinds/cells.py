@@ -10,10 +10,17 @@ from typing import Any
 from listwatch.selector import LabelSelector, SelectorError
 
 Object = Mapping[str, Any]
+
+
 Cell = Callable[[Object, float], Any]
 
+
 NONE = "<none>"
+
+
 UNKNOWN = "<unknown>"
+
+
 NAME_DESCRIPTION = (
     "Name must be unique within a namespace. Is required when creating resources, although some "
     "resources may allow a client to request the generation of an appropriate name automatically. "
@@ -21,6 +28,8 @@ NAME_DESCRIPTION = (
     "updated. More info: "
     "https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names"
 )
+
+
 AGE_DESCRIPTION = (
     "CreationTimestamp is a timestamp representing the server time when this object was created. "
     "It is not guaranteed to be set in happens-before order across separate operations. Clients "
@@ -130,3 +139,11 @@ def selector(path: str) -> Cell:
             return "<error>"
 
     return cell
+
+
+def more(items: list[str], most: int = 3) -> str:
+    """Return the first items, and how many more there are."""
+    if not items:
+        return NONE
+    rest = len(items) - most
+    return ",".join(items[:most]) + (f" + {rest} more..." if rest > 0 else "")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from listwatch.apiserver.kinds.definition_rules import scale_causes, schema_causes
+from listwatch.apiserver.kinds.kind import Kind
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 
 Object = dict[str, Any]
@@ -207,3 +208,15 @@ def begin_deletion(obj: Object, now: str) -> None:
         }
     )
     status["conditions"] = conditions
+
+
+#: The kinds of this family, by group and plural name.
+KINDS: Mapping[str, Kind] = {
+    "apiextensions.k8s.io/customresourcedefinitions": Kind(
+        generation=True,
+        unconditional_update=False,
+        defaults=default_definition,
+        admit=admit_definition,
+        rule=validate_definition,
+    ),
+}

@@ -13,17 +13,15 @@ import msgspec
 from listwatch.apiserver import refusal
 from listwatch.apiserver.admission.validation import validate_create, validate_update
 from listwatch.apiserver.kinds import services
-from listwatch.apiserver.kinds.defaults import apply_defaults
-from listwatch.apiserver.kinds.definitions import DEFINITIONS, begin_deletion
-from listwatch.apiserver.kinds.resources import Resource
-from listwatch.apiserver.kinds.services import Addresses
-from listwatch.apiserver.kinds.traits import (
-    ADMIT_CREATE,
-    KEEPS_STATUS_ON_CREATE,
+from listwatch.apiserver.kinds.addresses import Addresses
+from listwatch.apiserver.kinds.catalog import (
+    apply_defaults,
+    kind_of,
     selectable_fields,
     spec_changed,
-    traits_of,
 )
+from listwatch.apiserver.kinds.definitions import DEFINITIONS, begin_deletion
+from listwatch.apiserver.kinds.resources import Resource
 from listwatch.apiserver.storage.managed_fields import Managed, Owner, created_fields
 from listwatch.apiserver.storage.store import Bucket, Entry, Store
 from listwatch.clock import Clock
@@ -218,24 +216,16 @@ class Registry:
 
     def _prepare_create(self, resource: Resource, obj: Object) -> None:
         metadata = obj["metadata"]
-        if traits_of(resource).generation:
+        if kind_of(resource).generation:
             metadata["generation"] = 1
         elif not metadata.get("generation"):
             metadata.pop("generation", None)
         if resource.custom is None:
-            if (
-                "status" in resource.subresources
-                and resource.storage not in KEEPS_STATUS_ON_CREATE
-                and "status" in obj
-            ):
+            kind = kind_of(resource)
+            if "status" in resource.subresources and not kind.keeps_status and "status" in obj:
                 obj["status"] = _empty_status(resource)
-            admit = ADMIT_CREATE.get(resource.storage)
-            if admit is not None:
-                admit(obj)
-                if resource.storage == "batch/jobs" and not metadata.get("labels"):
-                    labels = obj["spec"]["template"]["metadata"].get("labels")
-                    if labels:
-                        metadata["labels"] = dict(labels)
+            if kind.admit is not None:
+                kind.admit(obj)
             if resource.storage == "services":
                 self._allocate(resource, obj, None)
         elif "status" in resource.subresources:
@@ -275,7 +265,7 @@ class Registry:
             the new state, and whether the object was created.
         """
         entry = self.find(resource, namespace, name)
-        traits = traits_of(resource)
+        traits = kind_of(resource)
         if entry is None:
             if not (is_put and traits.create_on_update and not context.subresource):
                 raise refusal.not_found(resource, name)
@@ -309,7 +299,7 @@ class Registry:
         name = entry.name
         version = _asked_version(metadata)
         if version == 0:
-            if is_put and not traits_of(resource).unconditional_update:
+            if is_put and not kind_of(resource).unconditional_update:
                 raise refusal.invalid(
                     resource.name,
                     resource.group,
@@ -393,7 +383,7 @@ class Registry:
             _carry(new, old, "status")
         if (
             subresource != "status"
-            and traits_of(resource).generation
+            and kind_of(resource).generation
             and spec_changed(resource, new, old)
         ):
             metadata["generation"] = before.get("generation", 0) + 1
@@ -458,7 +448,7 @@ class Registry:
         running = metadata.get("deletionGracePeriodSeconds")
         asked = None if options.grace_period is None else _period(options.grace_period)
         if metadata.get("deletionTimestamp"):
-            if not traits_of(resource).graceful:
+            if not kind_of(resource).graceful:
                 return False
             if running is None or asked is None or asked >= running:
                 # nothing is left to wait for, so that a second delete may finish the first
@@ -469,7 +459,7 @@ class Registry:
             )
             metadata["deletionGracePeriodSeconds"] = asked
             return False
-        if traits_of(resource).graceful:
+        if kind_of(resource).graceful:
             spec = obj.get("spec") or {}
             wanted = spec.get("terminationGracePeriodSeconds", 30)
             period = _period(wanted) if asked is None else asked
@@ -495,7 +485,7 @@ class Registry:
         if policy is not None:
             orphan, foreground = policy == "Orphan", policy == "Foreground"
         elif not orphan and not foreground:
-            orphan = traits_of(resource).orphan_by_default
+            orphan = kind_of(resource).orphan_by_default
         kept = [name for name in finalizers if name not in {"orphan", "foregroundDeletion"}]
         if orphan:
             kept.append("orphan")
@@ -672,7 +662,7 @@ def reset_fields(resource: Resource, subresource: str) -> tuple[tuple[str, ...],
 def _empty_status(resource: Resource) -> Object:
     # of what a client sends as status nothing stays but what the defaults put there
     probe: Object = {"metadata": {}}
-    apply_defaults(resource.storage, resource.group, probe)
+    apply_defaults(resource, probe)
     status: Object = probe.get("status", {})
     return status
 

@@ -1,0 +1,75 @@
+"""The cluster's addresses and node ports, given to services."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from listwatch.apiserver.kinds.kind import Object
+
+#: The range of node ports.
+FIRST_PORT, LAST_PORT = 30_000, 32_767
+
+
+def node_ports(spec: Object) -> list[int]:
+    """Return the node ports that a service's spec names."""
+    return [port["nodePort"] for port in spec.get("ports") or () if port.get("nodePort")]
+
+
+_T = TypeVar("_T", str, int)
+
+
+def _hosts() -> Iterator[str]:
+    """Yield the addresses of 10.0.0.0/16 but for the first, which is the server's own."""
+    for host in range(2, 65_000):
+        yield f"10.0.{host >> 8}.{host & 255}"
+
+
+class Addresses:
+    """Cluster IPs and node ports, each for one service at a time. For one event loop.
+
+    Args:
+        services: yields the services that are there.
+    """
+
+    def __init__(self, services: Callable[[], Iterable[Object]]) -> None:
+        self._services = services
+        self._hosts = itertools.cycle(_hosts())
+        self._ports = itertools.cycle(range(FIRST_PORT, LAST_PORT + 1))
+        #: what is given out; also what was, until a look at the services shows that it is free
+        self._taken: set[str | int] | None = None
+
+    def _look(self) -> set[str | int]:
+        self._taken = set()
+        for service in self._services():
+            spec = service.get("spec") or {}
+            self._taken.update(spec.get("clusterIPs") or ())
+            self._taken.update(node_ports(spec))
+        self._taken.discard("None")
+        return self._taken
+
+    def _next(self, candidates: Iterator[_T], count: int) -> _T | None:
+        taken = self._look() if self._taken is None else self._taken
+        for left, found in enumerate(itertools.islice(candidates, 2 * count)):
+            if left == count:
+                taken = self._look()
+            if found not in taken:
+                taken.add(found)
+                return found
+        return None
+
+    def cluster_ip(self) -> str | None:
+        """Return an address that is free; None if there is none."""
+        return self._next(self._hosts, 65_000)
+
+    def node_port(self) -> int | None:
+        """Return a port of the customary range that is free; None if there is none."""
+        return self._next(self._ports, LAST_PORT - FIRST_PORT + 1)
+
+    def claim(self, wanted: str | int) -> bool:
+        """Take an address or a port; False if a service has it."""
+        taken = self._look() if self._taken is None else self._taken
+        if wanted in taken and wanted in self._look():
+            return False
+        assert self._taken is not None  # noqa: S101 - looked up above
+        self._taken.add(wanted)
+        return True

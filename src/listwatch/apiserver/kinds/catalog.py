@@ -1,0 +1,138 @@
+"""All kinds, and what follows from how they differ."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from listwatch.apiserver.kinds import (
+    admission_registration,
+    autoscaling,
+    certificates,
+    configuration,
+    definitions,
+    events,
+    jobs,
+    namespaces,
+    networking,
+    nodes,
+    pods,
+    rbac,
+    scheduling,
+    server_management,
+    services,
+    volumes,
+    workloads,
+)
+from listwatch.apiserver.kinds.kind import Kind, Object
+from listwatch.apiserver.kinds.resources import Resource
+
+_FAMILIES = (
+    admission_registration,
+    autoscaling,
+    certificates,
+    configuration,
+    definitions,
+    events,
+    jobs,
+    namespaces,
+    networking,
+    nodes,
+    pods,
+    rbac,
+    scheduling,
+    server_management,
+    services,
+    volumes,
+    workloads,
+)
+#: All built-in kinds that differ from a plain one, by group and plural name.
+KINDS: Mapping[str, Kind] = {
+    name: kind for family in _FAMILIES for name, kind in family.KINDS.items()
+}
+_CUSTOM = Kind(generation=True, unconditional_update=False)
+_PLAIN = Kind()
+
+
+def kind_of(resource: Resource) -> Kind:
+    """Return what a resource's kind has of its own; custom resources are all the same."""
+    if resource.custom is not None:
+        return _CUSTOM
+    group = resource.group
+    return KINDS.get(f"{group}/{resource.name}" if group else resource.name, _PLAIN)
+
+
+def apply_defaults(resource: Resource, obj: Object) -> None:
+    """Fill in the defaults of a built-in kind.
+
+    Args:
+        resource: whose object it is, in the version that a client sent.
+        obj: changed in place; has metadata.
+    """
+    fill = kind_of(resource).defaults
+    if fill is not None:
+        fill(obj)
+
+
+def spec_changed(resource: Resource, new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    """Tell whether an update moves the generation: with the spec, or all but metadata and status.
+
+    A Deployment's generation moves with its annotations too (`registry/apps/deployment`), an
+    EndpointSlice's with its labels (`registry/discovery/endpointslice`).
+    """
+    metadata, before = new["metadata"], old["metadata"]
+    if resource.storage == "apps/deployments" and metadata.get("annotations") != before.get(
+        "annotations"
+    ):
+        return True
+    if resource.storage == "discovery.k8s.io/endpointslices" and metadata.get(
+        "labels"
+    ) != before.get("labels"):
+        return True
+    if resource.custom is not None:
+        skipped = {"metadata", "apiVersion", "kind"}
+        if "status" in resource.subresources:
+            skipped.add("status")
+    elif "spec" in resource.schema.fields:
+        return new.get("spec") != old.get("spec")
+    else:
+        skipped = {"metadata", "status", "apiVersion", "kind"}
+    keys = (new.keys() | old.keys()) - skipped
+    return any(new.get(key) != old.get(key) for key in keys)
+
+
+def selectable_fields(resource: Resource, obj: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values that field selectors on this resource can ask for."""
+    custom = resource.custom
+    if custom is not None:
+        paths = custom.get("selectable") or ()
+        return {path: _text(_at(obj, path), "") for path in paths} if paths else {}
+    found = kind_of(resource).fields
+    return {name: _text(_at(obj, path), absent) for name, (path, absent) in found.items()}
+
+
+def _at(obj: Any, path: str) -> Any:
+    for key in path.split("."):
+        obj = obj.get(key) if isinstance(obj, dict) else None
+    return obj
+
+
+def _text(value: Any, absent: str) -> str:
+    if value is None:
+        return absent
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def supported_fields(resource: Resource) -> dict[str, str]:
+    """Return the names of all field selectors on this resource, with those that are stored."""
+    names = ["metadata.name"]
+    if resource.namespaced or resource.custom is None:
+        names.append("metadata.namespace")
+    if resource.custom is not None:
+        names += resource.custom.get("selectable") or ()
+    else:
+        kind = kind_of(resource)
+        if kind.field_names:
+            return {**{name: name for name in names}, **kind.field_names}
+        names += kind.fields
+    return {name: name for name in names}

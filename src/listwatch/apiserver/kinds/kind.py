@@ -1,0 +1,102 @@
+"""What the server does with one kind: all in which it differs from others."""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Protocol
+
+import msgspec
+
+from listwatch.apiserver.kinds.cells import Cell
+from listwatch.schema.causes import Cause
+
+#: An object as JSON, which may be changed, and one that may only be read.
+Object = dict[str, Any]
+
+
+View = Mapping[str, Any]
+
+
+class Converter(Protocol):
+    """Turns objects between the form that is stored and that of another version."""
+
+    def inward(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """Return an object of the version in the form that is stored."""
+
+    def outward(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """Return a stored object in the form of the version."""
+
+
+class Ending(Enum):
+    """How a deletion of an object begins."""
+
+    #: as that of most kinds: finalizers are waited for
+    AS_USUAL = "as usual"
+    #: the object was marked, which is stored, and stays
+    MARKED = "marked"
+    #: the object stays as it is
+    STAYS = "stays"
+    #: the object goes at once
+    GOES = "goes"
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """What the server does with one kind.
+
+    Attributes:
+        name_rule: "subdomain", "label", "dns1035" or "path" (any name without "/" and "%").
+        storage: the key of the kind under which its objects are stored, if not its own.
+        generation: whether generation counts the changes of the spec.
+        create_on_update: whether PUT makes a missing object.
+        unconditional_update: whether PUT needs no resource version.
+        returns_deleted: whether a delete answers with the object in place of a Status.
+        orphan_by_default: whether deleting without a policy leaves the dependents.
+        graceful: whether a deletion waits for the grace period.
+        keeps_status: whether a create keeps the status that a client sends.
+        fields: the field selectors beyond metadata.name and metadata.namespace, with the path of
+            each value and what stands for an absent one.
+        field_names: the names of these selectors in a version that has others, with the stored.
+        immutable: top-level fields that an update may not change.
+        converters: of versions that are stored in another form.
+        defaults: fills in what a client left out.
+        admit: adds to a new object what nobody owns, after its owners were noted.
+        rule: returns what an object breaks, whenever it is written.
+        new_rule: returns what a new object breaks, beside that.
+        update_rule: returns what a change breaks; gets the new and the old object.
+        cells: the cells of its tables, by column.
+    """
+
+    name_rule: str = "subdomain"
+    storage: str = ""
+    generation: bool = False
+    create_on_update: bool = False
+    unconditional_update: bool = True
+    returns_deleted: bool = False
+    orphan_by_default: bool = False
+    graceful: bool = False
+    keeps_status: bool = False
+    fields: Mapping[str, tuple[str, str]] = {}
+    field_names: Mapping[str, str] = {}
+    immutable: tuple[str, ...] = ()
+    converters: Mapping[str, Converter] = {}
+    defaults: Callable[[Object], None] | None = None
+    admit: Callable[[Object], None] | None = None
+    rule: Callable[[View], list[Cause]] | None = None
+    new_rule: Callable[[View], list[Cause]] | None = None
+    update_rule: Callable[[View, View], list[Cause]] | None = None
+    cells: Mapping[str, Cell] = {}
+
+
+def paths(*names: str, **absent: str) -> dict[str, tuple[str, str]]:
+    """Return field selectors whose values stand at their own paths.
+
+    Args:
+        names: the selectors.
+        absent: what stands for an absent value, by the last part of the path.
+    """
+    return {name: (name, absent.get(name.rpartition(".")[2], "")) for name in names}
+
+
+def status_of(obj: Object) -> Object:
+    """Return an object's status, which is made where it is missing."""
+    status: Object = obj.setdefault("status", {})
+    return status

@@ -1,0 +1,128 @@
+"""Namespace, ResourceQuota and LimitRange."""
+
+from collections.abc import Mapping
+
+from listwatch.apiserver.kinds.cells import Cell, at, field
+from listwatch.apiserver.kinds.kind import Kind, Object, View, paths, status_of
+from listwatch.apiserver.kinds.rules import quantity
+from listwatch.schema.causes import Cause, invalid_value
+
+
+def _default_namespace(obj: Object) -> None:
+    name = obj["metadata"].get("name")
+    if name:
+        labels = obj["metadata"].setdefault("labels", {})
+        labels["kubernetes.io/metadata.name"] = name
+    status_of(obj).setdefault("phase", "Active")
+    obj.setdefault("spec", {})
+
+
+def _default_quota(obj: Object) -> None:
+    obj.setdefault("spec", {})
+    obj.setdefault("status", {})
+
+
+def _default_limit_range(obj: Object) -> None:
+    for item in obj.setdefault("spec", {}).get("limits") or ():
+        if item.get("type") != "Container":
+            continue
+        limits = {**(item.get("max") or {}), **(item.get("default") or {})}
+        requests = {**(item.get("min") or {}), **limits, **(item.get("defaultRequest") or {})}
+        for key, amounts in (("default", limits), ("defaultRequest", requests)):
+            if amounts:
+                item[key] = amounts
+
+
+_COMPUTE = ("cpu", "memory", "ephemeral-storage")
+
+
+_QUOTA_NAMES = frozenset(
+    (
+        *_COMPUTE,
+        *(f"requests.{name}" for name in (*_COMPUTE, "storage")),
+        *(f"limits.{name}" for name in _COMPUTE),
+        "pods",
+        "resourcequotas",
+        "services",
+        "replicationcontrollers",
+        "secrets",
+        "persistentvolumeclaims",
+        "configmaps",
+        "services.nodeports",
+        "services.loadbalancers",
+    )
+)
+
+
+def _check_quota(obj: View) -> list[Cause]:
+    hard = (obj.get("spec") or {}).get("hard") or {}
+    return [
+        invalid_value(f"spec.hard[{key}]", key, "must be a standard resource for quota")
+        for key in hard
+        if "/" not in key
+        and key not in _QUOTA_NAMES
+        and not key.startswith(("hugepages-", "requests.hugepages-"))
+    ] + [
+        invalid_value(f"spec.hard[{key}]", str(amount), "must be greater than or equal to 0")
+        for key, amount in hard.items()
+        if quantity(amount) < 0
+    ]
+
+
+def _check_limit_range(obj: View) -> list[Cause]:
+    causes = []
+    for index, item in enumerate((obj.get("spec") or {}).get("limits") or ()):
+        most = item.get("max") or {}
+        causes += [
+            invalid_value(
+                f"spec.limits[{index}].min[{key}]",
+                str(amount),
+                f"min value {amount} is greater than max value {most[key]}",
+            )
+            for key, amount in (item.get("min") or {}).items()
+            if key in most and quantity(amount) > quantity(most[key])
+        ]
+    return causes
+
+
+def _quota(prefix: str, *, rest: bool = False) -> Cell:
+    def cell(quota: View, _: float) -> str:
+        hard, used = at(quota, "status.hard") or {}, at(quota, "status.used") or {}
+        return ", ".join(
+            f"{name}: {used.get(name, '0')}/{amount}"
+            for name, amount in sorted(hard.items())
+            if name.startswith(prefix) is not rest
+        )
+
+    return cell
+
+
+def _admit_namespace(obj: Object) -> None:
+    finalizers = obj["spec"].setdefault("finalizers", [])
+    if "kubernetes" not in finalizers:
+        finalizers.append("kubernetes")
+    obj["status"] = {"phase": "Active"}
+
+
+#: The kinds of this family, by group and plural name.
+KINDS: Mapping[str, Kind] = {
+    "namespaces": Kind(
+        name_rule="label",
+        fields=paths("status.phase"),
+        defaults=_default_namespace,
+        admit=_admit_namespace,
+        cells={"Status": field("status.phase")},
+    ),
+    "limitranges": Kind(
+        create_on_update=True, defaults=_default_limit_range, rule=_check_limit_range
+    ),
+    "resourcequotas": Kind(
+        returns_deleted=True,
+        defaults=_default_quota,
+        rule=_check_quota,
+        cells={
+            "Request": _quota("limits.", rest=True),
+            "Limit": _quota("limits."),
+        },
+    ),
+}

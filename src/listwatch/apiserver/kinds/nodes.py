@@ -1,0 +1,120 @@
+"""Node, Lease and RuntimeClass."""
+
+from collections.abc import Mapping
+
+from listwatch.apiserver.kinds.cells import NONE, UNKNOWN, Cell, at, field, join, text
+from listwatch.apiserver.kinds.kind import Kind, Object, View, paths, status_of
+from listwatch.apiserver.kinds.rules import label, not_negative
+from listwatch.schema.causes import Cause, invalid_value
+
+
+def _default_node(obj: Object) -> None:
+    obj.setdefault("spec", {})
+    status = status_of(obj)
+    if "allocatable" not in status and "capacity" in status:
+        status["allocatable"] = dict(status["capacity"])
+    for condition in status.get("conditions") or ():
+        condition.setdefault("lastHeartbeatTime", None)
+        condition.setdefault("lastTransitionTime", None)
+    status.setdefault("daemonEndpoints", {}).setdefault("kubeletEndpoint", {}).setdefault("Port", 0)
+    info = status.setdefault("nodeInfo", {})
+    for name in (
+        "machineID",
+        "systemUUID",
+        "bootID",
+        "kernelVersion",
+        "osImage",
+        "containerRuntimeVersion",
+        "kubeletVersion",
+        "kubeProxyVersion",
+        "operatingSystem",
+        "architecture",
+    ):
+        info.setdefault(name, "")
+
+
+def _default_with_spec(obj: Object) -> None:
+    obj.setdefault("spec", {})
+
+
+def _check_lease(obj: View) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    causes = []
+    seconds = spec.get("leaseDurationSeconds")
+    if isinstance(seconds, int) and seconds <= 0:
+        causes.append(invalid_value("spec.leaseDurationSeconds", seconds, "must be greater than 0"))
+    causes += not_negative(spec, "spec", "leaseTransitions")
+    return causes
+
+
+def _check_runtime_class(obj: View) -> list[Cause]:
+    return label("handler", obj.get("handler", ""))
+
+
+_ROLE = "node-role.kubernetes.io/"
+
+
+def _node_status(node: View, _: float) -> str:
+    words = [
+        "Ready" if each.get("status") == "True" else "NotReady"
+        for each in at(node, "status.conditions") or ()
+        if each.get("type") == "Ready"
+    ] or ["Unknown"]
+    if at(node, "spec.unschedulable"):
+        words.append("SchedulingDisabled")
+    return ",".join(words)
+
+
+def _node_roles(node: View, _: float) -> str:
+    labels = node["metadata"].get("labels") or {}
+    roles = {key[len(_ROLE) :] for key in labels if key.startswith(_ROLE) and key != _ROLE}
+    if labels.get("kubernetes.io/role"):
+        roles.add(labels["kubernetes.io/role"])
+    return join(sorted(roles))
+
+
+def _node_address(kind: str) -> Cell:
+    def cell(node: View, _: float) -> str:
+        for each in at(node, "status.addresses") or ():
+            if each.get("type") == kind:
+                return str(each.get("address"))
+        return NONE
+
+    return cell
+
+
+def _admit_node(obj: Object) -> None:
+    taints = obj["spec"].setdefault("taints", [])
+    if not any(taint.get("key") == "node.kubernetes.io/not-ready" for taint in taints):
+        taints.append({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"})
+
+
+#: The kinds of this family, by group and plural name.
+KINDS: Mapping[str, Kind] = {
+    "nodes": Kind(
+        fields=paths("spec.unschedulable", unschedulable="false"),
+        defaults=_default_node,
+        admit=_admit_node,
+        keeps_status=True,
+        cells={
+            "Status": _node_status,
+            "Roles": _node_roles,
+            "Version": field("status.nodeInfo.kubeletVersion"),
+            "Internal-IP": _node_address("InternalIP"),
+            "External-IP": _node_address("ExternalIP"),
+            "OS-Image": text("status.nodeInfo.osImage", UNKNOWN),
+            "Kernel-Version": text("status.nodeInfo.kernelVersion", UNKNOWN),
+            "Container-Runtime": text("status.nodeInfo.containerRuntimeVersion", UNKNOWN),
+        },
+    ),
+    "coordination.k8s.io/leases": Kind(
+        create_on_update=True,
+        unconditional_update=False,
+        defaults=_default_with_spec,
+        rule=_check_lease,
+        cells={"Holder": field("spec.holderIdentity")},
+    ),
+    "node.k8s.io/runtimeclasses": Kind(
+        immutable=("handler",), rule=_check_runtime_class, cells={"Handler": field("handler")}
+    ),
+}

@@ -1,0 +1,228 @@
+"""Pods: what they get when they are made, their rules, and their status in tables."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from listwatch.apiserver.kinds.cells import NONE, age, at, text
+from listwatch.apiserver.kinds.kind import Kind, Object, View, paths
+from listwatch.apiserver.kinds.pod_templates import check_pod_spec, default_pod_spec
+from listwatch.schema.causes import Cause, forbidden_value
+
+
+def _init_status(pod: View, states: list[View]) -> str | None:
+    """Return what a pod's init containers make of its status; None when they are done."""
+    specs = {each.get("name"): each for each in at(pod, "spec.initContainers") or ()}
+    for index, status in enumerate(states):
+        state = status.get("state") or {}
+        ended, waiting = state.get("terminated"), state.get("waiting")
+        if ended is not None and ended.get("exitCode") == 0:
+            continue
+        sidecar = (specs.get(status.get("name")) or {}).get("restartPolicy") == "Always"
+        if sidecar and status.get("started"):
+            continue
+        if ended is not None:
+            return "Init:" + _ended_words(ended)
+        reason = (waiting or {}).get("reason")
+        if reason and reason != "PodInitializing":
+            return f"Init:{reason}"
+        return f"Init:{index}/{len(specs)}"
+    return None
+
+
+def _ended_words(ended: View) -> str:
+    if ended.get("reason"):
+        return str(ended["reason"])
+    if ended.get("signal"):
+        return f"Signal:{ended['signal']}"
+    return f"ExitCode:{ended.get('exitCode', 0)}"
+
+
+def _pod_status(pod: View, _: float) -> str:
+    status = pod.get("status") or {}
+    reason = str(status.get("reason") or status.get("phase") or "")
+    conditions = status.get("conditions") or ()
+    if any(
+        each.get("type") == "PodScheduled" and each.get("reason") == "SchedulingGated"
+        for each in conditions
+    ):
+        reason = "SchedulingGated"
+    init = _init_status(pod, status.get("initContainerStatuses") or [])
+    if init is not None:
+        reason = init
+    else:
+        running = False
+        for each in reversed(status.get("containerStatuses") or []):
+            state = each.get("state") or {}
+            waiting, ended = state.get("waiting") or {}, state.get("terminated")
+            if waiting.get("reason"):
+                reason = waiting["reason"]
+            elif ended is not None:
+                reason = _ended_words(ended)
+            elif each.get("ready") and state.get("running") is not None:
+                running = True
+        if reason == "Completed" and running:
+            ready = any(
+                each.get("type") == "Ready" and each.get("status") == "True" for each in conditions
+            )
+            reason = "Running" if ready else "NotReady"
+    if pod["metadata"].get("deletionTimestamp"):
+        if status.get("reason") == "NodeLost":
+            return "Unknown"
+        if status.get("phase") not in {"Succeeded", "Failed"}:
+            return "Terminating"
+    return reason
+
+
+def _pod_ready(pod: View, _: float) -> str:
+    states = at(pod, "status.containerStatuses") or ()
+    ready = sum(
+        bool(each.get("ready")) and (each.get("state") or {}).get("running") is not None
+        for each in states
+    )
+    return f"{ready}/{len(at(pod, 'spec.containers') or ())}"
+
+
+def _pod_restarts(pod: View, now: float) -> str:
+    states = at(pod, "status.containerStatuses") or ()
+    count = sum(each.get("restartCount", 0) for each in states)
+    ends = [
+        finished
+        for each in states
+        if (finished := at(each, "lastState.terminated.finishedAt")) is not None
+    ]
+    return f"{count} ({age(max(ends), now)} ago)" if count and ends else str(count)
+
+
+def _pod_gates(pod: View, _: float) -> str:
+    gates = at(pod, "spec.readinessGates") or ()
+    if not gates:
+        return NONE
+    met = {
+        each.get("type")
+        for each in at(pod, "status.conditions") or ()
+        if each.get("status") == "True"
+    }
+    return f"{sum(gate.get('conditionType') in met for gate in gates)}/{len(gates)}"
+
+
+def _default_pod(obj: Object) -> None:
+    default_pod_spec(obj.setdefault("spec", {}))
+    obj["spec"].setdefault("enableServiceLinks", True)
+    obj.setdefault("status", {})
+    obj["status"].setdefault("phase", "Pending")
+    conditions = obj["status"].get("conditions")
+    for condition in conditions or ():
+        condition.setdefault("lastProbeTime", None)
+        condition.setdefault("lastTransitionTime", None)
+
+
+def _check_pod(obj: View) -> list[Cause]:
+    return check_pod_spec(obj.get("spec") or {}, "spec")
+
+
+_POD_FORBIDDEN = (
+    "pod updates may not change fields other than `spec.containers[*].image`,"
+    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only "
+    "additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set "
+    "to 1 if it was previously negative)"
+)
+
+
+def _fixed_part(spec: View) -> Any:
+    fixed = {
+        key: value
+        for key, value in spec.items()
+        if key not in {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
+    }
+    for group in ("containers", "initContainers"):
+        if group in fixed:
+            fixed[group] = [
+                {key: value for key, value in container.items() if key != "image"}
+                for container in fixed[group]
+            ]
+    return fixed
+
+
+def _check_pod_update(new: View, old: View) -> list[Cause]:
+    spec, before = new.get("spec") or {}, old.get("spec") or {}
+    if _fixed_part(spec) != _fixed_part(before):
+        return [forbidden_value("spec", _POD_FORBIDDEN)]
+    return []
+
+
+_NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+def _admit_pod(obj: Object) -> None:
+    spec = obj["spec"]
+    tolerations = spec.setdefault("tolerations", [])
+    for key in _NOT_READY:
+        tolerated = any(
+            toleration.get("effect") in (None, "", "NoExecute")
+            and toleration.get("key") in (None, "", key)
+            for toleration in tolerations
+        )
+        if not tolerated:
+            tolerations.append(
+                {
+                    "key": key,
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": 300,
+                }
+            )
+    spec.setdefault("priority", 0)
+    spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
+    obj["status"] = {"phase": "Pending", "qosClass": qos_class(spec)}
+
+
+def qos_class(spec: Mapping[str, Any]) -> str:
+    """Return a pod's quality of service class, from its containers' requests and limits."""
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    guaranteed = bool(containers)
+    any_set = False
+    for container in containers:
+        resources = container.get("resources") or {}
+        requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+        any_set |= bool(requests or limits)
+        for name in ("cpu", "memory"):
+            if name not in limits or requests.get(name, limits[name]) != limits[name]:
+                guaranteed = False
+    if not any_set:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+#: The kinds of this family, by group and plural name.
+KINDS: Mapping[str, Kind] = {
+    "pods": Kind(
+        generation=True,
+        returns_deleted=True,
+        graceful=True,
+        fields=paths(
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.podIPs",
+            "status.nominatedNodeName",
+            hostNetwork="false",
+        ),
+        defaults=_default_pod,
+        admit=_admit_pod,
+        rule=_check_pod,
+        update_rule=_check_pod_update,
+        cells={
+            "Ready": _pod_ready,
+            "Status": _pod_status,
+            "Restarts": _pod_restarts,
+            "IP": text("status.podIP"),
+            "Node": text("spec.nodeName"),
+            "Nominated Node": text("status.nominatedNodeName"),
+            "Readiness Gates": _pod_gates,
+        },
+    ),
+}

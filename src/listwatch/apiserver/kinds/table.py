@@ -1,0 +1,148 @@
+"""What the server serves: all resources, built-in and custom."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from listwatch.apiserver.kinds.catalog import KINDS
+from listwatch.apiserver.kinds.kind import Kind
+from listwatch.apiserver.kinds.resources import Resource, Subresource
+from listwatch.schema.facts import Facts
+
+#: Groups in the order of preference in which a server lists them.
+_GROUP_ORDER = (
+    "apiregistration.k8s.io",
+    "apps",
+    "events.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "autoscaling",
+    "batch",
+    "certificates.k8s.io",
+    "networking.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "storage.k8s.io",
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "scheduling.k8s.io",
+    "coordination.k8s.io",
+    "node.k8s.io",
+    "discovery.k8s.io",
+    "resource.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+)
+
+
+_PLAIN = Kind()
+
+
+class ResourceTable:
+    """All resources served at this time: the built-in ones and those of the definitions.
+
+    One task of the server's event loop changes it; whoever reads it there sees whole states.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        #: the OpenAPI documents made of this table, until it changes
+        self.documents: dict[str, bytes] | None = None
+        #: the document of version 2, in JSON and in protobuf
+        self.documents_v2: tuple[bytes, bytes] | None = None
+        self._by_path: dict[tuple[str, str, str], Resource] = {}
+        self._versions: dict[str, list[str]] = {"": ["v1"]}
+        for group in _GROUP_ORDER:
+            self._versions[group] = []
+        for row in facts.resources:
+            group, version, name = row["group"], row["version"], row["resource"]
+            key = f"{group}/{name}" if group else name
+            kind = KINDS.get(key, _PLAIN)
+            self._add(
+                Resource(
+                    group,
+                    version,
+                    name,
+                    row["kind"],
+                    schema=facts.schema(group, version, row["kind"]),
+                    namespaced=row["scope"] == "Namespaced",
+                    singular=row["singular"],
+                    verbs=row["verbs"],
+                    short_names=row["short_names"],
+                    categories=row["categories"],
+                    subresources=[
+                        Subresource(
+                            sub["name"],
+                            sub["kind"],
+                            sub["group"],
+                            sub["version"],
+                            tuple(sub["verbs"]),
+                        )
+                        for sub in row["subresources"]
+                    ],
+                    storage=kind.storage or key,
+                    convert=kind.converters.get(version),
+                )
+            )
+
+    def _add(self, resource: Resource) -> None:
+        versions = self._versions.setdefault(resource.group, [])
+        if resource.version not in versions:
+            versions.append(resource.version)
+        self._by_path[resource.group, resource.version, resource.name] = resource
+
+    def set_custom(self, group: str, name: str, resources: Iterable[Resource]) -> None:
+        """Serve these versions of a custom resource in place of what was served under its name."""
+        self.documents = self.documents_v2 = None
+        for key in [key for key in self._by_path if key[0] == group and key[2] == name]:
+            del self._by_path[key]
+        for resource in resources:
+            self._add(resource)
+        served = [key[1] for key in self._by_path if key[0] == group]
+        versions = [version for version in self._versions.get(group, ()) if version in served]
+        if versions:
+            self._versions[group] = sorted(versions, key=version_priority)
+        else:
+            self._versions.pop(group, None)
+
+    def get(self, group: str, version: str, name: str) -> Resource | None:
+        """Return the resource of this plural name, or None."""
+        return self._by_path.get((group, version, name))
+
+    @staticmethod
+    def is_built_in(group: str) -> bool:
+        """Tell whether a group has built-in resources."""
+        return group in _GROUP_ORDER
+
+    def groups(self) -> Mapping[str, list[str]]:
+        """Return the versions of every group, the preferred one first; "" is the core group."""
+        return self._versions
+
+    def of_version(self, group: str, version: str) -> Iterator[Resource]:
+        """Yield the resources of a group and version, by name."""
+        names = sorted(key for key in self._by_path if key[:2] == (group, version))
+        return (self._by_path[key] for key in names)
+
+    def of_kind(self, group: str, version: str, kind: str) -> Resource | None:
+        """Return the resource of a kind, or None."""
+        for resource in self._by_path.values():
+            if (
+                resource.kind == kind
+                and resource.group == group
+                and version in ("", resource.version)
+            ):
+                return resource
+        return None
+
+    def __iter__(self) -> Iterator[Resource]:
+        return iter(list(self._by_path.values()))
+
+
+def version_priority(version: str) -> tuple[int, int, int, str]:
+    """Sort versions as Kubernetes does: v2, v1, v1beta2, v1beta1, v1alpha1, then others by name.
+
+    The rule is that of `apimachinery/pkg/version` (CompareKubeAwareVersionStrings).
+    """
+    digits = version[1:]
+    for rank, word in enumerate(("", "beta", "alpha")):
+        major, found, minor = digits.partition(word) if word else (digits, "", "0")
+        if version[:1] == "v" and bool(found) is bool(word) and major.isdigit() and minor.isdigit():
+            return rank, -int(major), -int(minor), ""
+    return 3, 0, 0, version
