@@ -35,7 +35,7 @@ from soak.facts import Facts
 #: Seconds of trouble before all is left in peace.
 ROUND = 25.0
 #: Seconds after which everybody must have what was written.
-CATCH_UP = 90.0
+CATCH_UP = 120.0
 #: What an informer may grow by, of what it needed before and beside that.
 GROWTH, SLACK = 0.10, 3_000_000
 

@@ -12,7 +12,7 @@ app = Manager(
     config=Config(server=url),
     leader_election="mirror",
     namespace="default",
-    lease_timings=LeaseTimings(lease_duration=4, renew_deadline=3, retry_period=0.5),
+    lease_timings=LeaseTimings(lease_duration=10, renew_deadline=7, retry_period=1),
     health_port=None,
     grace=2,
 )
