@@ -29,10 +29,12 @@ else
 endif
 
 # Everything else, in at most forty minutes on two cores: long tests, many examples of each
-# property, all recordings, and real browsers, load balancers and Go clients.
+# property, all recordings, real browsers, load balancers and Go clients, another event loop, and
+# defects that the suite must find.
 proof: $(VENV)/ready go-clients
 	$(BIN)/python $(PYTEST) -m "proof or property" --hypothesis-profile proof --timeout 600
 	LISTWATCH_TEST_LOOP=uvloop $(BIN)/python $(PYTEST) -m "not proof" $(IN_ANY_LOOP)
+	$(BIN)/python tools/plant_defects.py
 
 # What also runs in another event loop.
 IN_ANY_LOOP := tests/cache tests/client tests/apiserver tests/testing tests/test_informer_over_http.py

@@ -143,7 +143,7 @@ DEFECTS: Final = (
         "cache/delta_fifo.py",
         "            if key not in self._in_process and self._queued(key) is None:",
         "            if key not in self._in_process:",
-        "cache/test_delta_fifo.py cache/test_queue_model.py",
+        "cache/test_delta_fifo_replace.py",
     ),
     Defect(
         "two workers get one key",

@@ -111,6 +111,7 @@ BROKEN = {
     "only space": b"  \n",
     "garbage at the end": b'{"items":[' + A + b"]}}",
     "another list at the end": b'{"items":[' + A + b"]}" + b'{"items":[]}',
+    "no comma between two items": b'{"items":[' + A + b";" + B + b"]}",
     "half of the head": b'{"kind":"PodList","it',
     "no list": b'{"message":"welcome to the proxy"}',
     "an object": b'{"kind":"Pod","metadata":{"name":"a"}}',

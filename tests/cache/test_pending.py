@@ -95,6 +95,13 @@ def test_a_recreation_keeps_its_deletion_and_its_addition() -> None:
     assert pending.merged == 2
 
 
+def test_two_updates_come_to_one_from_the_state_that_was_told() -> None:
+    first, between, last = (an_object("a", 1, version) for version in (1, 2, 3))
+    pending = Pending(1)
+    pending.put([Updated(first, between), Updated(between, last)])
+    assert pending.take(10) == [Updated(first, last)]
+
+
 def test_an_addition_and_its_deletion_vanish() -> None:
     obj, other = an_object("a", 1, 1), an_object("b", 2, 2)
     pending = Pending(1)
