@@ -37,7 +37,7 @@ proof: $(VENV)/ready go-clients
 	$(BIN)/python tools/plant_defects.py
 
 # What also runs in another event loop.
-IN_ANY_LOOP := tests/cache tests/client tests/apiserver tests/testing tests/test_informer_over_http.py
+IN_ANY_LOOP := tests/cache tests/client tests/apiserver tests/test_informer_over_http.py
 
 # Everything goes wrong for so many minutes, and nothing may be lost: tests/soak says what and how.
 MINUTES ?= 30
