@@ -53,8 +53,11 @@ class ExpectedKind:
         Raises:
             FrameError: the list or one of its items is of another kind.
         """
-        for item in items:
-            if not self.is_kind(item.kind, item.api_version):
+        own, version = self.kind, self.api_version
+        for item in items:  # a call for each would cost more than all else here
+            if (item.kind != own or item.api_version != version) and not self.is_kind(
+                item.kind, item.api_version
+            ):
                 raise self.refusal(item.kind, item.api_version)
         name = kind.removesuffix("List")
         if not name or (name != kind and name in self._names):
