@@ -130,7 +130,7 @@ class Informer:
 
     @property
     def store(self) -> Indexer:
-        """The indexer, by the seed's other name."""
+        """Alias of `indexer`."""
         return self.indexer
 
     @property

@@ -137,7 +137,7 @@ class Listener:
             self._news.set()
 
     def put_marker(self) -> None:
-        """Say that what was there at the beginning waits already, or has been told."""
+        """Queue the sync marker behind the initial objects."""
         if not self._removed:
             self._pending.put_marker(Marker())
             self._news.set()

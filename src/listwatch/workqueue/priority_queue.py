@@ -178,7 +178,7 @@ class PriorityQueue(WorkQueue[K]):
 
 
 class _Entry(Generic[K]):
-    """A ready item; `taken` marks what the other of the two orders has not forgotten yet."""
+    """A ready item. `taken`: popped through one order; it leaves the other one lazily."""
 
     __slots__ = ("item", "priority", "ready_at", "sequence", "taken")
 
