@@ -10,12 +10,18 @@ from typing import Any
 
 import pytest
 
-from listwatch.cache.list_watch import ListOptions
+from listwatch.cache.list_watch import Decode, KnowsObjects, ListOptions
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
 from listwatch.objects import Object
 from listwatch.observe.changes import Change, ChangeType
-from listwatch.observe.state import StateError, StateFile, version_number
+from listwatch.observe.state import (
+    Remembered,
+    ResumingListWatch,
+    StateError,
+    StateFile,
+    version_number,
+)
 from listwatch.testing import story
 from listwatch.testing.fake_controller_source import FakeControllerSource, pod
 from observe.observing import observing
@@ -337,3 +343,15 @@ def test_killing_it_at_any_instant_loses_nothing_and_repeats_only_what_was_runni
     assert result.done > 50
     repeats = sum(count - 1 for count in Counter(_read(told)).values())
     assert repeats <= KILLS * PARALLEL
+
+
+def test_a_source_that_can_be_asked_for_one_object_can_be_when_it_resumes() -> None:
+    remembered = Remembered(objects=[], begun=frozenset(), version=1, finished={})
+    source = FakeControllerSource()
+    assert not isinstance(ResumingListWatch(source, remembered), KnowsObjects)
+
+    class Asked(FakeControllerSource):
+        async def find(self, key: str, _: Decode) -> Object | None:
+            return self.objects.get(key)
+
+    assert isinstance(ResumingListWatch(Asked(), remembered), KnowsObjects)

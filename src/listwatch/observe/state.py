@@ -18,6 +18,7 @@ from listwatch.cache.list_watch import (
     DELETED,
     MODIFIED,
     KnowsDefinition,
+    KnowsObjects,
     KnowsServer,
     ListerWatcher,
     ListOptions,
@@ -308,6 +309,8 @@ class ResumingListWatch:
         self._remembered = remembered
         self._finished = dict(remembered.finished)
         self.has_resumed = False
+        if isinstance(source, KnowsObjects):
+            self.find = source.find
 
     async def list(self, options: ListOptions) -> ObjectList:
         """Return what is remembered, and later what the server has."""
