@@ -18,6 +18,7 @@ from listwatch.apiserver.http.call import Call, text_answer
 from listwatch.apiserver.http.faults import Fault, Faults
 from listwatch.apiserver.http.negotiation import JSON, Representation, negotiate, parse_accept
 from listwatch.apiserver.http.request_info import RequestInfo, parse_request
+from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.resources import Resource
 from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.registry import Registry
@@ -269,17 +270,11 @@ def _refused(call: Call, error: Exception) -> web.Response:
     return call.refuse(refusal.internal_error("the server failed; its log says why"))
 
 
-_DEPRECATED = {
-    "endpoints": "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
-    "componentstatuses": "v1 ComponentStatus is deprecated in v1.19+",
-}
-
-
 def _deprecation(resource: Resource) -> str:
     """Return what a real server warns of in each answer for a resource; "" for most."""
     if resource.custom is not None:
         return str(resource.custom.get("deprecation", ""))
-    return _DEPRECATED.get(resource.storage, "")
+    return kind_of(resource).deprecation
 
 
 def _query(request: web.BaseRequest) -> dict[str, list[str]]:

@@ -25,7 +25,7 @@ from listwatch.apiserver.api.patch import (
     strategic_merge,
 )
 from listwatch.apiserver.api.reading import Reader, check_fields, converted
-from listwatch.apiserver.http.call import Call, warnings_of
+from listwatch.apiserver.http.call import Call, User, warnings_of
 from listwatch.apiserver.http.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.http.request_info import parse_list_options
 from listwatch.apiserver.kinds.catalog import kind_of
@@ -131,8 +131,9 @@ class Writer:
         self._check_namespace(call, resource, decoded.obj)
         if not isinstance(decoded.obj["metadata"], dict):
             raise refusal.bad_request("metadata must be an object")
-        if resource.storage == "certificates.k8s.io/certificatesigningrequests":
-            _sign(decoded.obj, call)
+        sign = kind_of(resource).sign
+        if sign is not None:
+            sign(decoded.obj, _facts_of(call.user))
         entry = self.registry.create(
             resource,
             call.namespace,
@@ -370,18 +371,15 @@ class Writer:
         options = self.delete_options(call, resource, await call.body())
         info = call.info
         namespace = call.namespace
-        self._job_warning(call, resource, options)
+        self._warn_of_dependents(call, resource, options)
         deleted = self.registry.delete(resource, namespace, info.name, options)
         return self.answer_deleted(call, resource, deleted)
 
     @staticmethod
-    def _job_warning(call: Call, resource: Resource, options: DeleteOptions) -> None:
-        if resource.storage == "batch/jobs" and options.propagation is None:
-            call.warnings.append(
-                "child pods are preserved by default when jobs are deleted; set "
-                "propagationPolicy=Background to remove them or set propagationPolicy=Orphan to "
-                "suppress this warning"
-            )
+    def _warn_of_dependents(call: Call, resource: Resource, options: DeleteOptions) -> None:
+        warning = kind_of(resource).deletion_warning
+        if warning and options.propagation is None:
+            call.warnings.append(warning)
 
     def answer_deleted(self, call: Call, resource: Resource, deleted: Deleted) -> web.Response:
         """Answer with what is left of an object, or a Status where nothing is."""
@@ -408,7 +406,7 @@ class Writer:
         chosen = parse_list_options(call.query, watch=False)
         fields = check_fields(resource, chosen.field_selector)
         chosen = msgspec.structs.replace(chosen, field_selector=fields)
-        self._job_warning(call, resource, options)
+        self._warn_of_dependents(call, resource, options)
         namespace = call.namespace
         entries, metadata = await self._reader.select(resource, namespace, chosen)
         for number, entry in enumerate(entries, 1):
@@ -470,19 +468,13 @@ def _int(text: str) -> int:
         raise refusal.bad_request(str(error)) from None
 
 
-def _sign(obj: Object, call: Call) -> None:
-    """Write into a signing request who asks for it, whatever its client says."""
-    spec, user = obj.setdefault("spec", {}), call.user
-    for key, value in (
-        ("username", user.name),
-        ("uid", user.uid),
-        ("groups", list(user.groups)),
-        ("extra", {key: list(values) for key, values in user.extra.items()}),
-    ):
-        if value:
-            spec[key] = value
-        else:
-            spec.pop(key, None)
+def _facts_of(user: User) -> Object:
+    return {
+        "username": user.name,
+        "uid": user.uid,
+        "groups": list(user.groups),
+        "extra": {key: list(values) for key, values in user.extra.items()},
+    }
 
 
 def read_patch(data: bytes, media_type: str) -> Any:

@@ -2,9 +2,9 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from listwatch.apiserver.kinds.kind import Object
+Object = dict[str, Any]
 
 #: The range of node ports.
 FIRST_PORT, LAST_PORT = 30_000, 32_767

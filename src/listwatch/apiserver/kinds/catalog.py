@@ -79,13 +79,7 @@ def spec_changed(resource: Resource, new: Mapping[str, Any], old: Mapping[str, A
     EndpointSlice's with its labels (`registry/discovery/endpointslice`).
     """
     metadata, before = new["metadata"], old["metadata"]
-    if resource.storage == "apps/deployments" and metadata.get("annotations") != before.get(
-        "annotations"
-    ):
-        return True
-    if resource.storage == "discovery.k8s.io/endpointslices" and metadata.get(
-        "labels"
-    ) != before.get("labels"):
+    if any(metadata.get(key) != before.get(key) for key in kind_of(resource).generation_with):
         return True
     if resource.custom is not None:
         skipped = {"metadata", "apiVersion", "kind"}

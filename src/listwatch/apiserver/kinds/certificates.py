@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections.abc import Mapping
+from typing import Any
 
 from listwatch.apiserver.kinds.cells import NONE, at, duration, field
 from listwatch.apiserver.kinds.kind import Kind, Object, View, paths
@@ -58,9 +59,20 @@ def _certificate_condition(request: View, _: float) -> str:
     return ",".join(words + issued)
 
 
+def _sign(obj: Object, user: Mapping[str, Any]) -> None:
+    """Write into a signing request who asks for it, whatever its client says."""
+    spec = obj.setdefault("spec", {})
+    for key, value in user.items():
+        if value:
+            spec[key] = value
+        else:
+            spec.pop(key, None)
+
+
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "certificates.k8s.io/certificatesigningrequests": Kind(
+        sign=_sign,
         fields=paths("spec.signerName"),
         defaults=_default_with_spec_and_status,
         rule=_check_signing_request,

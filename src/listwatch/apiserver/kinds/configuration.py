@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from listwatch.apiserver.kinds.cells import count, field
-from listwatch.apiserver.kinds.kind import Kind, Object, View, paths
+from listwatch.apiserver.kinds.kind import Kind, Object, View, carry, paths
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, required
 from listwatch.schema.parsing import parse_json
 
@@ -123,9 +123,15 @@ def _check_secret_update(new: View, old: View) -> list[Cause]:
     return causes
 
 
+def _carry_type(new: Object, old: View) -> None:
+    if not new.get("type"):
+        carry(new, old, "type")
+
+
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "secrets": Kind(
+        carry=_carry_type,
         fields=paths("type"),
         defaults=_default_secret,
         rule=_check_secret,

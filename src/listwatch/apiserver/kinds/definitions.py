@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from listwatch.apiserver.kinds.definition_rules import scale_causes, schema_causes
-from listwatch.apiserver.kinds.kind import Kind
+from listwatch.apiserver.kinds.kind import Ending, Kind
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 
 Object = dict[str, Any]
@@ -186,9 +186,10 @@ def is_established(definition: Mapping[str, Any]) -> bool:
     )
 
 
-def begin_deletion(obj: Object, now: str) -> None:
-    """Mark a definition for deletion at a time stamp, by its finalizer and its condition."""
+def _end_definition(obj: Object, now: str) -> Ending:
     metadata = obj["metadata"]
+    if metadata.get("deletionTimestamp"):
+        return Ending.AS_USUAL
     metadata["deletionTimestamp"] = now
     finalizers = metadata.setdefault("finalizers", [])
     if CLEANUP not in finalizers:
@@ -208,11 +209,13 @@ def begin_deletion(obj: Object, now: str) -> None:
         }
     )
     status["conditions"] = conditions
+    return Ending.MARKED
 
 
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "apiextensions.k8s.io/customresourcedefinitions": Kind(
+        end=_end_definition,
         generation=True,
         unconditional_update=False,
         defaults=default_definition,

@@ -159,9 +159,16 @@ def _select_own_pods(obj: Object) -> None:
     spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
 
 
+_DELETION_WARNING = (
+    "child pods are preserved by default when jobs are deleted; set "
+    "propagationPolicy=Background to remove them or set propagationPolicy=Orphan to "
+    "suppress this warning"
+)
+
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "batch/jobs": Kind(
+        deletion_warning=_DELETION_WARNING,
         generation=True,
         orphan_by_default=True,
         returns_deleted=False,

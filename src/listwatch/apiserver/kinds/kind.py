@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from listwatch.apiserver.kinds.addresses import Addresses
 from listwatch.apiserver.kinds.cells import Cell
 from listwatch.schema.causes import Cause
 
@@ -52,6 +53,12 @@ class Kind(msgspec.Struct, frozen=True):
         orphan_by_default: whether deleting without a policy leaves the dependents.
         graceful: whether a deletion waits for the grace period.
         keeps_status: whether a create keeps the status that a client sends.
+        status_leaves: the part of metadata that a write to the status path does not touch; ""
+            stands for the labels, outside of the core group.
+        generation_with: parts of metadata whose change moves the generation as the spec's does.
+        immortal: names of objects that may not be deleted.
+        deprecation: what each answer warns of.
+        deletion_warning: what a deletion warns of that says nothing of the dependents.
         fields: the field selectors beyond metadata.name and metadata.namespace, with the path of
             each value and what stands for an absent one.
         field_names: the names of these selectors in a version that has others, with the stored.
@@ -59,6 +66,11 @@ class Kind(msgspec.Struct, frozen=True):
         converters: of versions that are stored in another form.
         defaults: fills in what a client left out.
         admit: adds to a new object what nobody owns, after its owners were noted.
+        sign: writes into a new object who asks for it: username, uid, groups and extra.
+        carry: keeps of the old object what a write to the main path may not change.
+        allocate: gives a new or changed object its addresses; returns what prevents it.
+        end: begins a deletion; gets the object, which it may mark, and a time stamp.
+        held: tells whether an object without finalizers of its metadata still can't go.
         rule: returns what an object breaks, whenever it is written.
         new_rule: returns what a new object breaks, beside that.
         update_rule: returns what a change breaks; gets the new and the old object.
@@ -74,16 +86,34 @@ class Kind(msgspec.Struct, frozen=True):
     orphan_by_default: bool = False
     graceful: bool = False
     keeps_status: bool = False
+    status_leaves: str = ""
+    generation_with: tuple[str, ...] = ()
+    immortal: frozenset[str] = frozenset()
+    deprecation: str = ""
+    deletion_warning: str = ""
     fields: Mapping[str, tuple[str, str]] = {}
     field_names: Mapping[str, str] = {}
     immutable: tuple[str, ...] = ()
     converters: Mapping[str, Converter] = {}
     defaults: Callable[[Object], None] | None = None
     admit: Callable[[Object], None] | None = None
+    sign: Callable[[Object, Mapping[str, Any]], None] | None = None
+    carry: Callable[[Object, View], None] | None = None
+    allocate: Callable[[Object, Object | None, Addresses], list[Cause]] | None = None
+    end: Callable[[Object, str], Ending] | None = None
+    held: Callable[[View], bool] | None = None
     rule: Callable[[View], list[Cause]] | None = None
     new_rule: Callable[[View], list[Cause]] | None = None
     update_rule: Callable[[View, View], list[Cause]] | None = None
     cells: Mapping[str, Cell] = {}
+
+
+def carry(new: Object, old: View, key: str) -> None:
+    """Keep the old value under a key, or its absence."""
+    if key in old:
+        new[key] = old[key]
+    else:
+        new.pop(key, None)
 
 
 def paths(*names: str, **absent: str) -> dict[str, tuple[str, str]]:

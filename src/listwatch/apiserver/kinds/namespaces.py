@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from listwatch.apiserver.kinds.cells import Cell, at, field
-from listwatch.apiserver.kinds.kind import Kind, Object, View, paths, status_of
+from listwatch.apiserver.kinds.kind import Ending, Kind, Object, View, carry, paths, status_of
 from listwatch.apiserver.kinds.rules import quantity
 from listwatch.schema.causes import Cause, invalid_value
 
@@ -97,6 +97,29 @@ def _quota(prefix: str, *, rest: bool = False) -> Cell:
     return cell
 
 
+_IMMORTAL = frozenset(("default", "kube-system", "kube-public"))
+
+
+def _has_finalizers(namespace: View) -> bool:
+    return bool((namespace.get("spec") or {}).get("finalizers"))
+
+
+def _carry_finalizers(new: Object, old: View) -> None:
+    carry(new.setdefault("spec", {}), old.get("spec") or {}, "finalizers")
+
+
+def _end_namespace(namespace: Object, now: str) -> Ending:
+    metadata = namespace["metadata"]
+    if metadata.get("deletionTimestamp"):
+        left = _has_finalizers(namespace) or metadata.get("finalizers")
+        return Ending.STAYS if left else Ending.GOES
+    if not _has_finalizers(namespace):
+        return Ending.GOES
+    metadata["deletionTimestamp"] = now
+    namespace["status"] = {**(namespace.get("status") or {}), "phase": "Terminating"}
+    return Ending.MARKED
+
+
 def _admit_namespace(obj: Object) -> None:
     finalizers = obj["spec"].setdefault("finalizers", [])
     if "kubernetes" not in finalizers:
@@ -107,6 +130,10 @@ def _admit_namespace(obj: Object) -> None:
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "namespaces": Kind(
+        immortal=_IMMORTAL,
+        carry=_carry_finalizers,
+        end=_end_namespace,
+        held=_has_finalizers,
         name_rule="label",
         fields=paths("status.phase"),
         defaults=_default_namespace,

@@ -92,6 +92,7 @@ def _admit_node(obj: Object) -> None:
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "nodes": Kind(
+        status_leaves="ownerReferences",
         fields=paths("spec.unschedulable", unschedulable="false"),
         defaults=_default_node,
         admit=_admit_node,

@@ -196,6 +196,7 @@ def qos_class(spec: Mapping[str, Any]) -> str:
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "pods": Kind(
+        status_leaves="ownerReferences",
         generation=True,
         returns_deleted=True,
         graceful=True,

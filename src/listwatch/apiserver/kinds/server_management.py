@@ -40,6 +40,7 @@ def _dangling(schema: View, _: float) -> str:
 
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
+    "componentstatuses": Kind(deprecation="v1 ComponentStatus is deprecated in v1.19+"),
     "apiregistration.k8s.io/apiservices": Kind(
         unconditional_update=False,
         defaults=_default_api_service,

@@ -77,7 +77,7 @@ def _allocate_ports(spec: Object, own: set[int], addresses: Addresses) -> list[C
     return causes
 
 
-def carry(new: Object, old: Object) -> None:
+def carry_addresses(new: Object, old: View) -> None:
     """Keep what an update left out, and drop what goes with the type that a service had."""
     spec, before = new.setdefault("spec", {}), old.get("spec") or {}
     had, has = before.get("type"), spec.get("type")
@@ -288,6 +288,8 @@ def _slice_endpoints(obj: View, _: float) -> str:
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "services": Kind(
+        carry=carry_addresses,
+        allocate=allocate,
         name_rule="label",
         create_on_update=True,
         returns_deleted=True,
@@ -304,12 +306,14 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     "endpoints": Kind(
+        deprecation="v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
         create_on_update=True,
         defaults=_default_endpoints,
         rule=_check_endpoints,
         cells={"Endpoints": _endpoints},
     ),
     "discovery.k8s.io/endpointslices": Kind(
+        generation_with=("labels",),
         generation=True,
         immutable=("addressType",),
         defaults=_default_endpoint_slice,

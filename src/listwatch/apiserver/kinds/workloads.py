@@ -273,6 +273,7 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     "apps/deployments": Kind(
+        generation_with=("annotations",),
         generation=True,
         defaults=_default_deployment,
         rule=_check_deployment,

@@ -12,7 +12,6 @@ import msgspec
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.admission.validation import validate_create, validate_update
-from listwatch.apiserver.kinds import services
 from listwatch.apiserver.kinds.addresses import Addresses
 from listwatch.apiserver.kinds.catalog import (
     apply_defaults,
@@ -20,7 +19,7 @@ from listwatch.apiserver.kinds.catalog import (
     selectable_fields,
     spec_changed,
 )
-from listwatch.apiserver.kinds.definitions import DEFINITIONS, begin_deletion
+from listwatch.apiserver.kinds.kind import Ending, carry
 from listwatch.apiserver.kinds.resources import Resource
 from listwatch.apiserver.storage.managed_fields import Managed, Owner, created_fields
 from listwatch.apiserver.storage.store import Bucket, Entry, Store
@@ -47,7 +46,6 @@ _META_ORDER = (
     "finalizers",
     "managedFields",
 )
-_IMMORTAL = frozenset(("default", "kube-system", "kube-public"))
 #: Grace periods beyond it end where no time stamp does: thirty years.
 _LONGEST_PERIOD = 10**9
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -226,8 +224,7 @@ class Registry:
                 obj["status"] = _empty_status(resource)
             if kind.admit is not None:
                 kind.admit(obj)
-            if resource.storage == "services":
-                self._allocate(resource, obj, None)
+            self._allocate(resource, obj, None)
         elif "status" in resource.subresources:
             obj.pop("status", None)
 
@@ -235,7 +232,8 @@ class Registry:
         return map(self.decode, self.store.bucket("services").current())
 
     def _allocate(self, resource: Resource, new: Object, old: Object | None) -> None:
-        causes = services.allocate(new, old, self._addresses)
+        allocate = kind_of(resource).allocate
+        causes = allocate(new, old, self._addresses) if allocate is not None else []
         if causes:
             raise refusal.invalid_object(resource, new["metadata"].get("name", ""), causes)
 
@@ -350,7 +348,7 @@ class Registry:
             metadata.get("deletionTimestamp")
             and not metadata.get("finalizers")
             and not metadata.get("deletionGracePeriodSeconds")
-            and not (resource.storage == "namespaces" and new.get("spec", {}).get("finalizers"))
+            and not _is_held(resource, new)
         ):
             # the last finalizer is gone: what is answered was never stored
             if not context.dry_run:
@@ -371,16 +369,13 @@ class Registry:
             keep_status_only(resource, new, old)
         elif resource.custom is None:
             if "status" in resource.subresources and subresource == "":
-                _carry(new, old, "status")
-            if resource.storage == "namespaces" and subresource == "":
-                _carry(new.setdefault("spec", {}), old.get("spec") or {}, "finalizers")
-            if resource.storage == "services":
-                services.carry(new, old)
-                self._allocate(resource, new, old)
-            if resource.storage == "secrets" and not new.get("type"):
-                _carry(new, old, "type")
+                carry(new, old, "status")
+            keep = kind_of(resource).carry
+            if keep is not None and subresource != "finalize":
+                keep(new, old)
+            self._allocate(resource, new, old)
         elif "status" in resource.subresources:
-            _carry(new, old, "status")
+            carry(new, old, "status")
         if (
             subresource != "status"
             and kind_of(resource).generation
@@ -395,7 +390,7 @@ class Registry:
     ) -> Deleted:
         """Delete an object, or begin to; 404 where there is none, 409 where a condition fails."""
         entry = self.get(resource, namespace, name)
-        if resource.storage == "namespaces" and name in _IMMORTAL:
+        if name in kind_of(resource).immortal:
             raise refusal.forbidden_object(resource, name, "this namespace may not be deleted")
         if options.uid is not None and options.uid != entry.uid:
             raise refusal.precondition_failed(
@@ -413,10 +408,10 @@ class Registry:
                 "been modified",
             )
         obj = self.decode(entry)
-        if resource.storage == "namespaces":
-            return self._delete_namespace(resource, entry, obj, options)
-        if resource.storage == DEFINITIONS and not obj["metadata"].get("deletionTimestamp"):
-            return self._delete_definition(resource, obj, options)
+        end = kind_of(resource).end
+        ending = Ending.AS_USUAL if end is None else end(obj, self.now())
+        if ending is not Ending.AS_USUAL:
+            return self._end(resource, entry, obj, ending, options)
         metadata = obj["metadata"]
         before = copy.deepcopy(metadata)
         pending = self._begin_grace(resource, obj, options)
@@ -493,15 +488,13 @@ class Registry:
             kept.append("foregroundDeletion")
         return kept
 
-    def _delete_namespace(
-        self, resource: Resource, entry: Entry, obj: Object, options: DeleteOptions
+    def _end(
+        self, resource: Resource, entry: Entry, obj: Object, ending: Ending, options: DeleteOptions
     ) -> Deleted:
-        if obj["metadata"].get("deletionTimestamp"):
-            if obj.get("spec", {}).get("finalizers") or obj["metadata"].get("finalizers"):
-                return Deleted(entry, gone=False)
-        elif obj.get("spec", {}).get("finalizers"):
-            obj["metadata"]["deletionTimestamp"] = self.now()
-            obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+        """Do what a kind's own way to end says."""
+        if ending is Ending.STAYS:
+            return Deleted(entry, gone=False)
+        if ending is Ending.MARKED:
             entry = self.entry(resource, obj, self.store.revision + 1)
             if not options.dry_run:
                 self.store.put(self.bucket(resource), entry)
@@ -528,15 +521,6 @@ class Registry:
         made = self.entry(resource, obj, self.store.revision + 1)
         self.store.put(self.bucket(resource), made)
         return made
-
-    def _delete_definition(
-        self, resource: Resource, obj: Object, options: DeleteOptions
-    ) -> Deleted:
-        begin_deletion(obj, self.now())
-        entry = self.entry(resource, obj, self.store.revision + 1)
-        if not options.dry_run:
-            self.store.put(self.bucket(resource), entry)
-        return Deleted(entry, gone=False)
 
     # -- bytes -------------------------------------------------------------------------------
 
@@ -584,6 +568,11 @@ def _asked_version(metadata: Object) -> int:
         raise refusal.server_error(str(error)) from None
 
 
+def _is_held(resource: Resource, obj: Object) -> bool:
+    held = kind_of(resource).held
+    return held is not None and held(obj)
+
+
 def _names_a_version(metadata: Object) -> bool:
     # what can't be read is as good as none, as in `store.Create` of apiserver/pkg/storage/etcd3
     try:
@@ -600,13 +589,6 @@ def _period(seconds: int) -> int:
 def _shared(texts: Mapping[str, str]) -> dict[str, str]:
     """Return texts of which each is in memory once, as labels of many objects are alike."""
     return {sys.intern(key): sys.intern(value) for key, value in texts.items()}
-
-
-def _carry(new: Object, old: Mapping[str, Any], key: str) -> None:
-    if key in old:
-        new[key] = old[key]
-    else:
-        new.pop(key, None)
 
 
 def _carry_metadata(metadata: Object, before: Object) -> None:
@@ -628,7 +610,7 @@ def _carry_metadata(metadata: Object, before: Object) -> None:
 def keep_status_only(resource: Resource, new: Object, old: Object) -> None:
     """Take from a write to the status path the status alone, and what metadata it may carry."""
     for key in (new.keys() | old.keys()) - {"status", "metadata"}:
-        _carry(new, old, key)
+        carry(new, old, key)
     metadata, before = new["metadata"], old["metadata"]
     if resource.custom is not None:
         kept = dict(before)
@@ -636,10 +618,10 @@ def keep_status_only(resource: Resource, new: Object, old: Object) -> None:
         if managed is not None:
             kept["managedFields"] = managed
         new["metadata"] = kept
-    elif resource.storage in {"pods", "nodes"}:
-        _carry(metadata, before, "ownerReferences")
-    elif resource.group:
-        _carry(metadata, before, "labels")
+    else:
+        left = kind_of(resource).status_leaves or ("labels" if resource.group else "")
+        if left:
+            carry(metadata, before, left)
 
 
 def reset_fields(resource: Resource, subresource: str) -> tuple[tuple[str, ...], ...]:
