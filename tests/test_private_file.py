@@ -56,15 +56,16 @@ def test_what_is_no_file_is_named(tmp_path: Path, make: object) -> None:
 
 def test_tightening_names_each_file_that_others_could_read(tmp_path: Path) -> None:
     path, beside = tmp_path / "old", tmp_path / "old-wal"
-    for file, mode in ((path, 0o664), (beside, 0o604)):
-        file.touch()
+    empty = tmp_path / "old-shm"
+    for file, mode, text in ((path, 0o664, "x"), (beside, 0o604, "x"), (empty, 0o644, "")):
+        file.write_text(text)
         file.chmod(mode)
     warning = tighten(path, ("-wal", "-shm"))
     assert warning == (
         f"{path} had mode 0664, which let others read it; the mode is now 0600; "
         f"{beside} had mode 0604, which let others read it; the mode is now 0600"
     )
-    assert (_mode(path), _mode(beside)) == (0o600, 0o600)
+    assert [_mode(file) for file in (path, beside, empty)] == [0o600] * 3
     assert tighten(path, ("-wal", "-shm")) == ""
 
 

@@ -56,7 +56,7 @@ def tighten(path: Path, companions: Sequence[str] = ()) -> str:
         companions: endings of files beside it that are treated alike where they exist.
 
     Returns:
-        One line for the user when others had rights; else an empty string.
+        One line for the user when others could read something; else an empty string.
 
     Raises:
         PrivateFileError: the mode can't be changed.
@@ -69,7 +69,8 @@ def tighten(path: Path, companions: Sequence[str] = ()) -> str:
 
 
 def _tighten(path: Path) -> str:
-    mode = stat.S_IMODE(path.stat().st_mode)
+    status = path.stat()
+    mode = stat.S_IMODE(status.st_mode)
     private = mode & ~_OTHERS
     if mode == private:
         return ""
@@ -80,4 +81,6 @@ def _tighten(path: Path) -> str:
             f"{path} has mode {mode:04o}, which lets others read it, and the mode can't be changed"
             f" ({error.strerror}); use a file of your own"
         ) from error
+    if not status.st_size:
+        return ""  # there was nothing to read
     return f"{path} had mode {mode:04o}, which let others read it; the mode is now {private:04o}"

@@ -8,6 +8,8 @@ from typing import Final
 
 from aiohttp import web
 
+from listwatch.accepting import Acceptor, ShortageLog, listening_sockets
+from listwatch.clock import Clock
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.options import UsageError
 from listwatch.observe.page import Page
@@ -71,19 +73,28 @@ async def serve(
         app.add_routes(page.routes())
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
+    serve_connection = runner.server
+    assert serve_connection is not None  # noqa: S101 - it is set up
+    clock = Clock()
+    acceptors: list[Acceptor] = []
     try:
-        site = web.TCPSite(runner, host or None, port)
         try:
-            await site.start()
+            sockets = await listening_sockets(host or None, port)
         except OSError as error:
             reason = error.strerror or str(error)
             raise ListenError(
                 f"unable to listen on {address!r}: {reason}; choose another --listen-addr"
             ) from error
-        bound = runner.addresses[0]
+        bound = sockets[0].getsockname()
+        shortages = ShortageLog(clock)
+        acceptors = [
+            Acceptor(sock, serve_connection, shortages=shortages, clock=clock) for sock in sockets
+        ]
         shown = host or "127.0.0.1"
         yield f"http://{f'[{shown}]' if ':' in shown else shown}:{bound[1]}"
     finally:
+        for acceptor in acceptors:
+            await acceptor.aclose()
         if page is not None:
             page.close()
         await runner.cleanup()
