@@ -419,5 +419,7 @@ def test_a_budget_holds_nobody_up_while_all_is_well() -> None:
         assert budget.delay(6.0) == 0.0
         budget.spend(6.0)
     assert budget.delay(6.0) == 59.0
+    budget.refund()  # nobody listened
+    assert budget.delay(6.0) == 0.0
     budget.recovered()
     assert budget.delay(6.0) == 0.0

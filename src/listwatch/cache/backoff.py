@@ -66,6 +66,11 @@ class RequestBudget:
         if self._began is not None:
             self._times.append(now)
 
+    def refund(self) -> None:
+        """Forget the last request: nobody listened, so that it reached no server."""
+        if self._times:
+            self._times.pop()
+
     def delay(self, now: float) -> float:
         """Return how many seconds the next request must wait; usually 0."""
         if self._began is None:

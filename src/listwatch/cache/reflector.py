@@ -49,7 +49,7 @@ from listwatch.cache.watch_reading import (
     WatchReader,
 )
 from listwatch.clock import Clock, stray
-from listwatch.errors import StatusError
+from listwatch.errors import DisconnectedError, StatusError
 from listwatch.objects import Object, ObjectDecodeError, decode_object
 
 __all__ = ["Reflector", "ReflectorStatistics"]
@@ -500,6 +500,8 @@ class Reflector:
     def _report_pending(self, delay: float) -> None:
         if self._pending is not None:
             (doing, error), self._pending = self._pending, None
+            if isinstance(error, DisconnectedError) and error.refused:
+                self._budget.refund()
             self._report(error, doing, delay=delay)
 
     def _report_undecodable(
