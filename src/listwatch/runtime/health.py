@@ -108,7 +108,7 @@ class HealthServer:
         traceback: TracebackType | None,
     ) -> None:
         for acceptor in self._acceptors:
-            acceptor.close()
+            await acceptor.aclose()
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
