@@ -8,6 +8,8 @@ from listwatch.apiserver.kinds.rules import enumeration
 from listwatch.schema.causes import Cause, invalid_value, required
 from listwatch.selector import subdomain_problems
 
+_HOOK = "admissionregistration.v1.ValidatingWebhook"
+
 
 def _default_webhooks(obj: Object) -> None:
     for hook in obj.get("webhooks") or ():
@@ -52,9 +54,9 @@ def _check_webhooks(obj: View) -> list[Cause]:
             why = "must specify one of None, NoneOnDryRun"
             causes.append(required(f"{here}.sideEffects", why))
         else:
-            causes += enumeration(hook, here, "sideEffects", ("None", "NoneOnDryRun"))
-        causes += enumeration(hook, here, "failurePolicy", ("Fail", "Ignore"))
-        causes += enumeration(hook, here, "matchPolicy", ("Equivalent", "Exact"))
+            causes += enumeration(hook, here, "sideEffects", _HOOK, but=("Some", "Unknown"))
+        causes += enumeration(hook, here, "failurePolicy", _HOOK)
+        causes += enumeration(hook, here, "matchPolicy", _HOOK)
         seconds = hook.get("timeoutSeconds")
         if isinstance(seconds, int) and not 1 <= seconds <= 30:
             why = "the timeout value must be between 1 and 30 seconds"

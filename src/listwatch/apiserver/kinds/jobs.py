@@ -92,7 +92,7 @@ def _check_cron_job(obj: View) -> list[Cause]:
         "successfulJobsHistoryLimit",
         "failedJobsHistoryLimit",
     )
-    causes += enumeration(spec, "spec", "concurrencyPolicy", ("Allow", "Forbid", "Replace"))
+    causes += enumeration(spec, "spec", "concurrencyPolicy", "batch.v1.CronJobSpec")
     job = (spec.get("jobTemplate") or {}).get("spec") or {}
     causes += _check_job_spec(job, "spec.jobTemplate.spec")
     name = obj["metadata"].get("name") or ""

@@ -5,20 +5,14 @@ from collections.abc import Mapping
 
 from listwatch.apiserver.kinds.cells import NONE, at, field, more, selector, text
 from listwatch.apiserver.kinds.kind import Kind, Object, View, status_of
-from listwatch.apiserver.kinds.rules import enumeration, port_number
+from listwatch.apiserver.kinds.rules import enumeration, is_address, known_values, port_number
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 from listwatch.selector import subdomain_problems
-
-_PATH_TYPES = ("Exact", "ImplementationSpecific", "Prefix")
-
 
 _BAD_SEQUENCES = ("//", "/./", "/../", "%2f", "%2F")
 
 
 _BAD_ENDS = ("/..", "/.")
-
-
-IP_WORDS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 
 
 def _check_ingress(obj: View) -> list[Cause]:
@@ -46,19 +40,11 @@ def _check_ingress(obj: View) -> list[Cause]:
 
 
 def _check_host(where: str, host: str) -> list[Cause]:
-    if _is_address(host):
+    if is_address(host):
         return [invalid_value(where, host, "must be a DNS name, not an IP address")]
     # a wildcard stands for one label
     name = host.removeprefix("*.")
     return [invalid_value(where, host, why) for why in subdomain_problems(name)]
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _check_ingress_path(path: View, here: str) -> list[Cause]:
@@ -66,8 +52,9 @@ def _check_ingress_path(path: View, here: str) -> list[Cause]:
     if kind is None:
         return [required(f"{here}.pathType", "pathType must be specified")]
     causes = []
-    if kind not in _PATH_TYPES:
-        causes.append(not_supported(f"{here}.pathType", kind, _PATH_TYPES))
+    known = known_values("networking.v1.HTTPIngressPath", "pathType")
+    if kind not in known:
+        causes.append(not_supported(f"{here}.pathType", kind, known))
     elif not text.startswith("/") and (text or kind != "ImplementationSpecific"):
         causes.append(invalid_value(f"{here}.path", text, "must be an absolute path"))
     if kind in {"Exact", "Prefix"}:
@@ -151,7 +138,7 @@ def _check_network_policy(obj: View) -> list[Cause]:
     if len(types) > 2:
         why = "may not specify more than two policyTypes"
         return [*causes, invalid_value("spec.policyTypes", list(types), why)]
-    known = ["Ingress", "Egress"]
+    known = ["Ingress", "Egress"]  # in the order of the server's words
     return causes + [
         not_supported(f"spec.policyTypes[{index}]", each, known)
         for index, each in enumerate(types)
@@ -160,7 +147,7 @@ def _check_network_policy(obj: View) -> list[Cause]:
 
 
 def _check_policy_port(port: View, path: str) -> list[Cause]:
-    causes = enumeration(port, path, "protocol", ("SCTP", "TCP", "UDP"))
+    causes = enumeration(port, path, "protocol", "networking.v1.NetworkPolicyPort")
     first, last = port.get("port"), port.get("endPort")
     causes += port_number(f"{path}.port", first)
     if last is None:

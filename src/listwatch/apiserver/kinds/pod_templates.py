@@ -23,6 +23,8 @@ from listwatch.schema.causes import (
 )
 from listwatch.selector import LabelSelector, SelectorError
 
+_SPEC = "core.v1.PodSpec"
+
 _VARIABLE = re.compile(r"[ -<>-~]+")
 
 
@@ -46,13 +48,8 @@ def check_pod_spec(spec: View, path: str) -> list[Cause]:
     for group in ("containers", "initContainers"):
         for index, container in enumerate(spec.get(group) or ()):
             causes += _check_container(container, f"{path}.{group}[{index}]", names, volumes)
-    causes += enumeration(spec, path, "restartPolicy", ("Always", "OnFailure", "Never"))
-    causes += enumeration(
-        spec,
-        path,
-        "dnsPolicy",
-        ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None", ""),
-    )
+    causes += enumeration(spec, path, "restartPolicy", _SPEC)
+    causes += enumeration(spec, path, "dnsPolicy", _SPEC)
     grace = spec.get("terminationGracePeriodSeconds")
     if isinstance(grace, int) and grace < 0:
         causes.append(invalid_value(f"{path}.terminationGracePeriodSeconds", grace, _NOT_NEGATIVE))
@@ -105,7 +102,7 @@ def _check_container(container: View, path: str, names: set[str], volumes: set[s
         causes.append(
             invalid_value(f"{path}.image", image, "must not have leading or trailing whitespace")
         )
-    causes += enumeration(container, path, "imagePullPolicy", ("Always", "IfNotPresent", "Never"))
+    causes += enumeration(container, path, "imagePullPolicy", "core.v1.Container")
     causes += _check_ports(container, path)
     causes += _check_environment(container, path)
     causes += _check_mounts(container, path, volumes)
@@ -134,7 +131,7 @@ def _check_ports(container: View, path: str) -> list[Cause]:
             causes += port_number(f"{here}.containerPort", port["containerPort"])
         if port.get("hostPort"):
             causes += port_number(f"{here}.hostPort", port["hostPort"])
-        causes += enumeration(port, here, "protocol", ("SCTP", "TCP", "UDP"))
+        causes += enumeration(port, here, "protocol", "core.v1.ContainerPort")
     return causes
 
 

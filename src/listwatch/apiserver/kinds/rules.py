@@ -1,11 +1,13 @@
 """Rules that kinds share: labels, names, numbers, lists of values."""
 
+import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from listwatch.apiserver.kinds.kind import View
 from listwatch.schema.causes import Cause, invalid_value, not_supported
+from listwatch.schema.facts import facts
 from listwatch.selector import label_value_problems, qualified_name_problems
 
 
@@ -55,13 +57,34 @@ def not_negative(obj: View, path: str, *keys: str) -> list[Cause]:
     ]
 
 
-def enumeration(obj: View, path: str, key: str, supported: Iterable[str]) -> list[Cause]:
-    """Return the value under a key if it is none of those supported."""
+def known_values(of: str, key: str) -> tuple[str, ...]:
+    """Return the values that the facts know for a field of a type, or for the items of a list.
+
+    Args:
+        of: the type, such as `core.v1.Container`.
+        key: the field.
+    """
+    field = facts().definition(f"io.k8s.api.{of}").fields[key]
+    return field.enum or (field.item.enum if field.item is not None else ())
+
+
+def enumeration(
+    obj: View, path: str, key: str, of: str, *, but: Container[str] = ()
+) -> list[Cause]:
+    """Return the value under a key if it is none of those that its type has.
+
+    Args:
+        obj: has the value.
+        path: where the object stands.
+        key: the field.
+        of: the type, as for `known_values`.
+        but: values of the type that are not supported here.
+    """
     value = obj.get(key)
-    words = list(supported)
-    if value is None or value in words:
+    if value is None:
         return []
-    return [not_supported(_under(path, key), value, words)]
+    known = [each for each in known_values(of, key) if each not in but]
+    return [] if value in known else [not_supported(_under(path, key), value, known)]
 
 
 def port_number(path: str, value: Any) -> list[Cause]:
@@ -94,3 +117,15 @@ def quantity(text: str) -> float:
     if found[3] or (found[2] in {"e", "E"} and found[3]):
         return float(text)
     return float(found[1]) * _SUFFIXES.get(found[2], 1)
+
+
+IP_WORDS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+
+
+def is_address(text: str) -> bool:
+    """Tell whether a text is an IP address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

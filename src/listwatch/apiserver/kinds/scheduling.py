@@ -76,8 +76,7 @@ def _check_priority_class(obj: View) -> list[Cause]:
             f"{name} is not a known system priority class"
         )
         causes.append(forbidden_value("metadata.name", why))
-    policies = ("Never", "PreemptLowerPriority")
-    return causes + enumeration(obj, "", "preemptionPolicy", policies)
+    return causes + enumeration(obj, "", "preemptionPolicy", "scheduling.v1.PriorityClass")
 
 
 def _check_priority_class_update(new: View, old: View) -> list[Cause]:

@@ -6,10 +6,18 @@ from typing import Any
 from listwatch.apiserver.kinds.addresses import FIRST_PORT, LAST_PORT, Addresses, node_ports
 from listwatch.apiserver.kinds.cells import at, field, join, labels, more, text
 from listwatch.apiserver.kinds.kind import Kind, Object, View, paths, status_of
-from listwatch.apiserver.kinds.networking import IP_WORDS, _is_address
-from listwatch.apiserver.kinds.rules import enumeration, label, port_number
+from listwatch.apiserver.kinds.rules import (
+    IP_WORDS,
+    enumeration,
+    is_address,
+    known_values,
+    label,
+    port_number,
+)
 from listwatch.schema.causes import Cause, duplicate, invalid_value, not_supported, required
 from listwatch.selector import subdomain_problems
+
+_SPEC = "core.v1.ServiceSpec"
 
 _WITH_NODE_PORTS = frozenset(("NodePort", "LoadBalancer"))
 
@@ -139,7 +147,7 @@ def _default_endpoint_slice(obj: Object) -> None:
 
 
 def _check_endpoint_slice(obj: View) -> list[Cause]:
-    kinds = ("FQDN", "IPv4", "IPv6")
+    kinds = known_values("discovery.v1.EndpointSlice", "addressType")
     kind = obj.get("addressType")
     if not kind:
         return [required("addressType")]
@@ -159,12 +167,10 @@ def _check_service(obj: View) -> list[Cause]:
     ports = spec.get("ports") or ()
     if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
         causes.append(required("spec.ports"))
-    causes += enumeration(
-        spec, "spec", "type", ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
-    )
-    causes += enumeration(spec, "spec", "sessionAffinity", ("ClientIP", "None"))
+    causes += enumeration(spec, "spec", "type", _SPEC)
+    causes += enumeration(spec, "spec", "sessionAffinity", _SPEC)
     address = spec.get("clusterIP")
-    if address not in {None, "", "None"} and not _is_address(address):
+    if address not in {None, "", "None"} and not is_address(address):
         causes.append(invalid_value("spec.clusterIPs[0]", address, IP_WORDS))
     seen: set[tuple[Any, Any]] = set()
     names: set[str] = set()
@@ -184,7 +190,7 @@ def _check_service(obj: View) -> list[Cause]:
             causes.append(
                 invalid_value(f"{here}.port", value, "must be between 1 and 65535, inclusive")
             )
-        causes += enumeration(port, here, "protocol", ("SCTP", "TCP", "UDP"))
+        causes += enumeration(port, here, "protocol", "core.v1.ServicePort")
         causes += port_number(f"{here}.targetPort", port.get("targetPort"))
         key = (port.get("protocol"), value)
         if key in seen:
@@ -224,7 +230,7 @@ def _check_endpoints(obj: View) -> list[Cause]:
             causes += [
                 invalid_value(f"{here}.{group}[{number}].ip", each.get("ip", ""), IP_WORDS)
                 for number, each in enumerate(subset.get(group) or ())
-                if not _is_address(each.get("ip", ""))
+                if not is_address(each.get("ip", ""))
             ]
         ports = subset.get("ports") or ()
         for number, port in enumerate(ports):
@@ -232,7 +238,7 @@ def _check_endpoints(obj: View) -> list[Cause]:
             if len(ports) > 1 and not port.get("name"):
                 causes.append(required(f"{where}.name"))
             causes += port_number(f"{where}.port", port.get("port", 0))
-            causes += enumeration(port, where, "protocol", ("SCTP", "TCP", "UDP"))
+            causes += enumeration(port, where, "protocol", "core.v1.EndpointPort")
     return causes
 
 

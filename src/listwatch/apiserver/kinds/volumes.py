@@ -7,6 +7,8 @@ from listwatch.apiserver.kinds.kind import Kind, Object, View, status_of
 from listwatch.apiserver.kinds.rules import enumeration
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 
+_CLASS = "storage.v1.StorageClass"
+
 
 def _claim_storage(claim: View, _: float) -> str:
     return str(at(claim, "status.capacity.storage") or "")
@@ -89,9 +91,8 @@ def _check_claim(obj: View) -> list[Cause]:
 
 def _check_storage_class(obj: View) -> list[Cause]:
     causes = [] if obj.get("provisioner") else [required("provisioner")]
-    causes += enumeration(obj, "", "reclaimPolicy", ("Delete", "Retain"))
-    modes = ("Immediate", "WaitForFirstConsumer")
-    return causes + enumeration(obj, "", "volumeBindingMode", modes)
+    causes += enumeration(obj, "", "reclaimPolicy", _CLASS, but=("Recycle",))
+    return causes + enumeration(obj, "", "volumeBindingMode", _CLASS)
 
 
 _NOT_A_SOURCE = frozenset(
@@ -126,8 +127,9 @@ def _check_volume(obj: View) -> list[Cause]:
         forbidden_value(f"spec.{source}", "may not specify more than 1 volume type")
         for source in sources[1:]
     ]
-    policies = ("Delete", "Recycle", "Retain")
-    return causes + enumeration(spec, "spec", "persistentVolumeReclaimPolicy", policies)
+    return causes + enumeration(
+        spec, "spec", "persistentVolumeReclaimPolicy", "core.v1.PersistentVolumeSpec"
+    )
 
 
 def _check_storage_class_update(new: View, old: View) -> list[Cause]:

@@ -121,7 +121,7 @@ def _check_deployment(obj: View) -> list[Cause]:
     causes = not_negative(spec, "spec", "replicas")
     causes += check_selector(spec, "spec", (template.get("metadata") or {}).get("labels"))
     causes += check_pod_template(template, "spec.template")
-    causes += enumeration(strategy, "spec.strategy", "type", ("Recreate", "RollingUpdate"))
+    causes += enumeration(strategy, "spec.strategy", "type", "apps.v1.DeploymentStrategy")
     if strategy.get("type") == "Recreate" and strategy.get("rollingUpdate"):
         causes.append(
             forbidden_value(
