@@ -14,16 +14,19 @@ from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import aiohttp
 import yarl
 
+from listwatch.client.config import without_password
 from listwatch.client.connections import (
     CONNECT_TIMEOUT,
     HEADERS_TIMEOUT,
     MAX_WORDS,
     Response,
 )
+from listwatch.client.tls import CLOSED_IN_CLEAR, handshake_failure
 from listwatch.clock import Clock, Timeout
 from listwatch.errors import ConfigError, DisconnectedError, FrameError
 
@@ -142,7 +145,7 @@ class AiohttpRequests:
                     )
                 except self._errors as error:
                     # Without its cause, which tells the request's headers.
-                    raise translated(error, self._where) from None
+                    raise translated(error, self._where, self._proxy) from None
                 finally:
                     self._waiting.discard(limit)
         except TimeoutError:
@@ -275,7 +278,7 @@ def close_at_once(response: aiohttp.ClientResponse) -> None:
     response.close()
 
 
-def translated(error: Exception, where: str) -> Exception:
+def translated(error: Exception, where: str, proxy: str = "") -> Exception:
     """Return what an error of aiohttp or of the socket means, in words fit for a user's eyes."""
     if isinstance(error, aiohttp.ClientPayloadError):
         if isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError):
@@ -291,23 +294,25 @@ def translated(error: Exception, where: str) -> Exception:
         isinstance(error, aiohttp.ClientConnectorError)
         and error.os_error.errno == errno.ECONNREFUSED
     )
-    return DisconnectedError(f"{where}: {_disconnection(error)}", refused=refused)
+    words = _disconnection(error, without_password(proxy))
+    if isinstance(error, aiohttp.ServerDisconnectedError) and where.startswith("http:"):
+        words += CLOSED_IN_CLEAR
+    return DisconnectedError(f"{where}: {words}", refused=refused)
 
 
-def _disconnection(error: Exception) -> str:
+def _disconnection(error: Exception, proxy: str) -> str:
     match error:
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
+            found = getattr(error, "certificate_error", None) or error.os_error
+            return handshake_failure(found)
+        case aiohttp.ClientConnectorDNSError() if proxy and error.host == urlsplit(proxy).hostname:
+            return f"no connection to the proxy: {_reason(error.os_error)} ({proxy})"
         case aiohttp.ClientHttpProxyError():
             return f"the proxy refuses ({error.status})"
-        case aiohttp.ClientConnectorCertificateError():
-            words = getattr(error.certificate_error, "verify_message", "") or "it is not valid"
-            return (
-                f"the server's certificate is not trusted: {words}; check certificate-authority "
-                "and tls-server-name"
-            )
         case aiohttp.ClientConnectorDNSError():
             return f"the host is unknown: {_reason(error.os_error)}"
         case aiohttp.ClientProxyConnectionError():
-            return f"no connection to the proxy: {_reason(error.os_error)}"
+            return f"no connection to the proxy: {_reason(error.os_error)} ({proxy})"
         case aiohttp.ClientConnectorError():
             return f"no connection: {_reason(error.os_error)}"
         case aiohttp.ServerDisconnectedError():

@@ -1,5 +1,6 @@
 """Requests to one API server: its refusals, broken connections and silences as errors."""
 
+import html
 import json
 import logging
 import os
@@ -44,6 +45,10 @@ SILENCE_TIMEOUT: Final = 150.0
 MAX_BODY_BYTES: Final = 64 * 2**20
 MAX_ERROR_BYTES: Final = 2**20
 
+#: Bytes of a page or of words in which something to show is looked for.
+MAX_PAGE_BYTES: Final = 4096
+
+_TITLE: Final = re.compile(r"(?is)<title[^>]{0,200}>([^<]{1,1000})")
 _WARNING: Final = re.compile(r'299 [^ ]+ "((?:[^"\\]|\\.)*)"(?: ".*")?')
 
 _NO_HEADER: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
@@ -293,6 +298,8 @@ class HTTP:
                     else pool.request(method, url, authorized, body)
                 )
                 sent.status = response.status
+                if response.status < 300 and _media_type(response) == "text/html":
+                    await self._check_no_page(f"{method} {path}", response, credentials)
                 if response.status < 300:
                     self._log_warnings(response, credentials)
                     yield response
@@ -379,6 +386,22 @@ class HTTP:
             status = {"message": self._hidden(_words(body, response), credentials)}
         return StatusError.from_status(status, code=code, retry_after=retry_after)
 
+    async def _check_no_page(
+        self, request: str, response: Response, credentials: Credentials
+    ) -> None:
+        """Refuse a page for people, such as a login page before the server."""
+        if "/proxy" in request:  # what a pod, a service or a node answers
+            return
+        try:
+            body = await self._read(response, MAX_ERROR_BYTES)
+        except (DisconnectedError, FrameError, TimeoutError):
+            body = b""
+        words = self._hidden(_words(body, response), credentials)
+        raise FrameError(
+            f"{self._base}: the answer to {request} is no object but a page for people ({words}); "
+            "is there a login page or a proxy before the server?"
+        )
+
     def _log_warnings(self, response: Response, credentials: Credentials) -> None:
         for value in response.headers.getall("Warning", ()):
             text = self._hidden(_warning_text(value), credentials)
@@ -461,13 +484,21 @@ def _redirected_to(location: str) -> str:
 
 def _words(body: bytes, response: Response) -> str:
     """Return what an answer that is no Status says, in one line."""
-    text = body[:4096].decode("utf-8", "replace").strip()
-    content_type = response.headers.get("Content-Type", "").lower()
+    text = body[:MAX_PAGE_BYTES].decode("utf-8", "replace").strip()
     reason = f"HTTP status {response.status} {response.reason}".strip()
-    if not text or text[0] == "<" or not content_type.startswith("text/plain"):
-        return reason  # a proxy's page, not words
-    line = " ".join(text.split())
+    if title := _TITLE.search(text):
+        line = f"{reason}: {html.unescape(' '.join(title[1].split()))}"
+    elif text and text[0] != "<" and _media_type(response) in {"", "text/plain"}:
+        line = " ".join(text.split())  # Go's net/http names no type for some of its own words
+    else:
+        line = reason
+    if response.status == 400 and ("HTTPS server" in line or "HTTPS port" in line):
+        line += "; is the URL https://?"
     return line if len(line) <= MAX_WORDS else f"{line[:MAX_WORDS]}…"
+
+
+def _media_type(response: Response) -> str:
+    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
 
 def _warning_text(header: str) -> str:

@@ -4,10 +4,20 @@ import os
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from listwatch.client.auth import Certificate
 from listwatch.client.config import Config
 from listwatch.errors import ConfigError
+
+#: What OpenSSL says of an answer that is no TLS.
+_NO_TLS: Final = frozenset(
+    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"}
+)
+#: How a server that expects TLS begins its answer to plain HTTP, where it gives one.
+TLS_ALERT: Final = b"\x15\x03"
+#: What else it may mean that plain HTTP gets no answer.
+CLOSED_IN_CLEAR: Final = " without an answer; if it speaks TLS, its URL begins with https://"
 
 
 def make_ssl_context(config: Config, certificate: Certificate | None) -> ssl.SSLContext:
@@ -82,6 +92,20 @@ def _as_file(content: bytes) -> Iterator[str]:
         file.write(content)
         file.flush()
         yield file.name
+
+
+def handshake_failure(error: Exception) -> str:
+    """Return why a TLS handshake failed, in words for the user."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        words = getattr(error, "verify_message", "") or "it is not valid"
+        return (
+            f"the server's certificate is not trusted: {words}; check certificate-authority and "
+            "tls-server-name"
+        )
+    reason = getattr(error, "reason", "") or str(error)
+    if reason in _NO_TLS:
+        return "no TLS: the server at this port does not speak it; is the URL http://?"
+    return f"no TLS: {reason}"
 
 
 class _EncryptedKeyError(Exception):

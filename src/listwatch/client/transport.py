@@ -12,7 +12,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from ssl import SSLCertVerificationError, SSLContext, SSLError
+from ssl import SSLContext, SSLError
 from typing import Final, Self, cast
 from urllib.parse import urlsplit
 
@@ -20,6 +20,7 @@ import msgspec
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from listwatch.client.content_coding import ContentDecoder
+from listwatch.client.tls import CLOSED_IN_CLEAR, TLS_ALERT, handshake_failure
 from listwatch.clock import Clock, Timeout, Timer
 from listwatch.errors import DisconnectedError, FrameError
 
@@ -140,7 +141,7 @@ class _Connection(asyncio.BufferedProtocol):
             if self.complete:  # bytes after the answer: it stands, but nothing may follow it
                 self.abort()
             else:
-                self._fail(FrameError(f"{self.target} sent no valid HTTP/1.1 answer: {error}"))
+                self._fail(self._no_http(data, error))
         if (pieces := len(self._pieces) - had) > 0:
             if pieces > _MOST_PIECES:
                 self._read_bytes = _SMALL_READ_BYTES
@@ -158,6 +159,11 @@ class _Connection(asyncio.BufferedProtocol):
         if self.complete:
             self._parser = None
         self._wake()
+
+    def _no_http(self, data: bytes | memoryview, error: Exception) -> FrameError:
+        if bytes(data[:2]) == TLS_ALERT:
+            return FrameError(f"{self.target} answers in TLS; is the URL https://?")
+        return FrameError(f"{self.target} sent no valid HTTP/1.1 answer: {error}")
 
     def _feed_head(
         self, parser: httptools.HttpResponseParser, data: bytes | memoryview
@@ -180,7 +186,10 @@ class _Connection(asyncio.BufferedProtocol):
             if self._ends_with_connection and exc is None:
                 self.complete = True
             elif self.unanswered:
-                self._error = DisconnectedError(f"{self.target}: the server closed the connection")
+                hint = CLOSED_IN_CLEAR if self.target.ssl is None else ""
+                self._error = DisconnectedError(
+                    f"{self.target}: the server closed the connection{hint}"
+                )
             else:
                 self._error = DisconnectedError(
                     f"{self.target}: the connection broke within an answer"
@@ -639,13 +648,8 @@ async def _open(target: Target, address: str | None, buffer: memoryview) -> _Con
     except asyncio.CancelledError:
         connection.abort()  # asyncio closes it politely, which with TLS may take long
         raise
-    except SSLCertVerificationError as error:
-        raise DisconnectedError(
-            f"{target}: the server's certificate is not trusted: {error.verify_message}; check "
-            "certificate-authority and tls-server-name"
-        ) from error
     except SSLError as error:
-        raise DisconnectedError(f"{target}: no TLS: {error.reason or error}") from error
+        raise DisconnectedError(f"{target}: {handshake_failure(error)}") from error
     except (ConnectionRefusedError, FileNotFoundError) as error:
         words = _reason(error)
         raise DisconnectedError(f"{target}: no connection: {words}", refused=True) from error
