@@ -20,7 +20,7 @@ import aiohttp
 import yarl
 
 from listwatch.client.config import without_password
-from listwatch.client.connections import (
+from listwatch.client.response import (
     CONNECT_TIMEOUT,
     HEADERS_TIMEOUT,
     MAX_WORDS,

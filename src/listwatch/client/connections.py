@@ -7,10 +7,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
-from multidict import MultiMapping
-
-from listwatch.client.auth import Certificate
+from listwatch.client.credentials import Certificate
 from listwatch.client.prober import try_to_connect
+from listwatch.client.response import CONNECT_TIMEOUT, HEADERS_TIMEOUT, MAX_WORDS, Response
 from listwatch.clock import Clock
 from listwatch.errors import DisconnectedError
 
@@ -24,43 +23,25 @@ except ImportError:  # the extra `httptools` is not installed
 else:
     _HAS_TRANSPORT = True
 
-#: Seconds in which the status line and headers must have come: a server ends a request after 60.
-HEADERS_TIMEOUT: Final = 75.0
-#: The same for a page of a list and for a watch, which begin at once; then a new connection is
-#: tried, since the silence may be that of a connection that is dead.
+__all__ = [
+    "CONNECT_TIMEOUT",
+    "HEADERS_TIMEOUT",
+    "MAX_IDLE",
+    "MAX_REQUESTS",
+    "MAX_WORDS",
+    "PROMPT_TIMEOUT",
+    "Connections",
+    "Pool",
+    "Response",
+]
+
+#: As HEADERS_TIMEOUT, for a page of a list and for a watch, which begin at once; then a new
+#: connection is tried, since the silence may be that of a connection that is dead.
 PROMPT_TIMEOUT: Final = 30.0
-#: Seconds in which a connection, TLS included, must stand.
-CONNECT_TIMEOUT: Final = 30.0
 #: Requests that are sent at once.
 MAX_REQUESTS: Final = 100
 #: Connections that wait for a next read, as client-go's transport/cache.go has it.
 MAX_IDLE: Final = 25
-#: Characters of foreign words that become part of a message.
-MAX_WORDS: Final = 300
-
-
-class Response(Protocol):
-    """An answer whose head has come."""
-
-    @property
-    def status(self) -> int:
-        """The code; a redirect is an answer like any other."""
-
-    @property
-    def reason(self) -> str:
-        """The words beside it."""
-
-    @property
-    def headers(self) -> MultiMapping[str]:
-        """By their names in any case."""
-
-    async def read_pieces(self) -> list[bytes]:
-        """Return what has come of the body, one or more pieces; none at its orderly end.
-
-        Raises:
-            DisconnectedError: the connection broke.
-            FrameError: what came is no HTTP, or can't be decompressed.
-        """
 
 
 class Connections(Protocol):

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from listwatch.client.auth import Certificate, ConfiguredAuthenticator, Credentials
 from listwatch.client.config import Config, ExecConfig
+from listwatch.client.credentials import Certificate, ConfiguredAuthenticator, Credentials
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
 

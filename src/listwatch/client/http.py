@@ -19,7 +19,6 @@ from listwatch.client.auth import (
     Credentials,
     impersonation_headers,
     make_authenticator,
-    user_agent,
 )
 from listwatch.client.config import (
     Config,
@@ -29,6 +28,7 @@ from listwatch.client.config import (
     without_credentials,
 )
 from listwatch.client.connections import MAX_WORDS, Connections, Pool, Response
+from listwatch.client.credentials import user_agent
 from listwatch.client.prober import Prober
 from listwatch.client.proxy import proxy_for
 from listwatch.client.tls import make_ssl_context

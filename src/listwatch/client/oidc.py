@@ -16,9 +16,9 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from listwatch.client.auth import Credentials, user_agent
 from listwatch.client.config import Config, OIDCConfig, without_password
 from listwatch.client.connections import Pool
+from listwatch.client.credentials import Credentials, user_agent
 from listwatch.client.kubeconfig import save_tokens
 from listwatch.client.proxy import proxy_for
 from listwatch.client.tls import make_ssl_context

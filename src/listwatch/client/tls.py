@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from listwatch.client.auth import Certificate
 from listwatch.client.config import Config
+from listwatch.client.credentials import Certificate
 from listwatch.errors import ConfigError
 
 #: What OpenSSL says of an answer that is no TLS.
