@@ -134,6 +134,15 @@ def test_items_of_a_list_of_type_map_are_compared_with_those_of_their_key() -> N
     assert [field for field, _ in errors(in_object(l=ports), new, old)] == ["spec.l[0]"]
 
 
+def test_a_rule_at_the_root_reads_the_name_and_never_passes_because_nothing_changed() -> None:
+    rule = {"rule": "self.metadata.name.startsWith('w-') && self.spec.n > 0"}
+    inner = in_object(n={"type": "integer"})
+    rules = Rules({**inner, "x-kubernetes-validations": [rule]})
+    held = {"metadata": {"name": "w-1"}, "spec": {"n": 0}}
+    assert [one.field for one in rules.validate(held, held).errors] == ["<nil>"]
+    assert rules.validate({"metadata": {"name": "w-1"}, "spec": {"n": 1}}).errors == []
+
+
 def test_keys_of_a_map_stand_in_brackets() -> None:
     schema = in_object(m={"type": "object", "additionalProperties": NUMBER})
     assert [field for field, _ in errors(schema, {"spec": {"m": {"k": 0}}})] == ["spec.m[k]"]

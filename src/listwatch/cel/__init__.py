@@ -14,22 +14,51 @@ It knows nothing of servers and clusters. Every evaluation has a budget, and reg
 in linear time, so that no expression and no value can hold up a process.
 """
 
-from listwatch.cel.cost import estimate
-from listwatch.cel.environment import Environment
-from listwatch.cel.errors import (
-    CompilationError,
-    CostLimitExceededError,
-    EvaluationError,
-    InstantiationError,
-    Issue,
-)
-from listwatch.cel.program import PER_CALL_LIMIT, Program, compile_expression
-from listwatch.cel.rule_definitions import rule_problems
-from listwatch.cel.rules import RuleFinding, RuleResult, Rules
-from listwatch.cel.schema_types import SchemaType, object_types, schema_type
-from listwatch.cel.schema_values import to_value
-from listwatch.cel.types import Type
-from listwatch.cel.values import Value
+from typing import TYPE_CHECKING
+
+from listwatch.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from listwatch.cel.cost import (
+        estimate,
+    )
+    from listwatch.cel.environment import (
+        Environment,
+    )
+    from listwatch.cel.errors import (
+        CompilationError,
+        CostLimitExceededError,
+        EvaluationError,
+        InstantiationError,
+        Issue,
+    )
+    from listwatch.cel.program import (
+        PER_CALL_LIMIT,
+        Program,
+        compile_expression,
+    )
+    from listwatch.cel.rule_definitions import (
+        rule_problems,
+    )
+    from listwatch.cel.rules import (
+        RuleFinding,
+        RuleResult,
+        Rules,
+    )
+    from listwatch.cel.schema_types import (
+        SchemaType,
+        object_types,
+        schema_type,
+    )
+    from listwatch.cel.schema_values import (
+        to_value,
+    )
+    from listwatch.cel.types import (
+        Type,
+    )
+    from listwatch.cel.values import (
+        Value,
+    )
 
 __all__ = [
     "PER_CALL_LIMIT",
@@ -53,3 +82,21 @@ __all__ = [
     "schema_type",
     "to_value",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "listwatch.cel.cost": "estimate",
+        "listwatch.cel.environment": "Environment",
+        "listwatch.cel.errors": (
+            "CompilationError CostLimitExceededError EvaluationError InstantiationError Issue"
+        ),
+        "listwatch.cel.program": "PER_CALL_LIMIT Program compile_expression",
+        "listwatch.cel.rule_definitions": "rule_problems",
+        "listwatch.cel.rules": "RuleFinding RuleResult Rules",
+        "listwatch.cel.schema_types": "SchemaType object_types schema_type",
+        "listwatch.cel.schema_values": "to_value",
+        "listwatch.cel.types": "Type",
+        "listwatch.cel.values": "Value",
+    },
+)

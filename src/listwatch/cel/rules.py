@@ -84,7 +84,7 @@ class Rules:
     """
 
     def __init__(self, schema: Schema) -> None:
-        self._root = _node(schema, schema, "self", root=True)
+        self._root = _node(schema, schema, "selfType", root=True)
 
     def __bool__(self) -> bool:
         """Say whether there are any rules."""

@@ -4,14 +4,14 @@ The words are those of a kube-apiserver (`apiextensions-apiserver`, `kube-openap
 """
 
 import copy
-import functools
+import enum
 import json
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from listwatch.cel.errors import EvaluationError
 from listwatch.schema.causes import Cause, duplicate, invalid_value, not_supported, required
 from listwatch.schema.facts import ANY, OBJECT_META, Form, Schema, facts
 
@@ -197,15 +197,32 @@ _FORMATS: Mapping[str, Callable[[str], bool]] = {
 }
 
 
-def validate(value: Any, raw: Raw, field: str = "", said: str | None = None) -> list[Cause]:
+class _Missing(enum.Enum):
+    """Stands for an old state that is not there."""
+
+    MISSING = enum.auto()
+
+
+MISSING = _Missing.MISSING
+
+
+def validate(
+    value: Any, raw: Raw, field: str = "", said: str | None = None, old: Any = MISSING
+) -> list[Cause]:
     """Return the rules of a schema that a value breaks.
+
+    What did not change is not refused (KEP-4008, ratcheting): a part that equals its old state
+    passes whatever it is. Items are compared in lists of type map alone, by their keys.
 
     Args:
         value: any JSON value.
         raw: the schema.
         field: the path of the value in the causes.
         said: the path of the value in their messages; the same where None.
+        old: the value that this one replaces, or MISSING.
     """
+    if field and old is not MISSING and _same(value, old):
+        return []
     path = field if said is None else said
     causes: list[Cause] = []
     kind = type_name(value)
@@ -218,9 +235,9 @@ def validate(value: Any, raw: Raw, field: str = "", said: str | None = None) -> 
     elif isinstance(value, int | float) and not isinstance(value, bool):
         causes += _number(value, raw, field, path)
     elif isinstance(value, list):
-        causes += _list(value, raw, field, path)
+        causes += _list(value, raw, field, path, old)
     elif isinstance(value, dict):
-        causes += _object(value, raw, field, path)
+        causes += _object(value, raw, field, path, old)
     causes += _combined(value, raw, field, path)
     return causes
 
@@ -259,18 +276,18 @@ def _enumeration(value: Any, raw: Raw, field: str) -> list[Cause]:
 
 
 def _string(value: str, raw: Raw, field: str, path: str) -> list[Cause]:
+    """Return the first rule that a text breaks, as the reference, and what its format says."""
     causes = []
     longest, shortest = raw.get("maxLength"), raw.get("minLength")
     if longest is not None and len(value) > longest:
         causes.append(
             Cause(field, "FieldValueTooLong", f"Too long: may not be more than {longest} bytes")
         )
-    if shortest is not None and len(value) < shortest:
+    elif shortest is not None and len(value) < shortest:
         causes.append(
             invalid_value(field, value, f"{_shown(path)} should be at least {shortest} chars long")
         )
-    pattern = raw.get("pattern")
-    if pattern and not _searches(pattern, value):
+    elif (pattern := raw.get("pattern")) and not _searches(pattern, value):
         causes.append(invalid_value(field, value, f"{_shown(path)} should match '{pattern}'"))
     form = raw.get("format")
     check = _FORMATS.get(form) if isinstance(form, str) else None
@@ -285,36 +302,15 @@ def _string(value: str, raw: Raw, field: str, path: str) -> list[Cause]:
     return causes
 
 
-_POSIX_CLASSES = {
-    "alnum": "0-9A-Za-z",
-    "alpha": "A-Za-z",
-    "digit": "0-9",
-    "lower": "a-z",
-    "space": r"\t\n\v\f\r ",
-    "upper": "A-Z",
-    "word": "0-9A-Za-z_",
-    "xdigit": "0-9A-Fa-f",
-}
-
-
-@functools.lru_cache(maxsize=256)
-def _expression(pattern: str) -> re.Pattern[str] | None:
-    """Compile a pattern of Go's; None for one that Python's `re` has no like of."""
-    known = re.sub(
-        r"\[:(\w+):\]", lambda found: _POSIX_CLASSES.get(found[1], found[0]), pattern
-    ).replace(r"\z", r"\Z")
-    try:
-        with warnings.catch_warnings():
-            # of brackets within brackets, which mean nothing else in Go
-            warnings.simplefilter("ignore", FutureWarning)
-            return re.compile(known, re.ASCII)
-    except re.error:
-        return None
-
-
 def _searches(pattern: str, value: str) -> bool:
-    expression = _expression(pattern)
-    return expression is None or expression.search(value) is not None
+    """Tell whether a pattern of Go's occurs in a text, in linear time as there."""
+    from listwatch.cel.patterns import compile_pattern  # noqa: PLC0415 - loaded with the first use
+
+    try:
+        return compile_pattern(pattern).search(value) is not None
+    except EvaluationError:
+        # What RE2 refuses is refused in definitions; such a pattern is from before.
+        return True
 
 
 def _number(value: float, raw: Raw, field: str, path: str) -> list[Cause]:
@@ -351,7 +347,18 @@ def _number(value: float, raw: Raw, field: str, path: str) -> list[Cause]:
     return causes
 
 
-def _list(value: list[Any], raw: Raw, field: str, path: str) -> list[Cause]:
+def _same(value: Any, old: Any) -> bool:
+    """Compare as JSON does: True is not 1."""
+    if type(value) is not type(old):
+        return False
+    if isinstance(value, dict):
+        return value.keys() == old.keys() and all(_same(value[key], old[key]) for key in value)
+    if isinstance(value, list):
+        return len(value) == len(old) and all(map(_same, value, old))
+    return bool(value == old)
+
+
+def _list(value: list[Any], raw: Raw, field: str, path: str, old: Any) -> list[Cause]:
     causes = []
     most, least = raw.get("maxItems"), raw.get("minItems")
     if most is not None and len(value) > most:
@@ -368,10 +375,28 @@ def _list(value: list[Any], raw: Raw, field: str, path: str) -> list[Cause]:
         )
     items = raw.get("items")
     if isinstance(items, Mapping):
+        known = _by_key(old, raw)
         for index, each in enumerate(value):
-            causes += validate(each, items, f"{field}[{index}]", f"{path}[{index}]")
+            before = known.get(_list_key(each, raw), MISSING) if known else MISSING
+            causes += validate(each, items, f"{field}[{index}]", f"{path}[{index}]", before)
     causes += _list_keys(value, raw, field)
     return causes
+
+
+def _list_key(value: Any, raw: Raw) -> str | None:
+    """Return what tells an item of a list of type map from the others."""
+    if raw.get("x-kubernetes-list-type") != "map" or not isinstance(value, dict):
+        return None
+    keys = raw.get("x-kubernetes-list-map-keys") or ()
+    return json.dumps({name: value.get(name) for name in keys}, sort_keys=True)
+
+
+def _by_key(old: Any, raw: Raw) -> dict[str | None, Any]:
+    if not isinstance(old, list):
+        return {}
+    keyed = {_list_key(each, raw): each for each in old}
+    keyed.pop(None, None)
+    return keyed
 
 
 def _list_keys(value: list[Any], raw: Raw, field: str) -> list[Cause]:
@@ -394,7 +419,7 @@ def _list_keys(value: list[Any], raw: Raw, field: str) -> list[Cause]:
     return causes
 
 
-def _object(value: dict[str, Any], raw: Raw, field: str, path: str) -> list[Cause]:
+def _object(value: dict[str, Any], raw: Raw, field: str, path: str, old: Any) -> list[Cause]:
     causes = []
     most, least = raw.get("maxProperties"), raw.get("minProperties")
     if most is not None and len(value) > most:
@@ -427,7 +452,8 @@ def _object(value: dict[str, Any], raw: Raw, field: str, path: str) -> list[Caus
             part = extra
         else:
             continue
-        causes += validate(each, part, f"{field}{dot}{name}", f"{path}{said_dot}{name}")
+        before = old.get(name, MISSING) if isinstance(old, dict) else MISSING
+        causes += validate(each, part, f"{field}{dot}{name}", f"{path}{said_dot}{name}", before)
     return causes
 
 

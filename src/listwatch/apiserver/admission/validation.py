@@ -202,20 +202,26 @@ def validate_create(resource: Resource, obj: Object) -> list[Cause]:
     return causes + new_rule(obj) if new_rule is not None else causes
 
 
-def _own_rules(resource: Resource, obj: Object, *, status_only: bool = False) -> list[Cause]:
+def _own_rules(resource: Resource, obj: Object) -> list[Cause]:
     if resource.custom is not None:
-        return validate_custom(resource, obj, status_only=status_only)
+        return validate_custom(resource, obj)
     rule = kind_of(resource).rule
     return rule(obj) if rule is not None else []
 
 
 def validate_update(
-    resource: Resource, new: Object, old: Object, subresource: str = ""
+    resource: Resource,
+    new: Object,
+    old: Object,
+    subresource: str = "",
+    warnings: list[str] | None = None,
 ) -> list[Cause]:
-    """Return the rules that a changed object breaks."""
+    """Return the rules that a changed object breaks; `warnings` gets what it broke before."""
     causes = validate_metadata_update(resource, new["metadata"], old["metadata"])
     if resource.custom is not None:
-        return causes + _own_rules(resource, new, status_only=subresource == "status")
+        return causes + validate_custom(
+            resource, new, old, status_only=subresource == "status", warnings=warnings
+        )
     causes += [
         invalid_value(key, new.get(key), "field is immutable")
         for key in kind_of(resource).immutable

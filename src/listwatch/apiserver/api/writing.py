@@ -94,6 +94,7 @@ class Writer:
             dry_run=bool(dry_run),
             subresource=subresource,
             guard=self._escalation.guard(call.user, call.info),
+            warnings=call.warnings,
         )
 
     @staticmethod

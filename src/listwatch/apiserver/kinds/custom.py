@@ -1,20 +1,36 @@
 """Custom resources: what a definition makes the server serve, and what their objects must keep."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from listwatch.apiserver.kinds.custom_columns import columns_of
 from listwatch.apiserver.kinds.resources import ALL_VERBS, Resource, Subresource
 from listwatch.schema.causes import Cause, invalid_value
-from listwatch.schema.structural import build_root, validate
+from listwatch.schema.structural import MISSING, build_root, validate
+
+if TYPE_CHECKING:
+    from listwatch.cel import Rules
 
 Object = dict[str, Any]
 
 
 def validate_custom(
-    resource: Resource, obj: Mapping[str, Any], *, status_only: bool = False
+    resource: Resource,
+    obj: Mapping[str, Any],
+    old: Mapping[str, Any] | None = None,
+    *,
+    status_only: bool = False,
+    warnings: list[str] | None = None,
 ) -> list[Cause]:
-    """Return the rules of its schema that a custom object breaks."""
+    """Return the rules of its schema that a custom object breaks.
+
+    Args:
+        resource: the object's.
+        obj: the whole object.
+        old: the state that it replaces; what did not change is not refused.
+        status_only: whether only its status is written.
+        warnings: gets what is broken and did not change.
+    """
     assert resource.custom is not None  # noqa: S101 - asked for custom resources only
     kind = obj.get("kind")
     if kind is not None and kind != resource.kind:
@@ -24,9 +40,11 @@ def validate_custom(
         return []
     if status_only:
         part = (raw.get("properties") or {}).get("status")
-        if part is None or "status" not in obj:
-            return []
-        return validate(obj["status"], part, "status", "")
+        causes = []
+        if part is not None and "status" in obj:
+            before = MISSING if old is None else old.get("status", MISSING)
+            causes = validate(obj["status"], part, "status", "", before)
+        return causes + _rule_causes(resource, obj, old, causes, warnings)
     value = {key: each for key, each in obj.items() if key not in {"metadata", "kind"}}
     # kind, apiVersion and metadata have rules of their own
     checked = {
@@ -37,7 +55,68 @@ def validate_custom(
             if name not in {"metadata", "kind", "apiVersion"}
         ],
     }
-    return [*validate(value, checked), *_fractions(value, raw, "")]
+    causes = validate(value, checked, old=MISSING if old is None else old)
+    causes += _fractions(value, raw, "")
+    return causes + _rule_causes(resource, obj, old, causes, warnings)
+
+
+# Rules are not asked of an object whose shape is not what they were compiled for.
+_BLOCKING = frozenset(
+    {
+        "FieldValueNotSupported",
+        "FieldValueRequired",
+        "FieldValueTooLong",
+        "FieldValueTooMany",
+        "FieldValueTypeInvalid",
+    }
+)
+_NOT_CHECKED = (
+    "some validation rules were not checked because the object was invalid; correct the existing "
+    "errors to complete validation"
+)
+
+
+def _rule_causes(
+    resource: Resource,
+    obj: Mapping[str, Any],
+    old: Mapping[str, Any] | None,
+    causes: list[Cause],
+    warnings: list[str] | None,
+) -> list[Cause]:
+    assert resource.custom is not None  # noqa: S101 - asked for custom resources only
+    rules = resource.custom["rules"]
+    if rules is None:
+        return []
+    if any(cause.reason in _BLOCKING for cause in causes):
+        return [invalid_value("<nil>", None, _NOT_CHECKED)]
+    # What is stored lacks them, and rules at the root may read them.
+    named = {"apiVersion": resource.api_version, "kind": resource.kind}
+    result = rules.validate({**obj, **named}, None if old is None else {**old, **named})
+    if warnings is not None:
+        warnings += [f"{one.field}: {one.message}" for one in result.warnings]
+    return [Cause(*one) for one in result.errors]
+
+
+def rules_of(raw: Mapping[str, Any]) -> "Rules | None":
+    """Return the compiled rules of a schema, or None where it has none."""
+    if not has_rules(raw):
+        return None
+    from listwatch.cel import Rules  # noqa: PLC0415 - a parser that most servers never need
+
+    return Rules(raw)
+
+
+def has_rules(schema: object) -> bool:
+    """Tell whether a schema, or one within it, has rules."""
+    if isinstance(schema, Mapping):
+        return (
+            bool(schema.get("x-kubernetes-validations"))
+            or any(
+                has_rules(schema.get(part)) for part in ("items", "additionalProperties", "allOf")
+            )
+            or any(map(has_rules, (schema.get("properties") or {}).values()))
+        )
+    return isinstance(schema, list) and any(map(has_rules, schema))
 
 
 def _fractions(value: Any, raw: Mapping[str, Any], path: str) -> list[Cause]:
@@ -93,6 +172,7 @@ def resources_of(definition: Mapping[str, Any]) -> list[Resource]:
         columns, cells = columns_of(version)
         custom: Object = {
             "raw": raw,
+            "rules": rules_of(raw),
             "columns": columns,
             "cells": cells,
             "scale": subs.get("scale"),

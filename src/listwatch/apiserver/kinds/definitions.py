@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from listwatch.apiserver.kinds.custom import has_rules
 from listwatch.apiserver.kinds.definition_rules import scale_causes, schema_causes
 from listwatch.apiserver.kinds.kind import Ending, Kind
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
@@ -115,7 +116,12 @@ def validate_definition(obj: Mapping[str, Any]) -> list[Cause]:
                 if raw.get("type")
                 else required(f"{path}.type", "must not be empty at the root")
             )
-        causes += schema_causes(raw, path)
+        of_schema = schema_causes(raw, path)
+        if not of_schema and has_rules(raw):
+            from listwatch.cel import rule_problems  # noqa: PLC0415 - as in custom.rules_of
+
+            of_schema = [Cause(*one) for one in rule_problems(raw, path)]
+        causes += of_schema
     return causes
 
 

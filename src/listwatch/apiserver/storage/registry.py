@@ -62,6 +62,7 @@ class WriteContext(msgspec.Struct, frozen=True):
         operation: "Apply" or "Update", for managedFields.
         guard: gets the resource, the new and the old object (None where there is none); raises
             what forbids the write.
+        warnings: gets what the client is to be warned of, if anybody is.
     """
 
     manager: str = ""
@@ -69,6 +70,7 @@ class WriteContext(msgspec.Struct, frozen=True):
     subresource: str = ""
     operation: str = "Update"
     guard: Callable[[Resource, Object, Object | None], None] | None = None
+    warnings: list[str] | None = None
 
 
 class DeleteOptions(msgspec.Struct, frozen=True):
@@ -333,7 +335,7 @@ class Registry:
             context.guard(resource, new, old)
         self._prepare_update(resource, new, old, context.subresource)
         metadata = new["metadata"]
-        causes = validate_update(resource, new, old, context.subresource)
+        causes = validate_update(resource, new, old, context.subresource, context.warnings)
         if causes:
             raise refusal.invalid_object(resource, entry.name, causes)
         before = old["metadata"].pop("managedFields", None)
