@@ -26,7 +26,7 @@ from observe.observing import observing
 ECHO = ("/bin/echo", "got")
 #: Sequences for a terminal, forged lines, marks of direction, other controls.
 NASTY = "\x1b]0;title\x07\x1b[2J\nerror: forged\r\x85\x9b31m\x7f\u202eabc\u2066\u2028"
-ODD_NAMES = ["a/b", "../../etc", "..", ".", "/", NASTY, "nul\0", "tab\t"]
+ODD_NAMES = ["tab\t", NASTY, "nul\0", "line\nerror: forged"]
 
 
 def _words(text: str) -> list[str]:
@@ -59,11 +59,30 @@ async def test_names_that_are_no_names_cost_only_their_objects(
     for line in told:
         assert re.fullmatch(r"error: ns/.*: no command is run for it: its name .*", line)
         assert line.isprintable()
-    assert told[0] == ("error: ns/a/b: no command is run for it: its name is no part of a path")
+    assert told[0] == (
+        "error: ns/tab\\t: no command is run for it: its name has control characters"
+    )
     if state_file is not None:  # and the next run is as unmoved
         source.add(pod("c", "ns"))
         async with observing(tmp_path, source, **options) as state:
             await state.until(lambda: "got ns c" in state.out)
+
+
+@pytest.mark.parametrize("name", ["a/b", "../../etc", "..", ".", "/"])
+async def test_no_command_takes_a_name_for_a_path(tmp_path: Path, name: str) -> None:
+    good = Object.from_dict(pod("a", "ns"))
+    meta = Object.from_dict(pod("b", "ns")).meta
+    meta = msgspec.structs.replace(meta, _key=f"ns/{name}")  # no decoder makes it
+    odd = msgspec.structs.replace(good, key=f"ns/{name}", meta=meta)
+    async with observing(tmp_path, command=ECHO) as state:
+        for obj in (odd, good):
+            state.observer.dispatcher.submit(
+                Change(ChangeType.ADDED, obj.key, obj, resource="pods")
+            )
+        await state.until(lambda: "got ns a" in state.out)
+    assert state.err == (
+        f"error: ns/{name}: no command is run for it: its name is no part of a path\n"
+    )
 
 
 async def test_versions_that_are_no_numbers_cost_only_the_memory_of_their_objects(
