@@ -2,8 +2,8 @@
 
 Usage: python tools/pack_schema_facts.py [FOLDER]
 
-FOLDER holds definitions.json, resources.json and table-columns.json (default: the recorded facts
-in tests/data/conformance/schema).
+FOLDER holds definitions.json, resources.json, table-columns.json and defaults.json (default: the
+recorded facts in tests/data/conformance/schema).
 """
 
 import gzip
@@ -25,6 +25,7 @@ def main() -> None:
             ("definitions", "definitions"),
             ("resources", "resources"),
             ("columns", "table-columns"),
+            ("defaults", "defaults"),
         )
     }
     text = json.dumps(facts, separators=(",", ":"), sort_keys=True)

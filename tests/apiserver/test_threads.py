@@ -59,6 +59,7 @@ def test_a_type_is_seen_when_it_is_whole() -> None:
         "definitions": packed.definitions,
         "resources": packed.resources,
         "columns": packed.columns,
+        "defaults": packed.defaults,
     }
 
     def parts(schema: Schema, seen: set[Schema]) -> int:

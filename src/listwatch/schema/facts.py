@@ -44,6 +44,8 @@ class Schema:
         atomic: whether a MAP or STRUCT has one owner as a whole.
         go_type: Go's word for the type in its errors, such as "[]v1.Container".
         go_name: of a STRUCT, the bare name, such as "PodSpec".
+        defaults: of a STRUCT, what OpenAPI names as default of a field. Go writes these fields
+            also when they are empty, and holds structs among them by value.
         extra: of a custom resource, the OpenAPI schema with its constraints.
         preserve: of a custom resource, whether unknown fields stay.
         embedded: of a custom resource, whether it is an object with its own metadata.
@@ -51,6 +53,7 @@ class Schema:
 
     __slots__ = (
         "atomic",
+        "defaults",
         "embedded",
         "enum",
         "extra",
@@ -70,6 +73,7 @@ class Schema:
     def __init__(self, form: Form, go_type: str = "", go_name: str = "") -> None:
         self.form = form
         self.fields: dict[str, Schema] = {}
+        self.defaults: Mapping[str, Any] = {}
         self.item: Schema | None = None
         self.required: frozenset[str] = frozenset()
         self.list_type = "atomic"
@@ -118,6 +122,7 @@ class Facts:
         self.definitions: Mapping[str, Any] = facts["definitions"]
         self.resources: list[dict[str, Any]] = facts["resources"]
         self.columns: Mapping[str, list[dict[str, Any]]] = facts["columns"]
+        self.defaults: Mapping[str, Mapping[str, Any]] = facts["defaults"]
         self._made: dict[str, Schema] = {}
         #: types of which some parts may still be missing; of the thread that holds the lock
         self._unfinished: dict[str, Schema] = {}
@@ -171,6 +176,7 @@ class Facts:
             return schema
         schema.required = frozenset(definition.get("required", ()))
         schema.atomic = definition.get("x-kubernetes-map-type") == "atomic"
+        schema.defaults = self.defaults.get(name, {})
         for field, property_ in definition["properties"].items():
             schema.fields[field] = self._property(property_)
         return schema

@@ -75,9 +75,8 @@ _PLAIN_SCALARS = frozenset(
 )
 #: Numbers and booleans of status types that are pointers after all.
 _POINTER_STATUS = frozenset(("ready", "terminating", "started", "collisionCount", "exitCode"))
-#: Names under which one Go type keeps an empty string that another drops.
+#: Names under which one Go type keeps an empty string, as a pointer, that another drops.
 _KEPT_EMPTY: Mapping[str, frozenset[str]] = {
-    "Event": frozenset(("reportingComponent", "reportingInstance")),
     "Endpoint": frozenset(("hostname", "nodeName", "zone")),
     "EndpointAddress": frozenset(("nodeName",)),
 }
@@ -87,6 +86,8 @@ def keeps_empty(schema: Schema, key: str, field: Schema) -> bool:
     """Tell whether Go writes a field of a struct also when it is empty, false or 0."""
     name, form = schema.go_name, field.form
     if key in schema.required:
+        return True
+    if key in schema.defaults and form in _STRINGS:
         return True
     if form in _STRINGS:
         return key in _POINTER_STRINGS or key in _KEPT_EMPTY.get(name, ())

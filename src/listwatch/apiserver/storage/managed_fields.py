@@ -17,30 +17,6 @@ Fields = dict[str, Any]
 
 _MISSING: Any = object()
 _MEMBER: Fields = {}
-#: Struct fields that Go holds by value: they are there in an empty object, so nobody adds them.
-_HELD_BY_VALUE = frozenset(
-    (
-        "metadata",
-        "spec",
-        "status",
-        "strategy",
-        "updateStrategy",
-        "template",
-        "jobTemplate",
-        "source",
-        "resources",
-        "nodeInfo",
-        "daemonEndpoints",
-        "kubeletEndpoint",
-        "loadBalancer",
-        "names",
-        "acceptedNames",
-        "scaleTargetRef",
-        "state",
-        "lastState",
-        "clientConfig",
-    )
-)
 #: Fields of metadata that the server keeps and nobody owns.
 _UNOWNED_METADATA = frozenset(
     (
@@ -58,8 +34,6 @@ _UNOWNED_METADATA = frozenset(
 )
 
 
-#: Keys of list items that have a default, which stands in the key also where it was left out.
-_KEY_DEFAULTS = {"protocol": "TCP"}
 _UNOWNED_MARKS = frozenset(f"f:{key}" for key in _UNOWNED_METADATA)
 _BRANCHES = frozenset((Form.STRUCT, Form.MAP, Form.ANY))
 
@@ -73,8 +47,14 @@ def key_of(item: Mapping[str, Any], schema: Schema, key: str) -> Any:
     value = item.get(key)
     if value is not None:
         return value
-    field = schema.item.fields.get(key) if schema.item is not None else None
-    return field.extra["default"] if field and "default" in field.extra else _KEY_DEFAULTS.get(key)
+    item_schema = schema.item
+    if item_schema is None:
+        return None
+    field = item_schema.fields.get(key)
+    if field is not None and "default" in field.extra:
+        return field.extra["default"]
+    # an empty one stands for no key (`structured-merge-diff/typed/helpers.go`)
+    return item_schema.defaults.get(key) or None
 
 
 def item_key(item: Any, schema: Schema) -> str:
@@ -137,7 +117,7 @@ def _there_when_empty(parent: Schema, key: str, field: Schema) -> bool:
         return False
     name = key[2:]
     if field.form is Form.STRUCT:
-        return name in _HELD_BY_VALUE
+        return name in parent.defaults  # Go holds it by value: nobody adds it
     return field.form in {Form.LIST, Form.MAP} and name in parent.required
 
 
