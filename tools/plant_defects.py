@@ -161,8 +161,8 @@ DEFECTS: Final = (
     Defect(
         "an object that came and went while a handler was slow is told as deleted",
         "cache/pending.py",
-        "return () if isinstance(first, Added) else (then,)",
-        "return (then,)",
+        "case (), _, _:\n            return ()\n",
+        "case (), _, _:\n            return (then,)\n",
         "cache/test_pending.py",
     ),
     Defect(
@@ -175,7 +175,7 @@ DEFECTS: Final = (
     Defect(
         "a deletion is compressed away though the consumer knows the object",
         "cache/event_queue.py",
-        "if kind is None and self._consumer_knows(deltas.key):",
+        "if not kinds and self._consumer_knows(deltas.key):",
         "if False:",
         "cache/test_event_queue.py",
     ),
