@@ -151,13 +151,11 @@ class Reaction:
             return
         except StartError:
             raise
-        except RecursionError:
-            await self._report(f"{change.key}: nested too deeply to be looked into")
-            return
         except Exception as error:  # noqa: BLE001 - whatever an odd object does to its readers
-            await self._report(
-                f"{change.key}: unable to tell of it: {type(error).__name__}: {error}"
-            )
+            words = f"unable to tell of it: {type(error).__name__}: {error}"
+            if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
+                words = "nested too deeply to be looked into"
+            await self._report(f"{change.key}: {words}")
             return
         if told.argv:
             await self._react(change, kind, told)
