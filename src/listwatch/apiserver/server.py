@@ -14,6 +14,7 @@ import yaml
 from listwatch.apiserver.access.auth import BOOTSTRAP, Access
 from listwatch.apiserver.access.escalation import Escalation
 from listwatch.apiserver.api.reading import Reader
+from listwatch.apiserver.api.reviews import Reviews
 from listwatch.apiserver.api.routes import Api
 from listwatch.apiserver.api.subresources import Subresources
 from listwatch.apiserver.api.writing import Writer
@@ -142,7 +143,8 @@ class APIServer:
             reader,
             writer,
             self.access,
-            Subresources(self.registry, reader, writer, self.access),
+            Subresources(self.registry, reader, writer),
+            Reviews(self.registry, writer, self.access),
             self.faults,
         )
 

@@ -12,6 +12,7 @@ from listwatch.apiserver.access.auth import Access, WithoutUserError
 from listwatch.apiserver.api import discovery
 from listwatch.apiserver.api.continue_tokens import ExpiredTokenError
 from listwatch.apiserver.api.reading import Reader
+from listwatch.apiserver.api.reviews import Reviews
 from listwatch.apiserver.api.subresources import Subresources
 from listwatch.apiserver.api.writing import Writer
 from listwatch.apiserver.http.call import Call, text_answer
@@ -44,6 +45,7 @@ class Api:
         writer: Writer,
         access: Access,
         subresources: Subresources,
+        reviews: Reviews,
         faults: Faults,
     ) -> None:
         self.table = table
@@ -52,6 +54,7 @@ class Api:
         self._writer = writer
         self._access = access
         self._subresources = subresources
+        self._reviews = reviews
         self._faults = faults
         self.address = ""
         #: the replica that has fallen behind, for tests
@@ -171,8 +174,9 @@ class Api:
             if verb in {"create", "delete"} and resource.custom is not None:
                 raise refusal.verb_not_supported(resource, verb)
             raise refusal.method_not_allowed()
-        reviews = self._subresources.review(resource)
-        return handler if reviews is None else reviews
+        if resource.storage == "bindings":
+            return self._subresources.bind
+        return self._reviews.handler(resource) or handler
 
     async def _other_path(self, call: Call) -> web.StreamResponse:
         path = call.request.path

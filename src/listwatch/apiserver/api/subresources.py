@@ -1,42 +1,36 @@
-"""The paths below an object, and the reviews, which are answered and not stored."""
+"""The paths below an object, such as its status and scale, and bindings."""
 
 import copy
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import refusal
-from listwatch.apiserver.access.auth import Access
 from listwatch.apiserver.api.body import decode_body, decode_value, media_type_of
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.api.writing import Writer, apply_patch, failed_patch, read_patch
-from listwatch.apiserver.http.call import Call, User
-from listwatch.apiserver.http.request_info import RequestInfo
+from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.kinds.resources import Resource
-from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.errors import ConflictError
-from listwatch.schema.causes import Cause, invalid_value, not_supported
+from listwatch.schema.causes import invalid_value, not_supported
 from listwatch.schema.facts import facts
 from listwatch.selector import LabelSelector, SelectorError
 
 Object = dict[str, Any]
 Handler = Callable[[Call, Resource], Awaitable[web.StreamResponse]]
 
-_AUTHORIZATION = "authorization.k8s.io"
-
 
 class Subresources:
-    """Finds the handler of a subresource or review. For one event loop."""
+    """Finds the handler of a subresource. For one event loop."""
 
-    def __init__(self, registry: Registry, reader: Reader, writer: Writer, access: Access) -> None:
+    def __init__(self, registry: Registry, reader: Reader, writer: Writer) -> None:
         self._registry = registry
         self._reader = reader
         self._writer = writer
-        self._access = access
         self._pods = Resource("", "v1", "pods", "Pod", schema=facts().schema("", "v1", "Pod"))
         self._scale = Resource(
             "autoscaling",
@@ -307,153 +301,6 @@ class Subresources:
             status=201,
         )
 
-    # -- reviews -----------------------------------------------------------------------------
-
-    def review(self, resource: Resource) -> Handler | None:
-        """Return what answers a review or a binding; None for a resource that is stored."""
-        if resource.storage == "bindings":
-            return self.bind
-        reviews: Mapping[str, Callable[[Call, Object], Object]] = {
-            "selfsubjectreviews": self._self_review,
-            "tokenreviews": self._token_review,
-            "selfsubjectaccessreviews": self._self_access,
-            "selfsubjectrulesreviews": self._self_rules,
-            "subjectaccessreviews": self._subject_access,
-            "localsubjectaccessreviews": self._subject_access,
-        }
-        answer = reviews.get(resource.name)
-        if resource.group not in {_AUTHORIZATION, "authentication.k8s.io"} or answer is None:
-            return None
-
-        async def handle(call: Call, resource: Resource) -> web.StreamResponse:
-            decoded = decode_body(await call.body(), call.header("Content-Type"), resource)
-            self._writer.check_problems(call, resource, decoded.problems)
-            obj = decoded.obj
-            status = answer(call, obj.get("spec") or {})
-            value: Object = {
-                "kind": resource.kind,
-                "apiVersion": resource.api_version,
-                "metadata": obj["metadata"],
-            }
-            if "spec" in resource.schema.fields:
-                value["spec"] = obj.get("spec") or {}
-            value["status"] = status
-            if resource.name == "selfsubjectreviews":
-                value["metadata"]["creationTimestamp"] = self._registry.now()
-            return call.answer_value(value, status=201)
-
-        return handle
-
-    @staticmethod
-    def _user_info(user: User) -> Object:
-        info: Object = {"username": user.name, "groups": list(user.groups)}
-        if user.uid:
-            info["uid"] = user.uid
-        if user.extra:
-            info["extra"] = dict(user.extra)
-        return info
-
-    def _self_review(self, call: Call, _: Object) -> Object:
-        return {"userInfo": self._user_info(call.user)}
-
-    def _token_review(self, _: Call, spec: Object) -> Object:
-        if not spec.get("token"):
-            raise refusal.bad_request("token is required for TokenReview in authentication")
-        user = self._access.by_token(spec["token"])
-        if user is None:
-            return {"user": {}}
-        return {"authenticated": True, "user": self._user_info(user)}
-
-    @staticmethod
-    def _asked(spec: Object) -> RequestInfo:
-        path = spec.get("nonResourceAttributes")
-        if path is not None:
-            return RequestInfo(path.get("path", ""), "", verb=path.get("verb", ""))
-        wanted = spec.get("resourceAttributes") or {}
-        return RequestInfo(
-            "",
-            "",
-            is_resource=True,
-            verb=wanted.get("verb", ""),
-            group=wanted.get("group", ""),
-            version=wanted.get("version", ""),
-            resource=wanted.get("resource", ""),
-            subresource=wanted.get("subresource", ""),
-            namespace=wanted.get("namespace", ""),
-            name=wanted.get("name", ""),
-        )
-
-    def _decision(self, user: User, spec: Object) -> Object:
-        allowed, reason = self._access.decide(user, self._asked(spec))
-        return {"allowed": allowed, **({"reason": reason} if reason else {})}
-
-    @staticmethod
-    def _check_attributes(spec: Object, causes: list[Cause]) -> None:
-        paths = spec.get("nonResourceAttributes")
-        if ("resourceAttributes" in spec) == ("nonResourceAttributes" in spec):
-            # the value is shown as the server has it inside, under its own names
-            inside = paths and {"Path": paths.get("path", ""), "Verb": paths.get("verb", "")}
-            causes.append(
-                invalid_value(
-                    "spec.resourceAttributes"
-                    if "resourceAttributes" not in spec
-                    else "spec.nonResourceAttributes",
-                    inside,
-                    "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-                    if "resourceAttributes" not in spec
-                    else "cannot be specified in combination with resourceAttributes",
-                )
-            )
-        if causes:
-            raise refusal.invalid("", _AUTHORIZATION, "", causes)
-
-    def _self_access(self, call: Call, spec: Object) -> Object:
-        self._check_attributes(spec, [])
-        return self._decision(call.user, spec)
-
-    def _subject_access(self, call: Call, spec: Object) -> Object:
-        causes = []
-        if not spec.get("user") and not spec.get("groups"):
-            causes.append(
-                invalid_value("spec.user", "", "at least one of user or group must be specified")
-            )
-        self._check_attributes(spec, causes)
-        if call.info.resource == "localsubjectaccessreviews":
-            namespace = (spec.get("resourceAttributes") or {}).get("namespace", "")
-            if namespace != call.info.namespace:
-                raise refusal.bad_request(
-                    f"spec.resourceAttributes.namespace must match namespace: {call.info.namespace}"
-                )
-        user = User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""))
-        return self._decision(user, spec)
-
-    def _self_rules(self, call: Call, spec: Object) -> Object:
-        namespace = spec.get("namespace", "")
-        if not namespace:
-            raise refusal.bad_request("no namespace on request")
-        rules = list(self._access.rules_for(call.user, namespace))
-        resource_rules: list[Object] = []
-        path_rules: list[Object] = []
-        for rule in rules:
-            if rule.resources:
-                row: Object = {
-                    "verbs": list(rule.verbs),
-                    "apiGroups": list(rule.apiGroups),
-                    "resources": list(rule.resources),
-                }
-                if rule.resourceNames:
-                    row["resourceNames"] = list(rule.resourceNames)
-                resource_rules.append(row)
-            if rule.nonResourceURLs:
-                path_rules.append(
-                    {"verbs": list(rule.verbs), "nonResourceURLs": list(rule.nonResourceURLs)}
-                )
-        return {
-            "resourceRules": resource_rules,
-            "nonResourceRules": path_rules,
-            "incomplete": False,
-        }
-
 
 def _path(text: str) -> list[str]:
     return text.strip(".").split(".")
@@ -492,6 +339,3 @@ def set_custom_replicas(resource: Resource, obj: Object, replicas: int) -> None:
     for key in parents:
         obj = obj.setdefault(key, {})
     obj[last] = replicas
-
-
-__all__ = ["ResourceTable", "Subresources"]
