@@ -13,6 +13,7 @@ import yaml
 
 from listwatch.apiserver.access.auth import BOOTSTRAP, Access
 from listwatch.apiserver.access.escalation import Escalation
+from listwatch.apiserver.access.issued_tokens import IssuedTokens
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.api.reviews import Reviews
 from listwatch.apiserver.api.routes import Api
@@ -114,8 +115,13 @@ class APIServer:
         self._snapshot: Snapshot | None = None
         self._replica: Replica | None = None
         self._restart: asyncio.Task[None] | None = None
+        self._issued = IssuedTokens(self.store, self._clock)
         self.access = Access(
-            self.store, tokens=tokens, certificates=tls is not None, anonymous=local
+            self.store,
+            tokens=tokens,
+            certificates=tls is not None,
+            anonymous=local,
+            issued=self._issued,
         )
         self._tokens = tokens
         self._escalation = Escalation(self.access, self.store, self.table)
@@ -143,7 +149,7 @@ class APIServer:
             reader,
             writer,
             self.access,
-            Subresources(self.registry, reader, writer),
+            Subresources(self.registry, reader, writer, self._issued),
             Reviews(self.registry, writer, self.access),
             self.faults,
         )

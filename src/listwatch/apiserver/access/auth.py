@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import refusal
+from listwatch.apiserver.access.issued_tokens import IssuedTokens
 from listwatch.apiserver.http.call import User, printable
 from listwatch.apiserver.http.request_info import RequestInfo
 from listwatch.apiserver.storage.store import Bucket, Store
@@ -152,6 +153,7 @@ class Access:
         store: holds the roles and bindings.
         tokens: who the bearer of each token is; None means that everybody may do everything.
         anonymous: whether a request without credentials is one of `system:anonymous`.
+        issued: the tokens of service accounts that this server gives out; None knows none.
     """
 
     def __init__(
@@ -161,8 +163,10 @@ class Access:
         tokens: Mapping[str, User] | None = None,
         certificates: bool = False,
         anonymous: bool = True,
+        issued: IssuedTokens | None = None,
     ) -> None:
         self._store = store
+        self._issued = issued
         self._tokens = dict(tokens) if tokens is not None else None
         self._certificates = certificates
         self._anonymous = anonymous
@@ -210,6 +214,8 @@ class Access:
         for known, user in (self._tokens or {}).items():
             if hmac.compare_digest(known.encode(), given):
                 found = user
+        if found is None and self._issued is not None:
+            found = self._issued.user_of(token)
         return found
 
     @staticmethod

@@ -8,6 +8,7 @@ import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import refusal
+from listwatch.apiserver.access.issued_tokens import AUDIENCE, Bound, IssuedTokens
 from listwatch.apiserver.api.body import decode_body, decode_value, media_type_of
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.api.writing import Writer, apply_patch, failed_patch, read_patch
@@ -17,7 +18,7 @@ from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.errors import ConflictError
 from listwatch.schema.causes import invalid_value, not_supported
-from listwatch.schema.facts import facts
+from listwatch.schema.facts import ANY, facts
 from listwatch.selector import LabelSelector, SelectorError
 
 Object = dict[str, Any]
@@ -27,11 +28,27 @@ Handler = Callable[[Call, Resource], Awaitable[web.StreamResponse]]
 class Subresources:
     """Finds the handler of a subresource. For one event loop."""
 
-    def __init__(self, registry: Registry, reader: Reader, writer: Writer) -> None:
+    def __init__(
+        self, registry: Registry, reader: Reader, writer: Writer, issued: IssuedTokens
+    ) -> None:
+        self._issued = issued
         self._registry = registry
         self._reader = reader
         self._writer = writer
         self._pods = Resource("", "v1", "pods", "Pod", schema=facts().schema("", "v1", "Pod"))
+        self._token = Resource(
+            "authentication.k8s.io",
+            "v1",
+            "tokenrequests",
+            "TokenRequest",
+            schema=facts().schema("authentication.k8s.io", "v1", "TokenRequest"),
+        )
+        #: what a token may be bound to
+        self._binds = {
+            "Pod": self._pods,
+            "Secret": Resource("", "v1", "secrets", "Secret", schema=ANY),
+            "Node": Resource("", "v1", "nodes", "Node", schema=ANY, namespaced=False),
+        }
         self._scale = Resource(
             "autoscaling",
             "v1",
@@ -64,7 +81,7 @@ class Subresources:
         if name == "eviction":
             return self._evict
         if name == "token":
-            raise refusal.bad_request("this server makes no tokens: name a token file")
+            return self._request_token
         raise refusal.bad_request(f"the subresource {name} needs a node, and this server has none")
 
     def _part_handler(self, name: str, verb: str) -> Handler:
@@ -272,6 +289,58 @@ class Subresources:
             status=201,
         )
 
+    async def _request_token(self, call: Call, resource: Resource) -> web.StreamResponse:
+        """Answer a TokenRequest with a token that this server accepts."""
+        self._writer.context(call, "CreateOptions", "token")
+        decoded = decode_body(await call.body(), call.header("Content-Type"), self._token)
+        spec = decoded.obj.setdefault("spec", {})
+        account = self._registry.get(resource, call.namespace, call.info.name)
+        if not spec.get("audiences"):
+            spec["audiences"] = [AUDIENCE]
+        spec.setdefault("expirationSeconds", 3600)
+        _check_token_request(spec)
+        seconds = spec["expirationSeconds"]
+        token = self._issued.issue(
+            account.namespace,
+            account.name,
+            account.uid,
+            audiences=spec["audiences"],
+            seconds=seconds,
+            bound=self._bound(call, spec.get("boundObjectRef")),
+        )
+        return call.answer_value(
+            {
+                "kind": "TokenRequest",
+                "apiVersion": "authentication.k8s.io/v1",
+                "metadata": {
+                    "name": account.name,
+                    "namespace": account.namespace,
+                    "creationTimestamp": self._registry.now(),
+                },
+                "spec": spec,
+                "status": {"token": token, "expirationTimestamp": self._registry.now(seconds)},
+            },
+            status=201,
+        )
+
+    def _bound(self, call: Call, reference: Object | None) -> Bound | None:
+        """Return the object with which a token is to end, which has to be there."""
+        if not reference:
+            return None
+        kind, name = reference.get("kind", ""), reference.get("name", "")
+        wanted = self._binds.get(kind)
+        if wanted is None:
+            raise refusal.bad_request(f"cannot bind token for serviceaccount to a {kind or 'none'}")
+        entry = self._registry.get(wanted, call.namespace if wanted.namespaced else "", name)
+        if reference.get("uid") not in {None, "", entry.uid}:
+            raise refusal.conflict(
+                wanted,
+                name,
+                f"the UID in the bound object reference ({reference['uid']}) does not match the "
+                f"UID in record. The object might have been deleted and then recreated",
+            )
+        return Bound(wanted.storage, entry.key, entry.uid)
+
     async def _evict(self, call: Call, resource: Resource) -> web.StreamResponse:
         context = self._writer.context(call, "CreateOptions", "eviction")
         eviction = Resource(
@@ -300,6 +369,21 @@ class Subresources:
             },
             status=201,
         )
+
+
+_SHORTEST_TOKEN, _LONGEST_TOKEN = 600, 1 << 32
+
+
+def _check_token_request(spec: Object) -> None:
+    seconds = spec["expirationSeconds"]
+    why = ""
+    if seconds < _SHORTEST_TOKEN:
+        why = "may not specify a duration less than 10 minutes"
+    elif seconds > _LONGEST_TOKEN:
+        why = "may not specify a duration larger than 2^32 seconds"
+    if why:
+        cause = invalid_value("spec.expirationSeconds", seconds, why)
+        raise refusal.invalid("TokenRequest", "authentication.k8s.io", "", [cause])
 
 
 def _path(text: str) -> list[str]:
