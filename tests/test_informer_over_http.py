@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from listwatch.apiserver import APIServer
-from listwatch.cache.backoff import Backoff
+from listwatch.backoff import Backoff
 from listwatch.cache.deltas import Item
 from listwatch.cache.failures import Failure
 from listwatch.cache.handlers import last_state

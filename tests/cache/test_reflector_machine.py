@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from listwatch.backoff import REFLECTOR, RequestBudget
 from listwatch.cache import reflector_machine as machine
-from listwatch.cache.backoff import Backoff, RequestBudget
 from listwatch.cache.reflector_machine import (
     Bookmarks,
     Ended,
@@ -348,7 +348,7 @@ def test_errors_are_read(error: Exception, opened: bool, fault: Fault) -> None:
 @given(st.integers(0, 10**6), st.randoms())
 def test_a_delay_is_between_three_quarters_and_the_whole(failures: int, rng: random.Random) -> None:
     nominal = min(30.0, 0.8 * 2.0 ** min(failures, 40))
-    assert 0.75 * nominal <= Backoff().delay(failures, rng) <= nominal
+    assert 0.75 * nominal <= REFLECTOR.delay(failures, rng) <= nominal
 
 
 # --- Whatever comes ------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from listwatch.client.client import MAX_TRIES, Client, PartialObjectError, PatchType
+from listwatch.backoff import CONFLICT, PUT_OFF
+from listwatch.client.client import Client, PartialObjectError, PatchType
 from listwatch.client.config import Config
 from listwatch.client.discovery import Resource
 from listwatch.clock import FakeClock
@@ -323,12 +324,12 @@ async def test_what_is_put_off_for_ever_or_for_long_is_refused(
     server.answers[PATH] = put_off(429, 1)
     error, seconds = await settled(clock, client.get(CM, "c"))
     assert type(error) is TooManyRequestsError
-    assert seconds == pytest.approx(MAX_TRIES - 1, abs=0.5)
-    assert len(server.requests) == MAX_TRIES
+    assert seconds == pytest.approx(5, abs=0.5)
+    assert len(server.requests) == PUT_OFF.tries
     server.answers[PATH] = put_off(429, 61)
     error, seconds = await settled(clock, client.get(CM, "c"))
     assert type(error) is TooManyRequestsError
-    assert len(server.requests) == MAX_TRIES + 1
+    assert len(server.requests) == 7
 
 
 class Versioned:
@@ -392,7 +393,7 @@ async def test_update_with_retry_gives_up_some_time(
         clock, client.update_with_retry(CM, "c", lambda value: {**value, "data": {"k": "v"}})
     )
     assert type(error) is ConflictError
-    assert len([t for t in server.targets if t.startswith("PUT")]) == MAX_TRIES
+    assert len([t for t in server.targets if t.startswith("PUT")]) == CONFLICT.tries
     assert seconds == pytest.approx(2.4, abs=0.5)
 
 

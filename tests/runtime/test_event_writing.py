@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.apiserver.server import APIServer
+from listwatch.backoff import EVENT
 from listwatch.client.client import Client
 from listwatch.clock import FakeClock
 from listwatch.errors import (
@@ -34,7 +35,6 @@ from listwatch.runtime.event_correlation import (
     Written,
 )
 from listwatch.runtime.events import (
-    TRIES,
     ClientEvents,
     EventRecorder,
     component_of,
@@ -153,7 +153,7 @@ async def test_events_of_others_do_not_wait_for_an_object_whose_events_never_arr
         await clock.settle()
         assert "Later" in server.reasons()
         await clock.advance(600)
-        assert server.tries.count("bad") == TRIES
+        assert server.tries.count("bad") == EVENT.tries
         assert recorder.statistics().queued == 0
 
 

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from listwatch.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from listwatch.backoff import (
+        Backoff,
+    )
     from listwatch.cache.compression import (
         CompressionStatistics,
         ZstdCodec,
@@ -119,6 +122,7 @@ __all__ = [
     "NAMESPACE_INDEX",
     "OWNER_INDEX",
     "Added",
+    "Backoff",
     "CacheMutationError",
     "Change",
     "CompressionStatistics",
@@ -188,6 +192,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "listwatch.backoff": "Backoff",
         "listwatch.cache.compression": "CompressionStatistics ZstdCodec",
         "listwatch.cache.controller": "ControllerConfig Controller ControllerStatistics",
         "listwatch.cache.delta_fifo": "Compressor CompressorError DeltaFIFO",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from listwatch.cache.backoff import Backoff
+from listwatch.backoff import Backoff
 from listwatch.cache.callers import YIELD_SECONDS
 from listwatch.cache.deltas import (
     BatchProcess,
@@ -19,7 +19,8 @@ from listwatch.cache.deltas import (
 from listwatch.cache.failures import Failure, LogFailures, OnError
 from listwatch.cache.list_watch import Decode, ListerWatcher
 from listwatch.cache.processor import StoppedError
-from listwatch.cache.reflector import Reflector, ReflectorStatistics
+from listwatch.cache.reflector import Reflector
+from listwatch.cache.reflector_statistics import ReflectorStatistics
 from listwatch.clock import Clock, stray
 from listwatch.errors import QueueClosedError
 from listwatch.objects import Object, decode_object

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
+from listwatch.backoff import REQUEUE
 from listwatch.cache.deltas import (
     BatchProcess,
     Delta,
@@ -29,9 +30,6 @@ from listwatch.objects import (
     Object,
     meta_namespace_key,
 )
-
-_FIRST_DELAY_SECONDS = 0.005
-_LONGEST_DELAY_SECONDS = 30.0
 
 # An enum's member costs seven times a global on every access.
 _ADDED = DeltaType.ADDED
@@ -195,8 +193,7 @@ class FIFO(ABC):
             self._tries[deltas.key] = count + 1
         if after is not None:
             return after
-        # 2.0 ** 1024 overflows, and 30 s are reached long before.
-        return min(_FIRST_DELAY_SECONDS * 2.0 ** min(tries, 30), _LONGEST_DELAY_SECONDS)
+        return REQUEUE.delay(tries)
 
     async def _wait(self) -> None:
         if self._closed and self._is_drained():

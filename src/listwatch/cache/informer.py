@@ -8,7 +8,7 @@ from typing import Literal, Self, TypeAlias
 
 import msgspec
 
-from listwatch.cache.backoff import Backoff
+from listwatch.backoff import Backoff
 from listwatch.cache.callers import Caller, HandlerStatistics
 from listwatch.cache.controller import Controller, ControllerConfig, ControllerStatistics
 from listwatch.cache.delta_fifo import DeltaFIFO

@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
+from listwatch.backoff import REFLECTOR, Backoff, RequestBudget
 from listwatch.cache import reflector_machine as machine
-from listwatch.cache.backoff import Backoff, RequestBudget
 from listwatch.cache.deltas import ReflectorStore
 from listwatch.cache.failures import BoundedRate, Failure, LogFailures, OnError
 from listwatch.cache.known import KnowsMissing, NewestKnown
@@ -40,6 +40,7 @@ from listwatch.cache.reflector_machine import (
     Woke,
     fault_of,
 )
+from listwatch.cache.reflector_statistics import ReflectorStatistics
 from listwatch.cache.watch_reading import (
     SetBackError,
     UselessWatchError,
@@ -51,8 +52,6 @@ from listwatch.cache.watch_reading import (
 from listwatch.clock import Clock, stray
 from listwatch.errors import DisconnectedError, StatusError
 from listwatch.objects import Object, ObjectDecodeError, decode_object
-
-__all__ = ["Reflector", "ReflectorStatistics"]
 
 #: Bounds of a watch's timeoutSeconds; it is uniform between them, so that the watches of many
 #: clients don't end together (client-go `tools/cache/reflector.go`).
@@ -68,44 +67,6 @@ _QUESTIONS_SECONDS: Final = 600.0
 #: A server that can't be reached is asked all the same after so many of the longest waits, in
 #: case whoever tells that it is back is mistaken; and so long is a minute of the budget.
 _LONGEST_WAITS: Final = 2.0
-
-
-class ReflectorStatistics(msgspec.Struct, frozen=True):
-    """What a reflector has done and how it is.
-
-    Attributes:
-        state: what it is doing.
-        resource_version: everything up to it has been given to the store; unset before a sync.
-        last_frame_age: seconds since bytes or events came last; None before that.
-        last_error: the last failure, in words; empty before that.
-        last_error_age: seconds since then; None before that.
-        failures: waits since the watch was last healthy, or the server was back.
-        lists: pages of lists asked for.
-        watches: watches asked for, those with initial events included.
-        probes: questions for the server's version.
-        relists: times that the store was given the whole present state, the first time included.
-        events: events of watches given to the store.
-        bookmarks: bookmarks received.
-        undecodable: items and events that were no objects, or that the store refused.
-        stale: objects whose present state can't be read; what is in the store of them is older.
-        errors: failures, those that were only counted included.
-    """
-
-    state: Phase
-    resource_version: str
-    last_frame_age: float | None
-    last_error: str
-    last_error_age: float | None
-    failures: int
-    lists: int
-    watches: int
-    probes: int
-    relists: int
-    events: int
-    bookmarks: int
-    undecodable: int
-    stale: int
-    errors: int
 
 
 class Reflector:
@@ -129,7 +90,7 @@ class Reflector:
             list which has become undecodable stays as it was and is not taken for deleted. What
             the store or queue itself knows, if not given (`known.NewestKnown`).
         on_error: is told of every failure; logs them if not given.
-        backoff: the waits.
+        backoff: the waits; `backoff.REFLECTOR` if not given.
         rng: chance.
     """
 
@@ -163,7 +124,7 @@ class Reflector:
         self._known = known if known is not None else NewestKnown(store)
         on_error = on_error if on_error is not None else LogFailures(self._clock)
         self._on_error = BoundedRate(on_error, self._clock)
-        self._backoff = backoff if backoff is not None else Backoff()
+        self._backoff = backoff if backoff is not None else REFLECTOR
         self._budget = RequestBudget(min(60.0, _LONGEST_WAITS * self._backoff.cap))
         self._rng = rng if rng is not None else random.Random()  # noqa: S311 - spreads requests, hides nothing
         streaming = machine.Streaming.YES if watch_list else machine.Streaming.NEVER

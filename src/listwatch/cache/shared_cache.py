@@ -7,8 +7,8 @@ from types import TracebackType
 
 import msgspec
 
+from listwatch.backoff import Backoff
 from listwatch.cache.audit import Auditor
-from listwatch.cache.backoff import Backoff
 from listwatch.cache.compression import CompressionStatistics, ZstdCodec
 from listwatch.cache.controller import Controller, ControllerConfig, ControllerStatistics
 from listwatch.cache.failures import Failure, LogFailures, OnError

@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 import msgspec
 
-from listwatch.cache.backoff import Backoff
+from listwatch.backoff import Backoff
 from listwatch.cache.compression import ZstdCodec
 from listwatch.cache.failures import Failure, OnError
 from listwatch.cache.handlers import (

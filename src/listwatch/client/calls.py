@@ -1,12 +1,12 @@
 """What all verbs of a client share: resources looked up, options, patience, answers read."""
 
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from listwatch.backoff import CONFLICT, PUT_OFF, on, retry
 from listwatch.client.discovery import Discovery, UnknownResourceError
 from listwatch.client.http import HTTP, JSON, Answer, Query
 from listwatch.client.resource import Resource
@@ -16,8 +16,6 @@ from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder, ObjectMe
 
 T = TypeVar("T")
 
-#: How often a request is sent that the server puts off, or a change that meets conflicts.
-MAX_TRIES: Final = 6
 #: Seconds that a server may ask to wait; what it puts off for longer is its refusal.
 MAX_RETRY_AFTER: Final = 60.0
 
@@ -168,27 +166,20 @@ class Calls:
 
     async def patiently(self, call: Callable[[], Awaitable[T]], *, is_safe: bool) -> T:
         """Call again what the server asks to send later, if it was not carried out or only read."""
-        for _ in range(MAX_TRIES - 1):
-            try:
-                return await call()
-            except StatusError as error:
-                wait = error.retry_after
-                may_repeat = error.code == 429 or (is_safe and error.code >= 500)
-                if wait is None or wait > MAX_RETRY_AFTER or not may_repeat:
-                    raise
-            await self._clock.sleep(max(wait, 0.1))
-        return await call()
+
+        def after(error: Exception, least: float) -> float | None:
+            if not isinstance(error, StatusError) or error.retry_after is None:
+                return None
+            may_repeat = error.code == 429 or (is_safe and error.code >= 500)
+            if error.retry_after > MAX_RETRY_AFTER or not may_repeat:
+                return None
+            return max(error.retry_after, least)
+
+        return await retry(call, PUT_OFF, after, clock=self._clock)
 
     async def despite_conflicts(self, change: Callable[[], Awaitable[Object]]) -> Object:
-        """Read and change anew when others were faster, `MAX_TRIES` times."""
-        for tries in range(MAX_TRIES - 1):
-            try:
-                return await change()
-            except ConflictError:
-                # As client-go's retry.DefaultBackoff, but never longer than a second.
-                pause = min(0.01 * 5**tries, 1.0)
-            await self._clock.sleep(pause * random.uniform(1, 1.1))  # noqa: S311 - no cryptography
-        return await change()
+        """Read and change anew when others were faster, as often as `backoff.CONFLICT` says."""
+        return await retry(change, CONFLICT, on(ConflictError), clock=self._clock)
 
 
 class _Type(msgspec.Struct):

@@ -13,7 +13,6 @@ from listwatch.cache.pages import pages
 from listwatch.client.auth import Authenticator
 from listwatch.client.calls import (
     MAX_RETRY_AFTER,
-    MAX_TRIES,
     Calls,
     FieldValidation,
     Sendable,
@@ -39,7 +38,6 @@ from listwatch.shard_range import ShardRange
 
 __all__ = [
     "MAX_RETRY_AFTER",
-    "MAX_TRIES",
     "Client",
     "FieldValidation",
     "PartialObjectError",
@@ -69,7 +67,7 @@ class Client:
     one object means the object's own, else the configuration's.
 
     Where the server asks to come back later (Retry-After), reads and whatever was not carried out
-    (429) are sent again after that time, at most `MAX_TRIES` times; `list_watch` leaves that to
+    (429) are sent again after that time, six times at most; `list_watch` leaves that to
     the reflector.
 
     Belongs to one event loop; any number of its tasks may use it at once. Every method may raise
@@ -95,16 +93,17 @@ class Client:
         hooks: Iterable[RequestHook] = (),
         connections: Connections | None = None,
     ) -> None:
-        self._clock = Clock() if clock is None else clock
+        #: What it waits by.
+        self.clock = Clock() if clock is None else clock
         self.http = HTTP(
             config,
-            clock=self._clock,
+            clock=self.clock,
             authenticator=authenticator,
             hooks=hooks,
             connections=connections,
         )
         self.discovery = Discovery(self.http)
-        self._calls = Calls(self.http, self.discovery, self._clock)
+        self._calls = Calls(self.http, self.discovery, self.clock)
 
     @classmethod
     def from_config(cls, config: Config | None = None, *, clock: Clock | None = None) -> "Client":
@@ -124,7 +123,7 @@ class Client:
         """
         twin = copy.copy(self)
         twin.http = http
-        twin._calls = Calls(http, self.discovery, self._clock)  # noqa: SLF001 - it is one of us
+        twin._calls = Calls(http, self.discovery, self.clock)  # noqa: SLF001 - it is one of us
         return twin
 
     @property
@@ -171,7 +170,7 @@ class Client:
         return ResourceListWatch(
             self.http,
             self.discovery,
-            self._clock,
+            self.clock,
             resource,
             namespace=namespace,
             label_selector=label_selector,
@@ -559,7 +558,7 @@ class Client:
             field_manager: as in `create`.
 
         Raises:
-            ConflictError: others were faster `MAX_TRIES` times.
+            ConflictError: others were faster six times.
         """
         found = await self._calls.resource(resource)
 
@@ -587,7 +586,7 @@ class Client:
 
         Raises:
             InvalidError: the object is being deleted, when no finalizer can come any more.
-            ConflictError: others were faster `MAX_TRIES` times.
+            ConflictError: others were faster six times.
         """
         return await change_finalizers(
             self._calls, resource, name, namespace, with_finalizer(finalizer)
@@ -601,7 +600,7 @@ class Client:
         Other finalizers, also those that are added meanwhile, stay as they are.
 
         Raises:
-            ConflictError: others were faster `MAX_TRIES` times.
+            ConflictError: others were faster six times.
         """
         change = without_finalizer(finalizer)
         try:

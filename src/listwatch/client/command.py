@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import click
 import msgspec
 import yaml
 
+from listwatch.backoff import SERVER_START
 from listwatch.client.client import Client
 from listwatch.client.command_line import Failure, exit_code
 from listwatch.client.config import Config
@@ -24,8 +25,6 @@ from listwatch.errors import (
 )
 from listwatch.printable import printable
 
-#: Seconds between two looks whether a server is there.
-_PAUSE: Final = 0.2
 _REVIEW = b'{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}'
 
 
@@ -81,7 +80,7 @@ async def wait_for_server(
                 raise
         else:
             return
-        await clock.sleep(min(_PAUSE, max(end - clock.now(), 0.0)))
+        await clock.sleep(min(SERVER_START.delay(0), max(end - clock.now(), 0.0)))
 
 
 def show(config: Config) -> str:

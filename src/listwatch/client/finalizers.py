@@ -17,7 +17,7 @@ async def change_finalizers(
 
     Raises:
         NotFoundError: there is no such object.
-        ConflictError: others were faster `MAX_TRIES` times.
+        ConflictError: others were faster six times.
     """
     found = await calls.resource(resource)
 

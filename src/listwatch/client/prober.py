@@ -6,14 +6,10 @@ from collections.abc import Awaitable, Callable
 from ssl import SSLCertVerificationError, SSLContext, SSLEOFError, SSLError
 from typing import Final
 
+from listwatch.backoff import CONNECT, CONNECT_LIMIT
 from listwatch.clock import Clock
 from listwatch.errors import DisconnectedError
 
-#: Seconds between two tries; uniform, so that many clients don't try together.
-_BETWEEN: Final = (1.0, 3.0)
-#: Seconds that a try may take at first; twice as long after each that took longer.
-_FIRST_LIMIT: Final = 5.0
-_LONGEST_LIMIT: Final = 30.0
 #: Seconds in which a balancer without servers closes what it has accepted.
 _LINGER_SECONDS: Final = 0.25
 
@@ -54,21 +50,22 @@ class Prober:
             return self._was_away
 
     async def _try_until_reached(self) -> None:
-        limit = _FIRST_LIMIT
+        failures = timeouts = 0
         while True:
             try:
-                async with self._clock.timeout(limit):
+                async with self._clock.timeout(CONNECT_LIMIT.delay(timeouts)):
                     await self._connect()
             except TimeoutError:
-                limit = min(2 * limit, _LONGEST_LIMIT)
+                timeouts += 1
             except DisconnectedError:
-                limit = _FIRST_LIMIT
+                timeouts = 0
             else:
                 self._was_away, self._is_away = self._is_away, False
                 self._rounds += 1
                 return
             self._is_away = True
-            await self._clock.sleep(self._rng.uniform(*_BETWEEN))
+            await self._clock.sleep(CONNECT.delay(failures, self._rng))
+            failures += 1
 
 
 class _Probe(asyncio.Protocol):

@@ -12,6 +12,7 @@ from typing import IO, Final, TypeVar
 
 import msgspec
 
+from listwatch.backoff import COMMAND_START
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError
 
@@ -25,8 +26,6 @@ LONGEST_STRING = 128 * 1024
 _CHUNK = 64 * 1024
 #: How long a command's group may live after SIGTERM before it gets SIGKILL, in seconds.
 KILL_AFTER = 2.0
-#: Seconds between the tries to start something that the system has no room for.
-START_DELAYS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 _REMEDIES: Final = {
     errno.EMFILE: "raise the limit of open files (ulimit -n) or lower --parallel",
@@ -131,10 +130,10 @@ class Executor:
                 if self._running or self._ended != ended:
                     failed, ended = 0, self._ended
                 words = f"unable to start {what}: {error.strerror}"
-                if failed == len(START_DELAYS):
+                if failed + 1 == COMMAND_START.tries:
                     remedy = _REMEDIES[error.errno or 0]
                     raise StartError(f"{words} ({failed + 1} tries); {remedy}") from error
-                delay = START_DELAYS[failed]
+                delay = COMMAND_START.delay(failed)
             failed += 1
             if self._warn is not None:
                 await self._warn(f"{words} (next try in {delay:g}s)")

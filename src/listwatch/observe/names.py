@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
+from listwatch.backoff import COMMAND
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError
 from listwatch.objects import KeyFunctionError, split_key
@@ -154,7 +155,7 @@ class KnownNames:
     async def _run(self) -> tuple[Outcome, bytes, bytes]:
         options = self._options
         tries_left = options.retry_count if options.retry_on_exit_code else 0
-        delay = options.retry_delay
+        backoff, failures = COMMAND.starting_at(options.retry_delay), 0
         while True:
             output = {1: bytearray(), 2: bytearray()}
 
@@ -174,5 +175,5 @@ class KnownNames:
             if outcome.succeeded or not again or tries_left <= 0:
                 return outcome, bytes(output[1]), bytes(output[2])
             tries_left -= 1
-            await self._clock.sleep(delay)
-            delay *= 2
+            await self._clock.sleep(backoff.delay(failures))
+            failures += 1

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from listwatch.backoff import COMMAND
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError
 from listwatch.observe.changes import Change, ChangeType, differences
@@ -27,7 +28,6 @@ from listwatch.printable import printable
 T = TypeVar("T")
 
 _MOST_HELD = 1024 * 1024
-_LONGEST_RETRY_DELAY = 60.0
 
 
 class ErrorLimitError(ListWatchError):
@@ -283,19 +283,20 @@ class Reaction:
     ) -> Outcome:
         options = self._options
         tries_left = options.retry_count if options.retry_on_exit_code else 0
-        delay = options.retry_delay
+        backoff, failures = COMMAND.starting_at(options.retry_delay), 0
         while True:
             outcome = await self._run_once(argv, change, lines, env, stdin)
             again = not outcome.failure and outcome.exit_code == options.retry_on_exit_code
             if outcome.succeeded or not again or tries_left <= 0:
                 return outcome
             tries_left -= 1
+            delay = backoff.delay(failures)
+            failures += 1
             await self._streams[2].write(
                 f"retrying command: exit status {outcome.exit_code}"
                 f" (next try in {delay:g}s, {tries_left} left)\n"
             )
             await self._clock.sleep(delay)
-            delay = min(2 * delay, _LONGEST_RETRY_DELAY)
 
     async def _run_once(
         self,

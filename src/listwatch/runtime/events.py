@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import msgspec
 
+from listwatch.backoff import EVENT, retry
 from listwatch.clock import Clock
 from listwatch.errors import (
     AlreadyExistsError,
@@ -43,9 +44,6 @@ _logger = logging.getLogger(__name__)
 
 #: Events that wait to be written; what comes on top is dropped.
 QUEUE_LIMIT = 1000
-#: How often an event is tried, and the seconds between two tries (client-go `tools/record`).
-TRIES = 12
-RETRY_SECONDS = 10.0
 #: Requests at once at most, and the seconds that one may take.
 WRITES_AT_ONCE = 8
 REQUEST_SECONDS = 30.0
@@ -358,23 +356,25 @@ class EventRecorder:
 
     async def _write(self, what: Create | Count) -> None:
         name = self._name_for(what.occurrence) if isinstance(what, Create) else ""
-        for attempt in range(1, TRIES + 1):
-            try:
-                async with self._slots, self._clock.timeout(REQUEST_SECONDS):
-                    if isinstance(what, Create):
-                        await self._create(what, name)
-                    else:
-                        await self._count(what)
-            except Exception as error:  # noqa: BLE001 - an event never fails its reporter; it is logged
-                if not _may_try_again(error) or attempt == TRIES:
-                    self._failed += 1
-                    words = printable(str(error) or type(error).__name__)
-                    _logger.warning("an event was not written: %s", words)
-                    return
-            else:
-                self._written += 1
-                return
-            await self._clock.sleep(RETRY_SECONDS)
+
+        async def write() -> None:
+            async with self._slots, self._clock.timeout(REQUEST_SECONDS):
+                if isinstance(what, Create):
+                    await self._create(what, name)
+                else:
+                    await self._count(what)
+
+        def after(error: Exception, delay: float) -> float | None:
+            return delay if _may_try_again(error) else None
+
+        try:
+            await retry(write, EVENT, after, clock=self._clock)
+        except Exception as error:  # noqa: BLE001 - an event never fails its reporter; it is logged
+            self._failed += 1
+            words = printable(str(error) or type(error).__name__)
+            _logger.warning("an event was not written: %s", words)
+        else:
+            self._written += 1
 
     def _name_for(self, occurrence: Occurrence) -> str:
         # The time makes it unique among processes, the number within this one.

@@ -25,6 +25,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from listwatch.backoff import ELECTION, RELEASE_SHARE
 from listwatch.clock import Clock, in_own_task
 from listwatch.errors import ConflictError, ListWatchError, NotFoundError
 from listwatch.objects import Object
@@ -263,6 +264,7 @@ class Candidate:
         self._name = name
         self._identity = identity
         self._timings = timings
+        self._backoff = ELECTION.constant(timings.retry_period)
         self._on_event = on_event
         self._clock = clock
         self._clocks = clocks
@@ -293,7 +295,7 @@ class Candidate:
                 self._tell("BecameLeader", self._identity, f"{self._identity} became leader")
                 return self.guard
             self.guard = None
-            await self._clock.sleep(self._timings.retry_period * self._rng.uniform(1.0, 2.2))
+            await self._clock.sleep(self._backoff.delay(0, self._rng))
 
     async def hold(self) -> str:
         """Renew until leadership is lost, and return why."""
@@ -325,7 +327,7 @@ class Candidate:
         try:
             async with self._clock.timeout(left):
                 while not await self._try_release():
-                    await self._clock.sleep(self._timings.retry_period / 4)
+                    await self._clock.sleep(RELEASE_SHARE * self._timings.retry_period)
         except TimeoutError:
             _logger.warning("lease %s could not be given up; it will expire", self._key)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 
+from listwatch.backoff import START, retry
 from listwatch.cache.factory import InformerFactory
 from listwatch.cache.failures import OnError
 from listwatch.client.client import Client
@@ -580,27 +582,17 @@ class Manager:
         """Look the resources up; a server that comes up late, or a definition, is waited for."""
         give_up_at = self._clock.now() + self._start_timeout
         for reconciler in self._reconcilers:
-            delay = 1.0
-            while True:
-                try:
-                    await reconciler.prepare(client.discovery)
-                    break
-                except (
-                    DisconnectedError,
-                    TimeoutError,
-                    StatusError,
-                    UnknownResourceError,
-                ) as error:
-                    if self._clock.now() + delay > give_up_at or _is_refusal(error):
-                        raise
-                    _logger.warning(
-                        "reconciler %s can't start: %s; next try in %g s",
-                        reconciler.name,
-                        error,
-                        delay,
-                    )
-                await self._clock.sleep(delay)
-                delay = min(10.0, delay * 2)
+
+            def after(error: Exception, delay: float, name: str = reconciler.name) -> float | None:
+                if self._clock.now() + delay > give_up_at or not _may_pass(error):
+                    return None
+                _logger.warning(
+                    "reconciler %s can't start: %s; next try in %g s", name, error, delay
+                )
+                return delay
+
+            prepare = functools.partial(reconciler.prepare, client.discovery)
+            await retry(prepare, START, after, clock=self._clock)
 
     async def _wait_for_caches(self) -> None:
         for cache in self._caches:
@@ -767,9 +759,11 @@ def _there(part: P | None, name: str) -> P:
     return part
 
 
-def _is_refusal(error: Exception) -> bool:
-    """Whether waiting can't help."""
-    return isinstance(error, StatusError) and error.code in {401, 403}
+def _may_pass(error: Exception) -> bool:
+    """Whether waiting may help."""
+    if isinstance(error, StatusError):
+        return error.code not in {401, 403}
+    return isinstance(error, DisconnectedError | TimeoutError | UnknownResourceError)
 
 
 def _kill_process() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 import msgspec
 
+from listwatch.backoff import STREAM
 from listwatch.cache.factory import Selection
 from listwatch.cache.lister import Lister
 from listwatch.clock import Clock, is_cancelled
@@ -626,8 +627,8 @@ class Reconciler:
                     self._put_own(key, 0)
             except Exception as error:  # noqa: BLE001 - reported, and tried again below
                 self._report(printable(f"a stream of events failed: {error}"), error)
+            await self._clock.sleep(STREAM.delay(failures))
             failures += 1
-            await self._clock.sleep(min(30.0, 0.5 * 2 ** min(failures, 10)))
 
     # --- Work ---
 

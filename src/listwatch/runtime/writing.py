@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
+from listwatch.backoff import CONFLICT, on, retry
 from listwatch.errors import AlreadyExistsError, ConflictError, ListWatchError, NotFoundError
 from listwatch.objects import Object
 from listwatch.selector import qualified_name_problems
 
 if TYPE_CHECKING:
     from listwatch.client.client import Client
-
-_TRIES = 5
 
 
 class OwnershipError(ListWatchError):
@@ -145,33 +144,26 @@ async def create_or_update(
             a conflict, and must do the same each time.
 
     Raises:
-        ConflictError: others changed the object at each of several tries.
+        ConflictError, AlreadyExistsError: others were faster six times.
     """
     metadata = obj["metadata"]
     resource = await client.discovery.for_kind(obj["apiVersion"], obj["kind"])
     namespace = metadata.get("namespace") if resource.namespaced else None
-    for attempt in range(1, _TRIES + 1):
+
+    async def change() -> Written:
         try:
             found = await client.get(resource, metadata["name"], namespace)
         except NotFoundError:
             wanted = _copy(obj)
             mutate(wanted)
-            try:
-                return Written(await client.create(wanted, resource=resource), Outcome.CREATED)
-            except AlreadyExistsError:
-                if attempt == _TRIES:
-                    raise
-                continue
+            return Written(await client.create(wanted, resource=resource), Outcome.CREATED)
         wanted = found.to_dict()
         mutate(wanted)
         if wanted == found.to_dict():
             return Written(found, Outcome.UNCHANGED)
-        try:
-            return Written(await client.update(wanted, resource=resource), Outcome.UPDATED)
-        except ConflictError:
-            if attempt == _TRIES:
-                raise
-    raise AssertionError("the last try returns or raises")
+        return Written(await client.update(wanted, resource=resource), Outcome.UPDATED)
+
+    return await retry(change, CONFLICT, on(ConflictError, AlreadyExistsError), clock=client.clock)
 
 
 def _copy(obj: Mapping[str, Any]) -> dict[str, Any]:

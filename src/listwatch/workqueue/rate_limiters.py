@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
+from listwatch.backoff import LONE_WORK_ITEM, WORK_ITEM, Backoff
 from listwatch.clock import Clock
 
 K = TypeVar("K", bound=Hashable)
@@ -145,20 +146,17 @@ class _CountingRateLimiter(Generic[K]):
 class ItemExponentialFailureRateLimiter(_CountingRateLimiter[K]):
     """Each failure of an item doubles its waiting time: `base` · 2ⁿ seconds, `limit` at most."""
 
-    __slots__ = ("_base", "_limit")
+    __slots__ = ("_backoff",)
 
-    def __init__(self, base: float = 0.005, limit: float = 1000.0) -> None:
+    def __init__(self, base: float = WORK_ITEM.base, limit: float = WORK_ITEM.cap) -> None:
         super().__init__()
-        self._base = _seconds("base", base)
-        self._limit = _seconds("limit", limit)
+        self._backoff = Backoff(
+            base=_seconds("base", base), cap=_seconds("limit", limit), spread=WORK_ITEM.spread
+        )
 
     def when(self, item: K, /) -> float:
         """Count a failure, and return its waiting time in seconds."""
-        try:
-            wait = math.ldexp(self._base, self._count(item))
-        except OverflowError:  # after about a thousand failures, where only the limit counts
-            wait = self._limit
-        return min(wait, self._limit)
+        return self._backoff.delay(self._count(item))
 
 
 class ItemFastSlowRateLimiter(_CountingRateLimiter[K]):
@@ -278,7 +276,7 @@ def default_item_based_rate_limiter() -> ItemExponentialFailureRateLimiter[Hasha
 
     That is client-go's `DefaultTypedItemBasedRateLimiter`.
     """
-    return ItemExponentialFailureRateLimiter(0.001, 1000.0)
+    return ItemExponentialFailureRateLimiter(LONE_WORK_ITEM.base, LONE_WORK_ITEM.cap)
 
 
 def _seconds(name: str, value: float) -> float:

@@ -10,7 +10,8 @@ import msgspec
 from listwatch.cache.delta_fifo import DeltaFIFO
 from listwatch.cache.deltas import Deltas, DeltaType, QueueStatistics
 from listwatch.cache.list_watch import ListerWatcher
-from listwatch.cache.reflector import Reflector, ReflectorStatistics
+from listwatch.cache.reflector import Reflector
+from listwatch.cache.reflector_statistics import ReflectorStatistics
 from listwatch.clock import Clock
 from listwatch.controllers.builds.api import BuildsAPI
 from listwatch.controllers.builds.deletion import (

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from listwatch.backoff import LOAD_BALANCER
 from listwatch.cache.delta_fifo import DeltaFIFO
 from listwatch.cache.deltas import (
     Delta,
@@ -22,7 +23,8 @@ from listwatch.cache.deltas import (
 )
 from listwatch.cache.known import NewestKnown
 from listwatch.cache.list_watch import ListerWatcher
-from listwatch.cache.reflector import Reflector, ReflectorStatistics
+from listwatch.cache.reflector import Reflector
+from listwatch.cache.reflector_statistics import ReflectorStatistics
 from listwatch.clock import Clock, Timer
 from listwatch.controllers.failures import single_error
 from listwatch.controllers.recorder import Recorder
@@ -183,8 +185,8 @@ class ServiceController:
         workers: int = 10,
         service_sync_period: float = 300.0,
         node_sync_period: float = 100.0,
-        min_retry_delay: float = 5.0,
-        max_retry_delay: float = 300.0,
+        min_retry_delay: float = LOAD_BALANCER.base,
+        max_retry_delay: float = LOAD_BALANCER.cap,
         provider_timeout: float = 120.0,
         clock: Clock | None = None,
     ) -> None:

@@ -7,10 +7,11 @@ import socket
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Final, Self
+from typing import Self
 
 import msgspec
 
+from listwatch.backoff import RESTART
 from listwatch.cache.list_watch import ListerWatcher
 from listwatch.clock import Clock
 from listwatch.controllers.services.nodes import Node
@@ -44,8 +45,6 @@ from listwatch.controllers.services.providers.private_directory import private_d
 from listwatch.controllers.services.service import LoadBalancerStatus, Service, ServicePort
 
 _logger = logging.getLogger(__name__)
-
-_RESTART_SECONDS: Final = 1.0
 
 
 class HAProxyStatistics(msgspec.Struct, frozen=True):
@@ -153,7 +152,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             self._up.clear()
             _logger.error("haproxy has ended with code %s and is started again", code)
             self._restarts += 1
-            await self._clock.sleep(_RESTART_SECONDS)
+            await self._clock.sleep(RESTART.delay(0))
             async with self._changing:
                 try:
                     await self._start()
@@ -267,7 +266,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
                 except (HAProxyError, OSError) as error:
                     _logger.warning("the backends of service %s did not change: %s", key, error)
                     self._endpoints_changed(key)
-                    await self._clock.sleep(_RESTART_SECONDS)
+                    await self._clock.sleep(RESTART.delay(0))
 
     async def _change_backends(self, balancer: _LoadBalancer) -> None:
         """Bring the present backends into force, by the runtime API where there is room."""
