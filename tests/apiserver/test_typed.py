@@ -100,3 +100,9 @@ def test_a_wrong_type_deep_inside_is_named_with_its_path() -> None:
         "json: cannot unmarshal string into Go struct field "
         "ContainerPort.spec.containers.ports.containerPort of type int32"
     )
+
+
+def test_an_empty_string_stays_where_go_writes_it_and_goes_where_a_default_comes() -> None:
+    pod = {"spec": {"containers": [{"name": "", "ports": [{"protocol": ""}]}]}}
+    made = Conversion().convert(pod, facts().schema("", "v1", "Pod"))
+    assert made == {"spec": {"containers": [{"name": "", "ports": [{}]}]}}

@@ -44,8 +44,8 @@ class Schema:
         atomic: whether a MAP or STRUCT has one owner as a whole.
         go_type: Go's word for the type in its errors, such as "[]v1.Container".
         go_name: of a STRUCT, the bare name, such as "PodSpec".
-        defaults: of a STRUCT, what OpenAPI names as default of a field. Go writes these fields
-            also when they are empty, and holds structs among them by value.
+        defaults: of a STRUCT, what OpenAPI names as default of a field: {} for a struct that Go
+            holds by value, "" for a string that it writes also when it is empty.
         extra: of a custom resource, the OpenAPI schema with its constraints.
         preserve: of a custom resource, whether unknown fields stay.
         embedded: of a custom resource, whether it is an object with its own metadata.

@@ -87,7 +87,7 @@ def keeps_empty(schema: Schema, key: str, field: Schema) -> bool:
     name, form = schema.go_name, field.form
     if key in schema.required:
         return True
-    if key in schema.defaults and form in _STRINGS:
+    if form in _STRINGS and schema.defaults.get(key) == "":
         return True
     if form in _STRINGS:
         return key in _POINTER_STRINGS or key in _KEPT_EMPTY.get(name, ())
