@@ -66,7 +66,7 @@ def test_importing_the_package_is_cheap() -> None:
 def test_the_help_of_observe_has_the_exit_codes() -> None:
     done = _run("observe", "--help")
     assert done.returncode == 0
-    assert "127  a command is not there" in done.stdout
+    assert "127  a command was not found" in done.stdout
     assert "[-- COMMAND [ARG]...]" in done.stdout
 
 
@@ -81,7 +81,7 @@ def test_the_help_of_observe_has_the_exit_codes() -> None:
         (["observe", "pods", "--template", "{.a"], 2, "unclosed action"),
         (["observe", "pods", "-o", "go-template", "--template", "{{x}}"], 2, '"x" not defined'),
         (["observe", "pods", "-o", "jsonpath-file", "--template", "/no"], 2, "/no"),
-        (["observe", "pods", "-o", "json", "--", "true"], 2, "so it takes no command"),
+        (["observe", "pods", "-o", "json", "--", "true"], 2, "remove it or the command"),
         (["observe", "pods", "-l", "a=b=c"], 2, "a=b=c"),
         (["observe", "pods", "--max-deletes", "all"], 2, "'all' is no limit"),
         (["observe", "pods", "--", "no-such-command"], 127, "no-such-command: no such command"),

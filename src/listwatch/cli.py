@@ -1,4 +1,4 @@
-"""`listwatch`: the command line, whose subcommands are loaded when they are used."""
+"""`listwatch`: the command line. Subcommands are loaded on first use."""
 
 import os
 import sys
@@ -14,27 +14,27 @@ from listwatch.client.command_line import EXIT_CODES_HELP, exit_code, from_go_sp
 from listwatch.errors import ListWatchError
 from listwatch.version import __version__
 
-#: Each subcommand: where it is, and what it is for.
+#: Subcommand to its location and one-line help.
 _COMMANDS = {
     "apiserver": (
         "listwatch.apiserver.command:apiserver_command",
-        "Run an API server on this machine, for tests and trials.",
+        "Run a local API server for tests and demos.",
     ),
     "build-controllers": (
         "listwatch.controllers.builds.command:build_controllers_command",
-        "End builds that lost their pods, and pods that lost their builds.",
+        "Fail builds whose pod is gone; delete pods whose build is gone.",
     ),
     "completion": (
         "listwatch.cli:completion_command",
-        "Print what makes a shell complete commands and options.",
+        "Print the shell completion script.",
     ),
     "config": (
         "listwatch.client.command:config_command",
-        "Print the configuration in force, and check the connection.",
+        "Print the effective configuration and check the connection.",
     ),
     "new": (
         "listwatch.runtime.commands:new_command",
-        "Write a new controller project.",
+        "Create a controller project.",
     ),
     "observe": (
         "listwatch.observe.command:observe_command",
@@ -42,7 +42,7 @@ _COMMANDS = {
     ),
     "rbac": (
         "listwatch.runtime.commands:rbac_command",
-        "Print the least rights that a program's controllers need.",
+        "Print the minimal RBAC manifests of a controller program.",
     ),
     "run": (
         "listwatch.runtime.commands:run_command",
@@ -50,7 +50,7 @@ _COMMANDS = {
     ),
     "service-controller": (
         "listwatch.controllers.services.command:service_controller_command",
-        "Give services of type LoadBalancer their load balancers.",
+        "Provide load balancers for services of type LoadBalancer.",
     ),
 }
 
@@ -59,7 +59,7 @@ _COMPLETE: Final = "_LISTWATCH_COMPLETE"
 
 
 class _LazyGroup(click.Group):
-    """A group of commands, each imported when it is asked for."""
+    """A group of commands. Import each one on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -118,25 +118,25 @@ def cli() -> None:
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(*, shell: str) -> None:
-    """Print what makes SHELL complete commands and options.
+    """Print the completion script for SHELL.
 
     \b
       bash: source <(listwatch completion bash)
       zsh:  source <(listwatch completion zsh)
       fish: listwatch completion fish | source
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """  # noqa: D301 - click's marker for text that is not rewrapped
     kind = get_completion_class(shell)
     assert kind is not None  # noqa: S101 - for the type checker: click knows all three
     click.echo(kind(cli, {}, "listwatch", _COMPLETE).source())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit; mistakes of the user are one line on standard error."""
+    """Run the command line and exit. Print a user's mistake as one line on standard error."""
     sys.exit(run(None if arguments is None else list(arguments)))
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code; None stands for the process's arguments."""
+    """Run the command line and return its exit code. None means `sys.argv`."""
     try:
         code = cli.main(
             arguments, prog_name="listwatch", complete_var=_COMPLETE, standalone_mode=False

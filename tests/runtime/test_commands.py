@@ -288,7 +288,7 @@ def test_run_takes_an_election_or_none(tmp_path: Path) -> None:
         run_command, [str(path), "--leader-election", "a", "--no-leader-election"]
     )
     assert result.exit_code == 2
-    assert "exclude each other" in result.output
+    assert "not both" in result.output
 
 
 def test_a_resource_without_its_group_is_told(tmp_path: Path) -> None:

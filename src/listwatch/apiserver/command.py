@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 def write_private(path: Path, text: str) -> str:
-    """Write a file in one step, which only its owner can read or write from its first byte.
+    """Replace a file atomically, with mode 0600 from the first byte.
 
     Returns:
-        One line for the user where there was a file that others could read; else "".
+        A one-line warning if others could read the old file; else "".
 
     Raises:
-        PrivateFileError: others can read the file that is there, and that can't be changed.
-        OSError: it can't be written.
+        PrivateFileError: others can read the old file, and its mode cannot be changed.
+        OSError: writing failed.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w") as file:
-            os.fchmod(handle, 0o600)  # a umask can take the owner's own rights
+            os.fchmod(handle, 0o600)  # a umask can remove the owner's own rights
             file.write(text)
         warning = tighten(path) if path.exists() else ""
         Path(name).replace(path)
@@ -77,7 +77,7 @@ async def _serve(
                 stack.callback(kubeconfig.unlink, missing_ok=True)
             if warning:
                 click.echo(f"listwatch apiserver: {warning}", err=True)
-        gc.freeze()  # what was loaded stays, and need not be looked at again
+        gc.freeze()  # loaded modules stay for the life of the process
         gc.enable()
         code = 0
         if command and kubeconfig is not None:
@@ -87,7 +87,7 @@ async def _serve(
         else:
             click.echo(f"listening on {server.url}")
             await stop.wait()
-    gc.freeze()  # all of it goes with the process
+    gc.freeze()  # the process ends: collecting garbage now is wasted
     return code
 
 
@@ -106,7 +106,7 @@ def _tls(
     if generated:
         return generated_tls(host)
     if certificate is None or key is None:
-        raise ConfigError("--tls-cert-file and --tls-private-key-file belong together")
+        raise ConfigError("--tls-cert-file and --tls-private-key-file must be given together")
     return tls_from_files(certificate, key, client_authority)
 
 
@@ -121,7 +121,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.IntRange(0, 65535),
     default=0,
     show_default=True,
-    help="Port; 0 takes a free one.",
+    help="Port to listen on; 0 picks a free one.",
 )
 @click.option(
     "--kubeconfig",
@@ -132,38 +132,38 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--data",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep the objects in FILE, which is made when it is missing.",
+    help="Persist objects in FILE; created if missing.",
     metavar="FILE",
 )
 @click.option(
     "--token-auth-file",
     "token_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help='Check tokens: a file of lines token,user,uid[,"group1,group2"].',
+    help='Require a token from FILE, which has lines token,user,uid[,"group1,group2"].',
     metavar="FILE",
 )
-@click.option("--tls", is_flag=True, help="Speak HTTPS, with an authority made for this run.")
+@click.option("--tls", is_flag=True, help="Serve HTTPS with a CA generated for this run.")
 @click.option(
-    "--tls-cert-file", "certificate", type=_FILE, help="Speak HTTPS with this certificate."
+    "--tls-cert-file", "certificate", type=_FILE, help="Serve HTTPS with this certificate."
 )
-@click.option("--tls-private-key-file", "key", type=_FILE, help="The key of that certificate.")
+@click.option("--tls-private-key-file", "key", type=_FILE, help="Private key of the certificate.")
 @click.option(
     "--client-ca-file",
     "client_authority",
     type=_FILE,
-    help="Certificates of this authority name users and groups.",
+    help="CA of client certificates, which name user and groups.",
 )
 @click.option(
     "--no-controllers",
     is_flag=True,
-    help="Run without the garbage collector and the deletion of namespaces.",
+    help="Do not collect garbage or delete the contents of namespaces.",
 )
-@click.option("--test-api", is_flag=True, help="Let clients control the server below /-/.")
-@click.option("--seed", type=int, help="Make uids, generated names and faults repeatable.")
+@click.option("--test-api", is_flag=True, help="Serve the control API for tests below /-/.")
+@click.option("--seed", type=int, help="Seed for repeatable uids, names and faults.")
 @click.option(
     "--until-end-of-input",
     is_flag=True,
-    help="End also when standard input does: with the process that has started this one.",
+    help="Exit at the end of standard input, such as when the parent process exits.",
 )
 def apiserver_command(
     *,
@@ -184,13 +184,13 @@ def apiserver_command(
 ) -> None:
     """Run an API server for tests and demos, until SIGINT or SIGTERM.
 
-    With COMMAND, run that with KUBECONFIG set, end with it, remove the kubeconfig and return the
-    command's exit code.
+    With COMMAND, run it with KUBECONFIG set, stop when it exits, remove the kubeconfig and return
+    its exit code.
 
     \b
       listwatch apiserver -- python controller.py
-    """  # noqa: D301 - click's mark for lines that stay as they are
-    gc.disable()  # nothing made while it starts is garbage
+    """  # noqa: D301 - click's marker for text that is not rewrapped
+    gc.disable()  # start-up creates no garbage
     from listwatch.apiserver.access.auth import read_tokens  # noqa: PLC0415 - loaded when it runs
     from listwatch.apiserver.server import APIServer  # noqa: PLC0415 - as above
 

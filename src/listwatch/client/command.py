@@ -1,4 +1,4 @@
-"""The command `listwatch config`: what would be spoken to, as whom, and whether it answers."""
+"""The command `listwatch config`: show the server and identity, and check the connection."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,10 +29,10 @@ _REVIEW = b'{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}
 
 
 async def check(config: Config) -> dict[str, str]:
-    """Ask the server for its version and for who we are to it.
+    """Return the server's version and the user it knows us as.
 
     Raises:
-        As `Client`.
+        The errors of `Client`.
     """
     async with Client.from_config(config) as client:
         version = _mapping((await client.http.request("GET", "/version")).body)
@@ -53,22 +53,24 @@ def _mapping(body: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:
-        raise FrameError("the server answers, but not as an API server does") from None
+        raise FrameError(
+            "the server's answer is not that of an API server; check the server URL"
+        ) from None
 
 
 async def wait_for_server(
     load: Callable[[], Config], seconds: float, *, clock: Clock | None = None
 ) -> None:
-    """Wait until there is a configuration and its server answers.
+    """Wait until the configuration loads and its server answers.
 
     Args:
         load: loads the configuration.
-        seconds: after so long the last error is raised.
-        clock: between two tries.
+        seconds: time limit; the last error is raised when it expires.
+        clock: measures the limit and the pause between attempts.
 
     Raises:
-        ConfigError, DisconnectedError, ServiceUnavailableError, TimeoutError: the time is over.
-        ListWatchError: an answer that waiting does not change.
+        ConfigError, DisconnectedError, ServiceUnavailableError, TimeoutError: the limit expired.
+        ListWatchError: the server gave an answer that waiting does not change.
     """
     clock = clock if clock is not None else Clock()
     end = clock.now() + seconds
@@ -88,28 +90,30 @@ def show(config: Config) -> str:
     shown = msgspec.to_builtins(config.shown(), enc_hook=str, str_keys=True)
     for name in ("exec", "oidc"):
         if name in shown:
-            shown[name] = repr(getattr(config, name))  # which shows no secret
+            shown[name] = repr(getattr(config, name))  # the repr hides secrets
     return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=1000)
 
 
 @click.command("config")
 @connection_options
-@click.option("-n", "--namespace", metavar="NAME", help="Use this namespace.")
-@click.option("--check/--no-check", "checks", default=True, help="Ask the server, too.")
+@click.option("-n", "--namespace", metavar="NAME", help="Namespace to use.")
+@click.option(
+    "--check/--no-check", "checks", default=True, help="Check the connection to the server."
+)
 @click.option(
     "--wait",
     type=Duration(),
     default=0.0,
     metavar="DURATION",
-    help="Wait so long, such as 30s, for the kubeconfig and for the server to answer.",
+    help="Time to wait, such as 30s, for the kubeconfig and for the server to answer.",
 )
 def config_command(
     *, connection: Connection, namespace: str | None, checks: bool, wait: float
 ) -> None:
-    """Print the configuration in force, secrets hidden, and check the connection.
+    """Print the effective configuration with secrets hidden, and check the connection.
 
-    The exit code is 3 when there is no usable configuration, 4 when the server does not answer,
-    5 when it does not know the user and 6 when it refuses; 1 for anything else.
+    The exit code is 3 if the configuration is missing or invalid, 4 if the server does not
+    answer, 5 if it rejects the credentials, 6 if it forbids the request, 1 for other failures.
     """
     try:
         if wait:

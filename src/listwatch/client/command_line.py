@@ -1,4 +1,4 @@
-"""What all commands have in common: how they read switches, and how they fail."""
+"""Shared by all commands: reading of Go-style switches, exit codes and failures."""
 
 from collections.abc import Sequence
 from typing import IO, Any, Final
@@ -26,26 +26,26 @@ _EXIT_CODES: Final[tuple[tuple[int, tuple[type[BaseException], ...]], ...]] = (
     (6, (ForbiddenError,)),
     (7, (NotFoundError, UnknownResourceError)),
 )
-#: What every command returns; those of `listwatch observe` are in its own help.
+#: Exit codes of every command. `listwatch observe` has its own list.
 EXIT_CODES_HELP: Final = """\b
 Exit codes:
-  0    ended as asked
-  1    a failure without a code of its own; the server's refusals are among them
-  2    wrong arguments
-  3    the kubeconfig is broken or there is none
-  4    the server can't be reached
-  5    the server refuses the credentials
-  6    the server forbids the request
+  0    success
+  1    any other failure, such as a request that the server rejected
+  2    invalid arguments
+  3    the kubeconfig is missing or invalid
+  4    the server is unreachable
+  5    the server rejected the credentials
+  6    the server forbade the request
   7    the server has no such object or resource
-  130  interrupted (Ctrl-C) before the command had started"""
+  130  interrupted (Ctrl-C) before the command started"""
 
 
 def from_go_spelling(command: click.Command, arguments: Sequence[str]) -> list[str]:
-    """Return arguments as click reads them; Go's flags also take `--once=true`, `-A=false`, `-n=a`.
+    """Rewrite Go's flag forms `--once=true`, `-A=false` and `-n=a` into click's.
 
     Args:
-        command: whose options they are.
-        arguments: after its name; what follows `--` is left alone.
+        command: the command whose options these are.
+        arguments: the words after its name. Words after `--` stay as they are.
     """
     switches: dict[str, tuple[str, str]] = {}
     valued: set[str] = set()
@@ -56,7 +56,7 @@ def from_go_spelling(command: click.Command, arguments: Sequence[str]) -> list[s
             off = option.secondary_opts[0] if option.secondary_opts else ""
             switches.update({name: (name, off) for name in option.opts})
         elif not (option.is_flag or option.count or getattr(option, "_flag_needs_value", False)):
-            valued.update(option.opts)  # the next word is its value, whatever it looks like
+            valued.update(option.opts)  # the next word is its value, even one that starts with -
     result: list[str] = []
     rest = iter(arguments)
     for word in rest:
@@ -76,7 +76,7 @@ def from_go_spelling(command: click.Command, arguments: Sequence[str]) -> list[s
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code that stands for an error with a server or the way to it; else 1."""
+    """Return the exit code for a connection or server error; 1 for any other error."""
     return next((code for code, types in _EXIT_CODES if isinstance(error, types)), 1)
 
 
@@ -84,8 +84,8 @@ class Failure(click.ClickException):
     """Ends the program with one line on standard error.
 
     Args:
-        error: what the line says.
-        code: what the process returns.
+        error: the error to print.
+        code: exit code of the process.
     """
 
     def __init__(self, error: BaseException, code: int) -> None:
@@ -94,9 +94,9 @@ class Failure(click.ClickException):
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]  # click has a class variable
-        """What the process returns."""
+        """Exit code of the process."""
         return self._code
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print it."""
+        """Print the error."""
         click.echo(f"error: {self.message}", file=file, err=True)

@@ -1,4 +1,4 @@
-"""kubectl's global flags: which server is meant, and as whom, for every command that asks one."""
+"""kubectl's global flags: server and identity, for every command that talks to a server."""
 
 import dataclasses
 import functools
@@ -23,11 +23,11 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Connection:
-    """What the global flags of a command say, by their names; None and () where one is absent.
+    """Values of a command's global flags, by name. An absent flag is None or ().
 
     Attributes:
-        request_timeout: seconds; 0 is no limit.
-        verbosity: 0 logs warnings, 1 to 3 what happens, more than that everything.
+        request_timeout: seconds; 0 means no limit.
+        verbosity: 0 logs warnings, 1 to 3 also info, 4 and above also debug messages.
     """
 
     kubeconfig: Path | None = None
@@ -49,24 +49,24 @@ class Connection:
 
     @property
     def log_level(self) -> str:
-        """The lowest level that is logged."""
+        """Minimum level to log."""
         if self.verbosity >= _EVERYTHING:
             return "DEBUG"
         return "INFO" if self.verbosity else "WARNING"
 
     @property
     def is_given(self) -> bool:
-        """Whether a flag says which server is meant or as whom."""
+        """Whether a flag selects the server or the identity."""
         return dataclasses.replace(self, verbosity=0, request_timeout=0.0) != Connection()
 
     def config(self, namespace: str | None = None) -> "Config":
         """Return the configuration that kubectl would use with these flags.
 
         Args:
-            namespace: in place of the context's.
+            namespace: overrides the context's namespace.
 
         Raises:
-            ConfigError: there is none, or it is broken.
+            ConfigError: the configuration is missing or invalid.
         """
         import msgspec  # noqa: PLC0415 - the help of a command needs none of this
 
@@ -74,7 +74,7 @@ class Connection:
         from listwatch.client.kubeconfig import load_config  # noqa: PLC0415 - as above
 
         if self.as_user is None and (self.as_group or self.as_uid):
-            raise ConfigError("--as-group and --as-uid need --as, the user to act as")
+            raise ConfigError("--as-group and --as-uid need --as USER")
         try:
             config = load_config(
                 self.kubeconfig,
@@ -101,7 +101,7 @@ class Connection:
         return msgspec.structs.replace(config, **changes)
 
     def _trust(self) -> dict[str, Any]:
-        """Say whom to trust: one of these flags takes the place of all that the file says."""
+        """Return the trust settings. A flag replaces all of the file's."""
         if not (self.certificate_authority or self.insecure_skip_tls_verify):
             return {}
         return {
@@ -112,7 +112,7 @@ class Connection:
 
     def _identity(self) -> dict[str, Any]:
         changes: dict[str, Any] = {}
-        if self.token is not None:  # the only way to be somebody that is left
+        if self.token is not None:  # a token replaces every other kind of credential
             changes |= dict.fromkeys(("token_file", "username", "password"), "")
             changes |= {"token": self.token, "exec": None, "oidc": None}
         for name, file in (
@@ -125,14 +125,14 @@ class Connection:
 
 
 class Duration(click.ParamType[float]):
-    """A duration as kubectl writes it, in seconds."""
+    """A kubectl duration, converted to seconds."""
 
     name = "duration"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the seconds."""
+        """Return the duration in seconds."""
         if isinstance(value, float):
             return value
         try:
@@ -147,41 +147,48 @@ _OPTIONS: Final = (
         "--kubeconfig",
         type=_FILE,
         metavar="FILE",
-        help="Use FILE in place of KUBECONFIG and ~/.kube/config.",
+        help="Kubeconfig to use instead of KUBECONFIG and ~/.kube/config.",
     ),
-    click.option("--context", metavar="NAME", help="Use this context."),
-    click.option("--cluster", metavar="NAME", help="Use this cluster of the kubeconfig."),
-    click.option("--user", metavar="NAME", help="Use this user of the kubeconfig."),
+    click.option("--context", metavar="NAME", help="Kubeconfig context to use."),
+    click.option("--cluster", metavar="NAME", help="Kubeconfig cluster to use."),
+    click.option("--user", metavar="NAME", help="Kubeconfig user to use."),
     click.option("-s", "--server", metavar="URL", help="Address of the API server."),
     click.option(
         "--token",
         metavar="TOKEN",
-        help="Bearer token. Everybody on this machine can read it in the list of processes.",
+        help="Bearer token. Other users of this machine can see it in the process list.",
     ),
     click.option(
-        "--certificate-authority", type=_FILE, metavar="FILE", help="Trust the authority in FILE."
+        "--certificate-authority",
+        type=_FILE,
+        metavar="FILE",
+        help="CA certificate to verify the server.",
     ),
     click.option(
-        "--client-certificate", type=_FILE, metavar="FILE", help="Show the certificate in FILE."
-    ),
-    click.option("--client-key", type=_FILE, metavar="FILE", help="The key of that certificate."),
-    click.option(
-        "--insecure-skip-tls-verify", is_flag=True, help="Trust any server: for trials only."
+        "--client-certificate", type=_FILE, metavar="FILE", help="Client certificate for TLS."
     ),
     click.option(
-        "--tls-server-name", metavar="NAME", help="Expect this name in the server's certificate."
+        "--client-key", type=_FILE, metavar="FILE", help="Private key of the client certificate."
     ),
-    click.option("--as", "as_user", metavar="USER", help="Act as this user."),
     click.option(
-        "--as-group", multiple=True, metavar="GROUP", help="Act as in this group; may be repeated."
+        "--insecure-skip-tls-verify",
+        is_flag=True,
+        help="Do not verify the server's certificate. Insecure.",
     ),
-    click.option("--as-uid", metavar="UID", help="Act with this uid."),
+    click.option(
+        "--tls-server-name", metavar="NAME", help="Name to expect in the server's certificate."
+    ),
+    click.option("--as", "as_user", metavar="USER", help="User to impersonate."),
+    click.option(
+        "--as-group", multiple=True, metavar="GROUP", help="Group to impersonate; may be repeated."
+    ),
+    click.option("--as-uid", metavar="UID", help="UID to impersonate."),
     click.option(
         "--request-timeout",
         type=Duration(),
         default=0.0,
         metavar="DURATION",
-        help="Give a request up after this time, such as 30s; watches are not limited.",
+        help="Time limit of one request, such as 30s; does not apply to watches.",
     ),
     click.option(
         "-v",
@@ -190,20 +197,20 @@ _OPTIONS: Final = (
         type=click.IntRange(0, 10),
         default=0,
         metavar="LEVEL",
-        help="Log more on standard error: 1 what happens, 4 and above everything.",
+        help="Log verbosity: 1 for info, 4 and above for debug messages.",
     ),
 )
 _NAMES: Final = tuple(field.name for field in dataclasses.fields(Connection))
 
 
 def connection_options(command: Command) -> Command:
-    """Add kubectl's global flags, which the command gets as its `connection`."""
+    """Add kubectl's global flags. Pass them to the command as `connection`."""
 
     @functools.wraps(command)
     def run(*arguments: Any, **values: Any) -> None:
         connection = Connection(**{name: values.pop(name) for name in _NAMES})
         if connection.verbosity:
-            # A command with --log-level has its own way to log, which goes before this.
+            # A command with --log-level sets up logging again and overrides this.
             logging.basicConfig(level=connection.log_level, format=_FORMAT)
         command(*arguments, connection=connection, **values)
 

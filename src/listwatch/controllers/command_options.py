@@ -1,4 +1,4 @@
-"""Options that all commands have which run controllers."""
+"""Options shared by all commands that run controllers."""
 
 import functools
 import math
@@ -13,32 +13,38 @@ from listwatch.runtime.manager import Manager
 
 _OPTIONS: Final = (
     click.option(
-        "--leader-elect/--no-leader-elect", default=True, show_default=True, help="Elect a leader."
+        "--leader-elect/--no-leader-elect",
+        default=True,
+        show_default=True,
+        help="Run only while elected leader.",
     ),
     click.option(
-        "--lease-namespace", metavar="NAME", default="", help="The namespace of its lease."
+        "--lease-namespace",
+        metavar="NAME",
+        default="",
+        help="Namespace of the leader election lease.",
     ),
     click.option(
         "--health-host",
         default="127.0.0.1",
         show_default=True,
-        help="Address of health and metrics.",
+        help="Address that serves health checks and metrics.",
     ),
     click.option(
         "--health-port",
         type=click.IntRange(0, 65535),
         default=0,
         show_default=True,
-        help="Port of health and metrics; 0: a free one.",
+        help="Port for health checks and metrics; 0 picks a free one.",
     ),
 )
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds, which is not endless.
+    """A finite number of seconds.
 
     Args:
-        least: the smallest one.
+        least: the minimum.
     """
 
     name = "seconds"
@@ -52,17 +58,17 @@ class Seconds(click.FloatRange):
         """Return the number."""
         seconds: float = super().convert(value, param, ctx)
         if not math.isfinite(seconds):
-            self.fail(f"{value} is no number of seconds", param, ctx)
+            self.fail(f"{value} is not a finite number of seconds", param, ctx)
         return seconds
 
 
 def manager_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the election, where health and metrics are served, and the log.
+    """Add the options for leader election, health, metrics and logging.
 
-    The command gets the `Manager` that these and the `connection_options` ask for, as `app`.
+    Pass the command a `Manager`, configured by these and the `connection_options`, as `app`.
 
     Args:
-        name: of the manager and of its lease.
+        name: name of the manager and of its lease.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""`listwatch observe`: the options, and the way from them to a running observer."""
+"""`listwatch observe`: the options of the command, and its start."""
 
 import asyncio
 import gc
@@ -25,20 +25,20 @@ from listwatch.observe.templates.template import Template
 
 _EXIT_CODES = """\b
 Exit codes:
-  0    ended as asked: --once, --exit-after, SIGINT (Ctrl-C) or SIGTERM
+  0    ended by --once, --exit-after, SIGINT (Ctrl-C) or SIGTERM
   1    a limit was reached (--maximum-errors, --max-deletes), or another failure
-  2    wrong options, a broken template, a selector that the server refuses
-  3    the kubeconfig is broken or there is none
-  4    the server can't be reached
-  5    the server refuses the credentials
-  6    the server forbids the request
+  2    invalid options, an invalid template, a selector that the server rejects
+  3    the kubeconfig is missing or invalid
+  4    the server is unreachable
+  5    the server rejected the credentials
+  6    the server forbade the request
   7    the server has no such resource
-  8    the state file can't be used
-  125  no room for one more command: open files, processes, memory
-  126  a command is there but can't be executed
-  127  a command is not there
-  130  interrupted before it had started
-  141  nobody reads standard output any more"""
+  8    the state file is unusable
+  125  too few resources to start a command: open files, processes, memory
+  126  a command is not executable
+  127  a command was not found
+  130  interrupted before it started
+  141  standard output was closed by its reader"""
 
 
 def _failure(error: BaseException) -> Failure:
@@ -48,7 +48,7 @@ def _failure(error: BaseException) -> Failure:
 
 
 class _CommandAfterDashes(click.Command):
-    """Keeps what follows the first `--` apart: it is the command to run, word by word."""
+    """Takes the words after the first `--` as the command to run."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -98,43 +98,45 @@ DURATION = _Duration()
 @click.argument("resource", required=False, default="")
 @click.argument("names_of_objects", metavar="[NAME]...", nargs=-1)
 @click.option("-A", "--all-namespaces", is_flag=True, help="Observe all namespaces.")
-@click.option("-n", "--namespace", help="Observe this namespace; else the kubeconfig's.")
-@click.option("-l", "--selector", default="", help="Observe objects with these labels.")
-@click.option("--field-selector", default="", help="Observe objects with these fields.")
+@click.option("-n", "--namespace", help="Namespace to observe; default: the kubeconfig's.")
+@click.option("-l", "--selector", default="", help="Label selector, such as app=web.")
+@click.option("--field-selector", default="", help="Field selector, such as spec.nodeName=a.")
 @click.option(
     "-d",
     "--delete",
     "delete_words",
     multiple=True,
     metavar="WORD",
-    help="Command to run for deletions. Repeat it for more words.",
+    help="Command to run for deletions. Repeat the option for each further word.",
 )
 @click.option(
     "--names",
     "names_words",
     multiple=True,
     metavar="WORD",
-    help="Command that prints the names that another system knows, one a line; those that the"
-    " server has not are told as deletions. Repeat it for more words.",
+    help="Command that prints the names another system knows, one per line. A name that the"
+    " server does not have is handled as a deletion. Repeat the option for each further word.",
 )
-@click.option("--names-dry-run", is_flag=True, help="Only say what --names would have deleted.")
+@click.option(
+    "--names-dry-run", is_flag=True, help="Print what --names would delete, without deleting."
+)
 @click.option(
     "--max-deletes",
     type=_DeleteLimit(),
     default="50%",
     show_default=True,
-    help="Refuse to delete more of what --names knows than this; -1 for no limit.",
+    help="Maximum number or share of the names from --names to delete; -1 for no limit.",
 )
-@click.option("--template", "template_text", default="", help="Makes one more argument.")
+@click.option("--template", "template_text", default="", help="Template of a further argument.")
 @click.option("-a", "--argument", "arguments", multiple=True, hidden=True)
 @click.option(
     "-o",
     "--output",
     default="",
     metavar="FORMAT",
-    help="What --template is: jsonpath (default), jsonpath-file, jsonpath-as-json, go-template,"
-    " go-template-file, jinja2, jq. Without a command, how changes are printed: json, yaml, name,"
-    " diff.",
+    help="Language of --template: jsonpath (default), jsonpath-file, jsonpath-as-json,"
+    " go-template, go-template-file, jinja2, jq. Without a command, format of the printed changes:"
+    " json, yaml, name, diff.",
 )
 @click.option(
     "--allow-missing-template-keys",
@@ -143,125 +145,126 @@ DURATION = _Duration()
     is_flag=False,
     flag_value="true",
     show_default=True,
-    help="A field that an object lacks is no error in a template.",
+    help="Ignore missing fields in templates.",
 )
 @click.option("--strict-templates", is_flag=True, hidden=True)
-@click.option("--type-env-var", default="", help="Variable that gets the type of the change.")
-@click.option("--object-env-var", default="", help="Variable that gets the object as JSON.")
+@click.option("--type-env-var", default="", help="Environment variable for the type of change.")
+@click.option("--object-env-var", default="", help="Environment variable for the object's JSON.")
 @click.option(
     "--stdin",
     type=click.Choice(["object", "change", "template"]),
     is_flag=False,
     flag_value="object",
     default=None,
-    help="Give the command the object as JSON on standard input; with =change also the type, the"
-    " old object and the changed paths; with =template the template's text, which is then no"
-    " argument.",
+    help="Pass the object as JSON on standard input. With =change, add the type, the old object"
+    " and the changed paths. With =template, pass the template's text instead of an argument.",
 )
 @click.option(
     "--distinct-types",
     is_flag=True,
-    help="Say Listed, Relisted and Resync in place of Sync.",
+    help="Report Listed, Relisted or Resync instead of Sync.",
 )
 @click.option(
     "--maximum-errors",
     type=int,
     default=20,
     show_default=True,
-    help="End after so many failed runs; -1 for never.",
+    help="Exit after this many failed runs; -1 for never.",
 )
-@click.option("--error-window", type=DURATION, default="0", help="Forget errors after this time.")
+@click.option(
+    "--error-window", type=DURATION, default="0", help="Count only errors of this last period."
+)
 @click.option(
     "--retry-on-exit-code",
     type=int,
     default=0,
-    help="Run again a command that returned this.",
+    help="Retry a command that returns this exit code.",
 )
 @click.option(
     "--retry-count",
     type=int,
     default=2,
     show_default=True,
-    help="How often to run it again.",
+    help="Maximum number of retries.",
 )
 @click.option(
     "--retry-delay",
     type=DURATION,
     default="1s",
     show_default=True,
-    help="How long to wait before; twice as long each time.",
+    help="Delay before the first retry; doubles with each retry.",
 )
 @click.option(
     "--parallel",
     type=click.IntRange(min=1, max=1000),
     default=1,
     show_default=True,
-    help="How many commands may run at a time, never two of one object.",
+    help="Maximum number of commands at a time; never two for one object.",
 )
-@click.option("--timeout", type=DURATION, default="0", help="End a command after this time.")
+@click.option("--timeout", type=DURATION, default="0", help="Terminate a command after this time.")
 @click.option(
     "--debounce",
     type=DURATION,
     default="0",
-    help="Wait so long for more changes of an object and tell them as one.",
+    help="Wait this long for further changes of an object and merge them into one.",
 )
 @click.option(
     "--grace",
     type=DURATION,
     default="10s",
     show_default=True,
-    help="How long running commands may go on at the end.",
+    help="Time that running commands have to finish at exit.",
 )
 @click.option(
     "--state",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Remember in FILE what was told, so that the next run tells only what is new, deletions"
-    " included.",
+    help="Save progress in FILE, so that the next run handles only new changes, including"
+    " deletions.",
 )
-@click.option("--once", is_flag=True, help="End when all present objects were processed.")
-@click.option("--exit-after", type=DURATION, default="0", help="End after this time.")
-@click.option("--resync-period", type=DURATION, default="0", help="Tell everything again so often.")
-@click.option("--print-metrics-on-exit", is_flag=True, help="Print metrics at the end.")
+@click.option("--once", is_flag=True, help="Exit when all existing objects are processed.")
+@click.option("--exit-after", type=DURATION, default="0", help="Exit after this time.")
+@click.option(
+    "--resync-period", type=DURATION, default="0", help="Re-deliver every object at this interval."
+)
+@click.option("--print-metrics-on-exit", is_flag=True, help="Print metrics at exit.")
 @click.option(
     "--listen-addr",
     default=None,
-    help="host:port for /metrics, /healthz and /readyz. A free port on loopback by default, none"
-    " with --once or an empty value.",
+    help="host:port that serves /metrics, /healthz and /readyz. Default: a free port on loopback;"
+    " none with --once or an empty value.",
 )
-@click.option(
-    "--ui", is_flag=True, help="Serve a web page that shows changes and commands as they happen."
-)
-@click.option("-q", "--quiet", is_flag=True, help="Print no lines with '#'.")
+@click.option("--ui", is_flag=True, help="Serve a web page with live changes and commands.")
+@click.option("-q", "--quiet", is_flag=True, help="Omit the lines that start with '#'.")
 @click.option("--no-headers", is_flag=True, hidden=True)
 @click.option(
     "--ignore-path",
     "ignore_paths",
     multiple=True,
     metavar="PATH",
-    help="Show no changes of this field, such as status or metadata.annotations*.",
+    help="Hide changes of this field, such as status or metadata.annotations*.",
 )
 @click.option(
     "--color",
     type=click.Choice(["auto", "always", "never"]),
     default="auto",
-    help="Colours for people.",
+    help="Colour the output.",
 )
 @connection_options
 @click.pass_context
 def observe_command(ctx: click.Context, /, *, connection: Connection, **values: Any) -> None:
     """Run COMMAND for every addition, change and deletion of RESOURCE.
 
-    RESOURCE is a word as kubectl takes it (pods, po, deployments.apps), or several with commas.
-    COMMAND gets its own arguments, then the namespace (if the resource has namespaces), the name,
-    and the text that --template makes. One object's changes run one after the other, none is left
-    out. Without COMMAND, changes are printed.
+    RESOURCE is a name that kubectl accepts (pods, po, deployments.apps), or several separated by
+    commas. COMMAND gets its own arguments, then the namespace (for namespaced resources), the
+    name, and the text of --template. It runs for every change of an object, one at a time and in
+    order. Without COMMAND, changes are printed.
 
     \b
       listwatch observe services -A
       listwatch observe services --template '{.spec.clusterIP}' -- ./register_dns.sh
       listwatch observe nodes --names ./known.sh --delete ./remove.sh -- ./add.sh
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """  # noqa: D301 - click's marker for text that is not rewrapped
     try:
         options = _options(ctx.meta["command"], values)
         options.check()
@@ -269,7 +272,7 @@ def observe_command(ctx: click.Context, /, *, connection: Connection, **values: 
     except (ListWatchError, OSError) as error:
         raise _failure(error) from error
     _hold_standard_streams()
-    # Loaded here, so that --help and mistakes in the options cost nothing.
+    # Imported late: --help and invalid options need none of it.
     from listwatch.observe.session import observe  # noqa: PLC0415
 
     gc.freeze()
@@ -291,15 +294,15 @@ def observe_command(ctx: click.Context, /, *, connection: Connection, **values: 
 
 
 def _hold_standard_streams() -> None:
-    """Open the null device for each standard stream that is closed.
+    """Open the null device in place of each closed standard stream.
 
-    Else the next file or connection would get its number, and what is printed.
+    Otherwise the next file or connection would get its number and receive our output.
     """
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # the kernel assigns the lowest free number: this one
 
 
 def _printing(options: ObserveOptions, values: Mapping[str, Any]) -> tuple[Format, bool]:
@@ -307,7 +310,9 @@ def _printing(options: ObserveOptions, values: Mapping[str, Any]) -> tuple[Forma
     if values["output"] in set(Format):
         printer_format = Format(values["output"])
         if options.command and values["output"]:
-            raise UsageError(f"--output={values['output']} prints changes, so it takes no command")
+            raise UsageError(
+                f"--output={values['output']} prints changes; remove it or the command"
+            )
     colour = values["color"]
     coloured = colour == "always" or (
         colour == "auto" and os.isatty(1) and "NO_COLOR" not in os.environ
@@ -372,11 +377,11 @@ def _template(values: Mapping[str, Any]) -> Template | None:
     if output in set(Format):
         output = ""
     if output == "gotemplate":
-        click.echo("DEPRECATED: say go-template in place of gotemplate", err=True)
+        click.echo("DEPRECATED: use go-template instead of gotemplate", err=True)
         output = "go-template"
     name, equals, inline = output.partition("=")
     if equals:
-        text = text or inline  # as kubectl has it: -o jsonpath='{.metadata.name}'
+        text = text or inline  # kubectl's form: -o jsonpath='{.metadata.name}'
     try:
         template_format = TemplateFormat(name or "jsonpath")
     except ValueError:

@@ -25,7 +25,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class TextFormatter(logging.Formatter):
-    """One line a record for people, whatever a server sent; a traceback follows, indented."""
+    """One escaped line per record, for people. An indented traceback follows."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
@@ -36,12 +36,12 @@ class TextFormatter(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        """Return the traceback, none of whose lines can be taken for a record."""
+        """Return the traceback, indented so that no line looks like a record."""
         return textwrap.indent(printable(super().formatException(ei), None, keep="\n"), "    ")
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, for log collectors."""
+    """One JSON object per line, for log collectors."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of JSON."""
@@ -58,7 +58,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(connection: Connection, level: str, form: str) -> None:
-    """Log to standard error, as text or as JSON; -v can ask for more than the level does."""
+    """Log to standard error as text or JSON. -v can lower the level further."""
     level = min(level.upper(), connection.log_level, key=logging.getLevelNamesMapping().__getitem__)
     handler = logging.StreamHandler(sys.stderr)
     if form == "json":
@@ -69,31 +69,37 @@ def set_up_logging(connection: Connection, level: str, form: str) -> None:
 
 
 def logging_options(command: Command) -> Command:
-    """Add `log_level` and `log_format`, what `set_up_logging` takes."""
+    """Add `log_level` and `log_format`, the arguments of `set_up_logging`."""
     command = click.option(
         "--log-format",
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="One line a record, for people or for log collectors.",
+        help="Log format: text for people, JSON for log collectors.",
     )(command)
     return click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"]),
         default="info",
         show_default=True,
-        help="Log on standard error what is at least so grave.",
+        help="Minimum level logged to standard error.",
     )(command)
 
 
 @click.command("run")
 @click.argument("file", type=_FILE)
 @connection_options
-@click.option("-n", "--namespace", metavar="NAME", help="The namespace of the lease.")
-@click.option("--leader-election", metavar="LEASE", help="Elect a leader by this lease.")
-@click.option("--no-leader-election", is_flag=True, help="Run without an election.")
-@click.option("--health-host", metavar="ADDRESS", help="Serve health and metrics here.")
-@click.option("--health-port", type=click.IntRange(0, 65535), help="Its port; 0 is a free one.")
+@click.option("-n", "--namespace", metavar="NAME", help="Namespace of the lease.")
+@click.option("--leader-election", metavar="LEASE", help="Elect a leader with this lease.")
+@click.option("--no-leader-election", is_flag=True, help="Run without leader election.")
+@click.option(
+    "--health-host", metavar="ADDRESS", help="Address that serves health checks and metrics."
+)
+@click.option(
+    "--health-port",
+    type=click.IntRange(0, 65535),
+    help="Port for health checks and metrics; 0 picks a free one.",
+)
 @logging_options
 def run_command(
     *,
@@ -109,11 +115,11 @@ def run_command(
 ) -> None:
     """Run the controllers of a Python FILE until SIGTERM or SIGINT.
 
-    The file makes one Manager, or has a function make_app(**options) that returns one. The
-    options here go before those in the file; one that can't take effect is an error.
+    FILE creates one Manager, or defines a function make_app(**options) that returns one. Options
+    given here override those in FILE; an option that cannot take effect is an error.
     """
     if no_leader_election and leader_election:
-        raise click.UsageError("--leader-election and --no-leader-election exclude each other")
+        raise click.UsageError("use either --leader-election or --no-leader-election, not both")
     set_up_logging(connection, log_level, log_format)
     options: dict[str, Any] = {
         "leader_election": "" if no_leader_election else leader_election,
@@ -128,7 +134,7 @@ def run_command(
     except ConfigError as error:
         if connection.is_given:
             raise
-        missing = error  # the program may have a server of its own
+        missing = error  # the program may configure its own server
     else:
         (options if connection.is_given else defaults)["config"] = config
     app = _load(file, {k: v for k, v in options.items() if v is not None}, defaults)
@@ -140,7 +146,7 @@ def run_command(
 
 
 def _load(file: Path, options: dict[str, Any], defaults: dict[str, Any]) -> Manager:
-    """Load a program; where its own code fails, print the traceback of that and exit."""
+    """Load a program. If its code fails, print the traceback of that code and exit."""
     try:
         return load_program(file, options, defaults)
     except ListWatchError:
@@ -155,34 +161,43 @@ def _load(file: Path, options: dict[str, Any], defaults: dict[str, Any]) -> Mana
 
 @click.command("rbac")
 @click.argument("file", type=_FILE)
-@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME")
+@click.option(
+    "-n",
+    "--namespace",
+    default="default",
+    show_default=True,
+    metavar="NAME",
+    help="Namespace of the service account and the roles.",
+)
 def rbac_command(*, file: Path, namespace: str) -> None:
-    """Print the least rights that the controllers of a Python FILE need, as YAML.
+    """Print the minimal RBAC manifests for the controllers of a Python FILE, as YAML.
 
-    They follow from what its reconcilers watch, and from what they say that they write.
+    The rules come from the resources that its reconcilers watch and declare that they write.
     """
-    with contextlib.redirect_stdout(sys.stderr):  # what the file prints is no manifest
+    with contextlib.redirect_stdout(sys.stderr):  # keep the file's own output out of the YAML
         app = _load(file, {}, {})
     click.echo(to_yaml(manifests(app, namespace)), nl=False)
 
 
 @click.command("new")
 @click.argument("name")
-@click.option("--group", default="example.com", show_default=True, help="The API group.")
-@click.option("--kind", metavar="KIND", help="The kind in CamelCase; by default the name's.")
-@click.option("--plural", metavar="NAME", help="The resource; by default the name with an s.")
+@click.option(
+    "--group", default="example.com", show_default=True, help="API group of the resource."
+)
+@click.option("--kind", metavar="KIND", help="Kind in CamelCase; default: from NAME.")
+@click.option("--plural", metavar="NAME", help="Plural resource name; default: NAME plus s.")
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where to write; by default a new directory of this name.",
+    help="Directory to write to; default: a new directory NAME.",
 )
 def new_command(
     *, name: str, group: str, kind: str | None, plural: str | None, directory: Path | None
 ) -> None:
-    """Write a controller project for a custom resource NAME, such as "website".
+    """Create a controller project for a custom resource NAME, such as "website".
 
-    It has the code, the definition of the resource, tests that run without a cluster, a
-    Dockerfile, and manifests with the least rights that it needs.
+    It contains the controller, the CustomResourceDefinition, tests that need no cluster, a
+    Dockerfile, and manifests with minimal RBAC rules.
     """
     where = directory or Path(name)
     try:

@@ -81,8 +81,8 @@ async def test_it_leads_serves_its_metrics_and_ends_in_order(tmp_path: Path) -> 
     [
         (("--address-pool", "everywhere"), 2, "everywhere"),
         (("--provider", "cloud"), 2, "cloud"),
-        (("--drain", "nan"), 2, "nan is no number of seconds"),
-        (("--health-check-period", "inf"), 2, "inf is no number of seconds"),
+        (("--drain", "nan"), 2, "nan is not a finite number of seconds"),
+        (("--health-check-period", "inf"), 2, "inf is not a finite number of seconds"),
         (("--service-sync-period", "0.5"), 2, "0.5 is not in the range"),
         (("--health-port", "65536"), 2, "65536 is not in the range"),
         (("--kubeconfig", "/nonexistent/file"), 3, "/nonexistent/file"),

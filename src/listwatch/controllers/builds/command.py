@@ -25,7 +25,7 @@ _NAME = "build-controllers"
     default="builds.build.openshift.io",
     show_default=True,
     metavar="WORD",
-    help="Which resource the builds are.",
+    help="Resource that holds the builds.",
 )
 @click.option("-n", "--namespace", metavar="NAME", help="Handle this namespace only.")
 @click.option(
@@ -34,15 +34,15 @@ _NAME = "build-controllers"
     show_default=True,
     type=Seconds(1),
     metavar="SECONDS",
-    help="Look this often for deletions that no watch has told.",
+    help="Interval between searches for deletions that the watch missed.",
 )
 @manager_options(_NAME)
 def build_controllers_command(
     *, app: Manager, resource: str, namespace: str | None, relist_period: float
 ) -> None:
-    """Run the two build controllers of OpenShift that handle deletions, until SIGTERM.
+    """Run OpenShift's two build deletion controllers until SIGTERM.
 
-    A build whose pod is deleted ends with the phase Error; a pod whose build is deleted is
+    They set a build to phase Error when its pod is deleted, and delete a pod when its build is
     deleted.
     """
 

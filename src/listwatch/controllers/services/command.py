@@ -44,7 +44,7 @@ def _pool_of(
     type=click.Choice(["local", "haproxy"]),
     default="local",
     show_default=True,
-    help="What makes the load balancers: this process, or an HAProxy that it runs.",
+    help="Where load balancers run: in this process, or in an HAProxy that it starts.",
 )
 @click.option(
     "--address-pool",
@@ -53,14 +53,14 @@ def _pool_of(
     show_default=True,
     metavar="NETWORK",
     callback=_pool_of,
-    help="Where load balancers get their addresses from; may be repeated.",
+    help="Network to allocate load balancer addresses from; may be repeated.",
 )
 @click.option(
     "--backends",
     type=click.Choice(["endpoint-slices", "node-ports"]),
     default="endpoint-slices",
     show_default=True,
-    help="Send to the endpoints themselves, or to the nodes' ports.",
+    help="Send traffic to the endpoints directly, or to node ports.",
 )
 @click.option(
     "--drain",
@@ -68,7 +68,7 @@ def _pool_of(
     show_default=True,
     type=Seconds(),
     metavar="SECONDS",
-    help="Let connections to removed backends and services go on for so long.",
+    help="Keep connections to removed backends and services open for this time.",
 )
 @click.option(
     "--health-check-period",
@@ -76,23 +76,23 @@ def _pool_of(
     show_default=True,
     type=Seconds(0.1),
     metavar="SECONDS",
-    help="Check backends this often.",
+    help="Interval between backend health checks.",
 )
 @click.option(
     "--cluster-name",
     metavar="NAME",
     default="kubernetes",
     show_default=True,
-    help="Name of the cluster, which the provider is told.",
+    help="Cluster name passed to the provider.",
 )
-@click.option("--load-balancer-class", metavar="NAME", help="Serve the services of this class.")
+@click.option("--load-balancer-class", metavar="NAME", help="Serve only services of this class.")
 @click.option(
     "--concurrent-service-syncs",
     "workers",
     default=10,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Work on so many services at once.",
+    help="Maximum number of services synced in parallel.",
 )
 @click.option(
     "--service-sync-period",
@@ -100,7 +100,7 @@ def _pool_of(
     show_default=True,
     type=Seconds(1),
     metavar="SECONDS",
-    help="Check this often that every load balancer is there.",
+    help="Interval at which every load balancer is checked and repaired.",
 )
 @click.option(
     "--node-sync-period",
@@ -108,7 +108,7 @@ def _pool_of(
     show_default=True,
     type=Seconds(1),
     metavar="SECONDS",
-    help="Compare the nodes of all load balancers this often, whether or not one has changed.",
+    help="Interval at which every load balancer's nodes are compared, changed or not.",
 )
 @manager_options(_NAME)
 def service_controller_command(
@@ -125,7 +125,7 @@ def service_controller_command(
     service_sync_period: float,
     node_sync_period: float,
 ) -> None:
-    """Give services of type LoadBalancer their load balancers, until SIGTERM."""
+    """Provide load balancers for services of type LoadBalancer until SIGTERM."""
     if provider == "haproxy":
         require_program("haproxy")  # before anything is started
     controllers: list[ServiceController] = []
@@ -170,6 +170,6 @@ def service_controller_command(
 
     app.metrics(figures)
     app.task(control, name=_NAME)
-    # As a container's first process it inherits what HAProxy may leave behind.
+    # As PID 1 in a container, this process inherits HAProxy's orphans.
     app.task(Reaper().run, name="reaper", leader_only=False)
     app.run()
