@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.apiserver.api.patch import PatchError, json_patch, merge_patch, strategic_merge
+from listwatch.apiserver.api.patch import (
+    PatchContentError,
+    PatchError,
+    PatchFormatError,
+    json_patch,
+    merge_patch,
+    strategic_merge,
+)
 from listwatch.schema.facts import facts
 
 JSON = st.recursive(
@@ -60,6 +67,9 @@ def test_json_patch_moves_copies_and_tests() -> None:
         {"op": "move", "path": "/a", "from": "/nope"},
         {"op": "spin", "path": "/a"},
         {"path": "/a"},
+        {"op": "add", "path": "", "value": {}},
+        {"op": "replace", "path": "", "value": {}},
+        {"op": "remove", "path": ""},
         "text",
     ],
 )
@@ -110,6 +120,17 @@ POD = {
             ("metadata", "labels"),
             {"m": "2"},
         ),
+        (
+            {"metadata": {"annotations": {"$patch": "replace", "m": "2"}, "labels": {"m": "2"}}},
+            ("metadata", "labels"),
+            {"l": "1", "m": "2"},
+        ),
+        ({"metadata": {"labels": {"$patch": "delete"}}}, ("metadata", "labels"), {}),
+        (
+            {"metadata": {"$retainKeys": ["labels"], "labels": {"m": "2"}}},
+            ("metadata", "labels"),
+            {"l": "1", "m": "2"},
+        ),
         ({"spec": {"tolerations": [{"key": "y"}]}}, ("spec", "tolerations"), [{"key": "y"}]),
     ],
 )
@@ -127,3 +148,50 @@ def test_an_item_without_its_merge_key_is_refused() -> None:
         strategic_merge(
             POD, {"spec": {"containers": [{"image": "x"}]}}, facts().schema("", "v1", "Pod")
         )
+
+
+@pytest.mark.parametrize(
+    ("patch", "kind"),
+    [
+        ({"spec": {"$patch": "spin", "hostname": "h"}}, PatchError),
+        ({"spec": {"$patch": "merge", "hostname": "h"}}, PatchError),
+        ({"spec": {"containers": [{"$patch": "merge", "name": "a"}]}}, PatchError),
+        ({"spec": {"containers": [{"$patch": "spin", "name": "a"}]}}, PatchError),
+        ({"metadata": {"$retainKeys": "labels"}}, PatchFormatError),
+        ({"metadata": {"$retainKeys": ["labels"], "annotations": {}}}, PatchContentError),
+        ({"spec": {"$setElementOrder/containers": {"name": "a"}}}, PatchFormatError),
+        (
+            {
+                "spec": {
+                    "$setElementOrder/containers": [{"name": "a"}, {"name": "b"}],
+                    "containers": [{"name": "b"}, {"name": "a"}],
+                }
+            },
+            PatchError,
+        ),
+    ],
+)
+def test_a_directive_that_contradicts_itself_is_refused(
+    patch: dict[str, Any], kind: type[PatchError]
+) -> None:
+    with pytest.raises(PatchError) as refused:
+        strategic_merge(POD, patch, facts().schema("", "v1", "Pod"))
+    assert type(refused.value) is kind
+
+
+def test_a_directive_for_what_is_not_there_adds_nothing() -> None:
+    patch = {"metadata": {"annotations": {"$patch": "replace", "m": "2"}}}
+    merged = strategic_merge(POD, patch, facts().schema("", "v1", "Pod"))
+    assert merged == POD
+
+
+def test_one_field_may_merge_otherwise_than_its_type() -> None:
+    schema = facts().schema("policy", "v1", "PodDisruptionBudget")
+    document = {"spec": {"selector": {"matchLabels": {"a": "1"}}}}
+    merged = strategic_merge(document, {"spec": {"selector": {"matchExpressions": []}}}, schema)
+    assert merged == {"spec": {"selector": {"matchExpressions": []}}}
+    assert (
+        facts().schema("", "v1", "PersistentVolume").fields["spec"].fields["claimRef"].atomic
+        is False
+    )
+    assert facts().schema("", "v1", "Event").fields["involvedObject"].atomic is True

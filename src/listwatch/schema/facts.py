@@ -1,5 +1,6 @@
 """What is known of a type: its fields, how lists merge, how Go names it."""
 
+import copy
 import functools
 import gzip
 import importlib.resources
@@ -183,7 +184,8 @@ class Facts:
 
     def _property(self, facts: Mapping[str, Any]) -> Schema:
         if "$ref" in facts:
-            return self._make(facts["$ref"])
+            made = self._make(facts["$ref"])
+            return made if len(facts) == 1 else self._told_apart(made, facts)
         kind = facts.get("type")
         if kind == "array":
             item = self._property(facts["items"])
@@ -213,6 +215,15 @@ class Facts:
             schema.enum = tuple(facts.get("enum", ()))
             return schema
         return ANY
+
+    @staticmethod
+    def _told_apart(made: Schema, facts: Mapping[str, Any]) -> Schema:
+        """Return a type as one field has it: merged or owned in another way than elsewhere."""
+        schema = copy.copy(made)
+        schema.strategies = frozenset(facts.get("x-kubernetes-patch-strategy", "").split(","))
+        if "x-kubernetes-map-type" in facts:
+            schema.atomic = facts["x-kubernetes-map-type"] == "atomic"
+        return schema
 
 
 @functools.cache

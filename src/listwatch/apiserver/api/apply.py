@@ -4,7 +4,8 @@ The rules are those of structured-merge-diff (`merge/update.go`, `typed/merge.go
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -68,14 +69,50 @@ def merge_applied(live: Any, wanted: Any, schema: Schema) -> Any:
         live_items = granular_items(live, schema)
         if wanted_items is not None and live_items is not None:
             item = schema.item or ANY
-            merged = {
-                key: merge_applied(each, wanted_items[key], item) if key in wanted_items else each
-                for key, each in live_items.items()
-            }
-            for key, each in wanted_items.items():
-                merged.setdefault(key, each)
-            return list(merged.values())
+            return [
+                merge_applied(live_items[key], wanted_items[key], item)
+                if key in live_items and key in wanted_items
+                else wanted_items.get(key, live_items.get(key))
+                for key in _merged_order(list(live_items), list(wanted_items))
+            ]
     return wanted
+
+
+def _merged_order(live: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """Return the keys of both lists: those that are wanted in their order, the others in between.
+
+    A live item stays before the wanted one that followed it, unless that one was moved up. The
+    rule is that of `visitListItems` in structured-merge-diff's `typed/merge.go`.
+    """
+    asked, present = frozenset(wanted), frozenset(live)
+    result: list[str] = []
+    taken: set[str] = set()
+    left, right = deque(live), deque(wanted)
+    shared = deque(key for key in wanted if key in present)
+    while left or right:
+        if left and right and left[0] != right[0] and left[0] in asked and shared:
+            if left[0] != shared[0]:
+                left.popleft()  # its turn comes where it is wanted
+                continue
+        elif left and right and left[0] == right[0]:
+            if shared:
+                shared.popleft()
+            taken.add(left.popleft())
+            result.append(right.popleft())
+            continue
+        if left:
+            if left[0] not in asked:
+                result.append(left.popleft())
+                continue
+            if left[0] in taken:
+                left.popleft()
+        if right:
+            key = right.popleft()
+            taken.add(key)
+            result.append(key)
+            if shared and shared[0] == key:
+                shared.popleft()
+    return result
 
 
 def without_fields(value: Any, fields: Fields, kept: Fields, schema: Schema) -> Any:
@@ -291,7 +328,7 @@ def _configuration(call: Call, resource: Resource, data: bytes) -> Object:
         metadata = value["metadata"] = {}
     if not isinstance(metadata, dict):
         raise refusal.bad_request("metadata must be an object")
-    if metadata.get("managedFields"):
+    if metadata.get("managedFields") is not None:
         raise refusal.bad_request("metadata.managedFields must be nil")
     metadata.pop("managedFields", None)
     name = metadata.get("name")
@@ -340,10 +377,14 @@ def apply_object(
     live: Object = {} if entry is None else registry.decode(entry)
     if resource.convert is not None and live:
         live = resource.convert.outward(live)
+    reset = reset_fields(resource, context.subresource)
     managed = Managed.read((live.get("metadata") or {}).get("managedFields"))
+    if live and not managed.sets:
+        # who wrote before nobody asked is a manager too, as in `skipNonAppliedManager`
+        owner = Owner("Update", "before-first-apply", resource.api_version)
+        managed.update(owner, None, live, resource.schema, now=registry.now(), reset=reset)
     if entry is not None and (given_version or "0") not in {"0", str(entry.revision)}:
         raise refusal.conflict(resource, entry.name)
-    reset = reset_fields(resource, context.subresource)
     merged = _own(
         managed,
         Owner("Apply", context.manager, resource.api_version, context.subresource),

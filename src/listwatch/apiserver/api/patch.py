@@ -30,6 +30,14 @@ class PatchError(Exception):
     """A patch that does not fit the object, or breaks its own grammar."""
 
 
+class PatchFormatError(PatchError):
+    """A directive of a strategic merge patch whose value has the wrong form."""
+
+
+class PatchContentError(PatchError):
+    """A strategic merge patch that says what its own directives exclude."""
+
+
 # -- JSON patch ------------------------------------------------------------------------------
 
 
@@ -67,11 +75,19 @@ def _walk(document: Any, parts: Sequence[str]) -> Any:
     return document
 
 
-def _add(document: Any, path: str, value: Any) -> Any:
+def _parent(document: Any, path: str) -> tuple[Any, list[str]]:
+    """Return what holds the member that a path names, and the parts of the path.
+
+    The whole document has no name: a server refuses to add, replace or remove it.
+    """
     parts = _pointer(path)
     if not parts:
-        return value
-    parent = _walk(document, parts[:-1])
+        raise PatchError("the whole document can't be patched")
+    return _walk(document, parts[:-1]), parts
+
+
+def _add(document: Any, path: str, value: Any) -> Any:
+    parent, parts = _parent(document, path)
     if isinstance(parent, dict):
         parent[parts[-1]] = value
     elif isinstance(parent, list):
@@ -82,10 +98,7 @@ def _add(document: Any, path: str, value: Any) -> Any:
 
 
 def _remove(document: Any, path: str) -> Any:
-    parts = _pointer(path)
-    if not parts:
-        raise PatchError("the root can't be removed")
-    parent = _walk(document, parts[:-1])
+    parent, parts = _parent(document, path)
     if isinstance(parent, dict):
         if parts[-1] not in parent:
             raise PatchError(f"unable to remove nonexistent key {path!r}")
@@ -96,10 +109,7 @@ def _remove(document: Any, path: str) -> Any:
 
 
 def _replace(document: Any, path: str, value: Any) -> Any:
-    parts = _pointer(path)
-    if not parts:
-        return value
-    parent = _walk(document, parts[:-1])
+    parent, parts = _parent(document, path)
     if isinstance(parent, dict):
         parent[parts[-1]] = value
     elif isinstance(parent, list):
@@ -216,19 +226,9 @@ def _field(schema: Schema, key: str) -> Schema:
 
 
 def _merge_map(document: dict[str, Any], patch: dict[str, Any], schema: Schema) -> dict[str, Any]:
-    directive = patch.get(_DIRECTIVE, "merge")
-    if directive == "replace":
-        return {key: without_directives(value) for key, value in patch.items() if key != _DIRECTIVE}
-    if directive == "delete":
-        return {}
-    if directive != "merge":
-        raise PatchError(f"unknown patch type found: {directive}")
-    result = dict(document)
-    retained = patch.get(_RETAIN)
-    if retained is not None:
-        if not isinstance(retained, list):
-            raise PatchError("the list of keys to retain must be a list")
-        result = {key: value for key, value in result.items() if key in retained}
+    if _DIRECTIVE in patch:
+        return _replaced(patch)
+    result = _retained(document, patch)
     for key, value in patch.items():
         if key.startswith(_DELETE_PRIMITIVES):
             name = key[len(_DELETE_PRIMITIVES) :]
@@ -237,14 +237,61 @@ def _merge_map(document: dict[str, Any], patch: dict[str, Any], schema: Schema) 
                 result[name] = [item for item in result[name] if _mark(item) not in gone]
         elif key in {_DIRECTIVE, _RETAIN} or key.startswith(_ORDER):
             continue
-        elif value is None or (isinstance(value, dict) and value.get(_DIRECTIVE) == "delete"):
+        elif value is None:
             result.pop(key, None)
-        else:
+        elif key in result or not (isinstance(value, dict) and _DIRECTIVE in value):
             result[key] = _merge_field(result.get(key), value, _field(schema, key))
     for key, order in patch.items():
         if key.startswith(_ORDER):
-            _set_order(document, result, key[len(_ORDER) :], order, schema)
+            name = key[len(_ORDER) :]
+            _check_order(patch.get(name), order, _field(schema, name).merge_key)
+            _set_order(document, result, name, order, schema)
     return result
+
+
+def _replaced(patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a map becomes whose patch has a directive."""
+    if patch[_DIRECTIVE] == "delete":
+        return {}
+    if patch[_DIRECTIVE] != "replace":
+        raise _unknown_directive(patch)
+    return {key: without_directives(value) for key, value in patch.items() if key != _DIRECTIVE}
+
+
+def _retained(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document without what a patch does not retain."""
+    retained = patch.get(_RETAIN)
+    if retained is None:
+        return dict(document)
+    if not isinstance(retained, list):
+        raise PatchFormatError("invalid patch format of retainKeys")
+    if any(
+        value is not None and key not in retained and key[:1] != "$" for key, value in patch.items()
+    ):
+        raise PatchContentError("patch content doesn't match retainKeys list")
+    return {key: value for key, value in document.items() if key in retained}
+
+
+def _unknown_directive(patch: Mapping[str, Any]) -> PatchError:
+    directive = _go_shown(patch[_DIRECTIVE])
+    return PatchError(f"unknown patch type: {directive} in map: {_go_shown(patch)}")
+
+
+def _check_order(patch: Any, order: Any, merge_key: str) -> None:
+    """Refuse an order of items that is none, or that the patch's own items do not follow."""
+    if not isinstance(order, list):
+        raise PatchFormatError("invalid patch format of setElementOrder list")
+    if not order or not isinstance(patch, list):
+        return
+    wanted = iter([_mark(_key_of(each, merge_key)) for each in order])
+    for each in patch:
+        if isinstance(each, dict) and _DIRECTIVE in each:
+            continue
+        if _mark(_key_of(each, merge_key)) not in wanted:
+            raise PatchError(
+                f"The order in patch list:\n{_go_shown(patch)}\n doesn't match $setElementOrder "
+                f"list:\n{_go_shown(order)}\n"
+            )
 
 
 def _merge_field(old: Any, value: Any, field: Schema) -> Any:
@@ -267,6 +314,7 @@ def without_directives(value: Any) -> Any:
             key: without_directives(each)
             for key, each in value.items()
             if each is not None
+            and not (isinstance(each, dict) and _DIRECTIVE in each)
             and key not in {_DIRECTIVE, _RETAIN}
             and not key.startswith((_DELETE_PRIMITIVES, _ORDER))
         }
@@ -317,12 +365,14 @@ def _merge_list(old: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
             if merge_key not in each:
                 raise _without_merge_key(each, merge_key)
             deleted.add(_mark(each[merge_key]))
-        elif directive is None or directive == "merge":
+        elif directive is None:
             if merge_key not in each:
                 raise _without_merge_key(each, merge_key)
-            plain.append({key: value for key, value in each.items() if key != _DIRECTIVE})
+            plain.append(each)
+        elif directive == "merge":
+            raise PatchError("merging lists cannot yet be specified in the patch")
         else:
-            raise PatchError(f"unknown patch type found: {directive}")
+            raise _unknown_directive(each)
     if replace:
         return [without_directives(each) for each in plain]
     merged = [

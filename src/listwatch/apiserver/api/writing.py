@@ -19,7 +19,9 @@ from listwatch.apiserver.api.body import (
 )
 from listwatch.apiserver.api.patch import (
     OPERATIONS_LIMIT,
+    PatchContentError,
     PatchError,
+    PatchFormatError,
     json_patch,
     merge_patch,
     strategic_merge,
@@ -106,22 +108,28 @@ class Writer:
             return [forbidden_value("force", "may not be specified for non-apply patch")]
         return []
 
-    @staticmethod
-    def check_problems(call: Call, resource: Resource, problems: Sequence[str]) -> None:
+    @classmethod
+    def check_problems(cls, call: Call, resource: Resource, problems: Sequence[str]) -> None:
         """Warn of unknown and repeated fields, or refuse them, as the options say."""
-        if not problems:
+        strict = cls._strict_problems(call, problems)
+        if not strict:
             return
+        if resource.custom is not None:
+            raise refusal.bad_request(strict)
+        raise refusal.bad_request(
+            f'{resource.kind} in version "{resource.version}" cannot be handled as a '
+            f"{resource.kind}: {strict}"
+        )
+
+    @staticmethod
+    def _strict_problems(call: Call, problems: Sequence[str]) -> str:
+        """Warn of unknown and repeated fields, or return why the options refuse them."""
         validation = call.first("fieldValidation") or "Warn"
-        if validation == "Strict":
-            words = ", ".join(dict.fromkeys(problems))
-            if resource.custom is not None:
-                raise refusal.bad_request(f"strict decoding error: {words}")
-            raise refusal.bad_request(
-                f'{resource.kind} in version "{resource.version}" cannot be handled as a '
-                f"{resource.kind}: strict decoding error: {words}"
-            )
+        if problems and validation == "Strict":
+            return f"strict decoding error: {', '.join(dict.fromkeys(problems))}"
         if validation == "Warn":
             call.warnings += warnings_of(problems)
+        return ""
 
     # -- create and update -------------------------------------------------------------------
 
@@ -252,7 +260,12 @@ class Writer:
                     raise refusal.invalid("", "", "", [cause]) from None
                 raise _undecodable_patch(whole, patched, why) from None
             raise
-        self.check_problems(call, resource, decoded.problems)
+        strict = self._strict_problems(call, [*_operation_problems(patch), *decoded.problems])
+        if strict:
+            if media_type != STRATEGIC_PATCH:
+                raise _undecodable_patch(whole, patched, strict)
+            cause = invalid_value("patch", go_words(patch), strict)
+            raise refusal.invalid("", "", "", [cause])
         obj = decoded.obj
         metadata = obj["metadata"]
         name = metadata.get("name")
@@ -495,6 +508,12 @@ def read_patch(data: bytes, media_type: str) -> Any:
                 f"error decoding patch: json: cannot unmarshal {word} into Go value of type "
                 "[]handlers.jsonPatchOp"
             )
+        bad = next((each for each in patch if not isinstance(each, dict | None)), None)
+        if bad is not None:
+            raise refusal.bad_request(
+                f"error decoding patch: json: cannot unmarshal {_json_type(bad)} into Go value of "
+                "type handlers.jsonPatchOp"
+            )
         if len(patch) > OPERATIONS_LIMIT:
             raise RequestEntityTooLargeError(
                 "The allowed maximum operations in a JSON patch is "
@@ -509,6 +528,20 @@ def read_patch(data: bytes, media_type: str) -> Any:
     return patch
 
 
+_OPERATION_KEYS = frozenset(("op", "path", "from", "value"))
+
+
+def _operation_problems(patch: Any) -> list[str]:
+    """Return the fields of a JSON patch's operations that nobody reads."""
+    if not isinstance(patch, list):
+        return []
+    return [
+        f'json patch unknown field "[{index}].{key}"'
+        for index, each in enumerate(patch)
+        for key in sorted(each.keys() - _OPERATION_KEYS)
+    ]
+
+
 def _json_type(value: Any) -> str:
     names = {dict: "object", list: "array", str: "string", bool: "bool"}
     return names.get(type(value), "null" if value is None else "number")
@@ -519,6 +552,8 @@ def apply_patch(whole: Mapping[str, Any], patch: Any, media_type: str, schema: A
 
     Raises:
         InvalidError: 422, the patch does not fit.
+        BadRequestError: a directive of a strategic merge has the wrong form.
+        StatusError: 500, another of them is wrong.
     """
     try:
         if media_type == JSON_PATCH:
@@ -527,9 +562,11 @@ def apply_patch(whole: Mapping[str, Any], patch: Any, media_type: str, schema: A
             return merge_patch(whole, patch)
         return strategic_merge(whole, patch, schema)
     except PatchError as error:
-        if media_type == STRATEGIC_PATCH:
+        if media_type != STRATEGIC_PATCH or isinstance(error, PatchContentError):
+            raise failed_patch() from None
+        if isinstance(error, PatchFormatError):
             raise refusal.bad_request(str(error)) from None
-        raise failed_patch() from None
+        raise refusal.server_error(str(error)) from None
     except RecursionError:
         raise refusal.bad_request("error decoding patch: exceeded max depth") from None
 

@@ -143,7 +143,8 @@ def _created(value: Mapping[str, Any], schema: Schema, *, owned: bool) -> dict[s
     result: dict[str, Any] = {".": _MEMBER} if owned else {}
     fields = schema.fields if schema.form is Form.STRUCT else None
     item = schema.item or _ANY
-    by_value = schema.go_name != ""
+    # what an empty object has is new only where its parent is
+    by_value = schema.go_name != "" and not owned
     for key, each in sorted(value.items()):
         field = item if fields is None else fields.get(key, _ANY)
         mark = "f:" + key
@@ -166,7 +167,7 @@ def _created(value: Mapping[str, Any], schema: Schema, *, owned: bool) -> dict[s
                 result[mark] = _MEMBER
             elif items:
                 result[mark] = items
-        else:
+        elif each is not None or not by_value:
             result[mark] = _MEMBER
     return result
 
@@ -177,8 +178,9 @@ def _created_items(value: list[Any], schema: Schema, *, owned: bool) -> dict[str
         return None
     result: dict[str, Any] = {".": _MEMBER} if owned else {}
     for key, each in sorted(items.items()):
-        if isinstance(each, dict) and schema.list_type == "map":
-            below = _created(each, schema.item or _ANY, owned=True)
+        item = schema.item or _ANY
+        if isinstance(each, dict) and schema.list_type == "map" and not item.atomic:
+            below = _created(each, item, owned=True)
             result[key] = _MEMBER if below.keys() == {"."} else below
         else:
             result[key] = _MEMBER
@@ -208,7 +210,10 @@ def difference_of_states(old: Any, new: Any, schema: Schema) -> tuple[Fields, Fi
         before = old_parts.get(key)
         if before is None:
             absent = {} if isinstance(each, dict) else [] if isinstance(each, list) else _MISSING
-            previous = absent if _there_when_empty(schema, key, field) else _MISSING
+            held = old is not _MISSING and _there_when_empty(schema, key, field)
+            if each is None and old is not _MISSING and schema.go_name:
+                continue  # Go writes null for what is empty, so that it was there before
+            previous = absent if held else _MISSING
         else:
             previous = before[0]
         below, gone = difference_of_states(previous, each, field)
@@ -364,8 +369,12 @@ class Managed:
         """
         managed = cls()
         for entry in msgspec.convert(entries or (), list[_Entry]):
-            if entry.fields_type not in {"", "FieldsV1"}:
+            if entry.fields_type != "FieldsV1":
                 raise ValueError(f"fieldsType {entry.fields_type} is not known")
+            if entry.operation not in {"Apply", "Update"}:
+                raise ValueError(f"operation {entry.operation} is not known")
+            if not entry.api_version:
+                raise ValueError("apiVersion is missing")
             owner = Owner(entry.operation, entry.manager, entry.api_version, entry.subresource)
             managed.sets[owner] = from_fields_v1(entry.fields_v1)
             if entry.time is not None:

@@ -276,21 +276,32 @@ class Registry:
         old = self.decode(entry)
         new = produce(copy.deepcopy(old), entry)
         self._check_conditions(resource, entry, new["metadata"], is_put=is_put)
-        managed = self._managed(new, old)
-        reset = reset_fields(resource, context.subresource)
-        owner = Owner(context.operation, context.manager, resource.api_version, context.subresource)
-        managed.update(owner, old, new, resource.schema, now=self.now(), reset=reset)
+        managed = self._managed(new, old, context.subresource)
+        if managed.sets:
+            # without owners nobody asks for them, as in `skipNonAppliedManager`
+            managed.update(
+                Owner(
+                    context.operation, context.manager, resource.api_version, context.subresource
+                ),
+                old,
+                new,
+                resource.schema,
+                now=self.now(),
+                reset=reset_fields(resource, context.subresource),
+            )
         return self.store_update(resource, entry, old, new, managed, context), False
 
-    def _managed(self, new: Object, old: Object) -> Managed:
-        given = new["metadata"].get("managedFields")
-        if given is not None and not any(given):
+    @staticmethod
+    def _managed(new: Object, old: Object, subresource: str = "") -> Managed:
+        """Return the owners that a write starts from, as `decodeLiveOrNew` has them."""
+        given = None if subresource else new["metadata"].get("managedFields")
+        if given in ([], [{}]):
             return Managed()
         if given:
             try:
                 return Managed.read(given)
             except (msgspec.DecodeError, ValueError, RecursionError):
-                pass  # what can't be read changes nothing, as in `fieldmanager.Update`
+                pass  # what can't be read changes nothing
         return Managed.read(old["metadata"].get("managedFields"))
 
     def _check_conditions(
