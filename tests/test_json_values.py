@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from listwatch.json_values import BROKEN, Identity, ValueEnd, identity, members, mend, text
+from listwatch.json_values import BROKEN, Identity, ValueEnd, identity, is_utf8, members, mend, text
 
 json_values = st.recursive(
     st.none()
@@ -176,3 +176,23 @@ def test_sound_json_is_not_mended(value: object, ascii_only: bool) -> None:
 @given(st.lists(st.sampled_from([rb"\ud83d", rb"\ude00", b"\xff", b"\\\\", b"u", b"\xc3\xa9"])))
 def test_what_was_mended_is_json(parts: list[bytes]) -> None:
     json.loads(mend(b'"' + b"".join(parts) + b'"')).encode()
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"a" * 300, b"a" * 511, "é→😀".encode(), b"\xc3", b"\xe2\x86", b"\x80"])
+        | st.binary(max_size=5),
+        max_size=12,
+    )
+)
+@example([b"a" * 1023, b"\xc3", b"a" * 1024])  # cut where a character would go on
+@example([b"a" * 1023, "é".encode(), b"a" * 1023])
+def test_bytes_are_utf8_exactly_if_they_can_be_decoded(parts: list[bytes]) -> None:
+    """However far from each other stands what is not ASCII, and wherever a half of it is."""
+    data = b"".join(parts)
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        assert not is_utf8(data)
+    else:
+        assert is_utf8(data)

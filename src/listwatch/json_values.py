@@ -33,6 +33,8 @@ _MAYBE_HALF = re.compile(rb"\\u[dD][89a-fA-F]").search
 _NO_UTF8 = re.compile("[\udc80-\udcff]")
 
 _QUOTE: Final = 0x22
+#: To look for ASCII in so few bytes is not worth it.
+_SHORT: Final = 512
 _OPENING = frozenset(b"[{")
 _NO_CONTROLS = bytes(max(byte, 0x20) for byte in range(256))
 _raw = msgspec.json.Decoder(msgspec.Raw).decode
@@ -191,15 +193,30 @@ def mend(data: bytes) -> bytes:
     Returns the very same bytes if nothing has to be replaced.
     """  # noqa: D205 - the rule needs two lines
     mended = data
-    if _MAYBE_HALF(data):
+    if b"\\" in data and _MAYBE_HALF(data):
         mended = _SURROGATES.sub(_unhalve, data)
-    if not mended.isascii():
-        try:
-            mended.decode()
-        except UnicodeDecodeError:
-            escaped = mended.decode("utf-8", "surrogateescape")
-            mended = _NO_UTF8.sub("\ufffd", escaped).encode()
+    if not (mended.isascii() or is_utf8(mended)):
+        escaped = mended.decode("utf-8", "surrogateescape")
+        mended = _NO_UTF8.sub("\ufffd", escaped).encode()
     return data if mended == data else mended
+
+
+def is_utf8(data: bytes) -> bool:
+    """Tell whether bytes are UTF-8, at little more than what looking for other than ASCII costs.
+
+    What is not ASCII mostly stands close together, so only a part is decoded: beside ASCII no
+    character can begin or end outside of its part.
+    """
+    begin, end = 0, len(data)
+    while end > _SHORT and data[(half := end >> 1) : end].isascii():
+        end = half
+    while end - begin > _SHORT and data[begin : (half := (begin + end) >> 1)].isascii():
+        begin = half
+    try:
+        data[begin:end].decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _unhalve(match: re.Match[bytes]) -> bytes:

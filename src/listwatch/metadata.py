@@ -162,7 +162,7 @@ class Places:
     def __init__(self) -> None:
         self._known: dict[int, int] = {}
 
-    def point(self, meta: ObjectMeta, raw: bytes, *, packed: bool) -> None:
+    def point(self, meta: ObjectMeta, raw: bytes, packed: bool) -> None:  # noqa: FBT001 - each keyword costs, for each object
         """Make metadata read labels and owners from an object's bytes.
 
         Args:
@@ -178,21 +178,21 @@ class Places:
             found = _decode_labels(labels)
             # Any other way to write them, with spaces, escapes or nulls, takes more bytes.
             least = 6 * len(found) + 1 + len("".join(found)) + len("".join(found.values()))
-            place = self._place(raw, _LABELS_KEY, labels, packed or len(labels) != least)
+            copy = packed or len(labels) != least
+            place = bytes(labels) if copy else self._place(raw, _LABELS_KEY, labels)
             force_setattr(meta, "_labels", place)
         if owners is not NO_RAW:
             _decode_owners(owners)
-            place = self._place(raw, _OWNERS_KEY, owners, packed)
+            place = bytes(owners) if packed else self._place(raw, _OWNERS_KEY, owners)
             force_setattr(meta, "_owner_references", place)
         force_setattr(meta, "_source", NO_RAW if packed else raw)
 
-    def _place(self, raw: bytes, key: bytes, value: Any, copy: bool) -> _Place:  # noqa: FBT001 - one caller
-        if not copy:
-            begin = raw.find(key) + len(key)
-            # Whatever stands there, the same bytes mean the same.
-            if raw.startswith(value, begin):
-                place = begin << _SIZE_BITS | len(value)
-                return self._known.get(place) or remember(self._known, place)
+    def _place(self, raw: bytes, key: bytes, value: Any) -> _Place:
+        begin = raw.find(key) + len(key)
+        # Whatever stands there, the same bytes mean the same.
+        if raw.startswith(value, begin):
+            place = begin << _SIZE_BITS | len(value)
+            return self._known.get(place) or remember(self._known, place)
         return bytes(value)
 
 

@@ -403,7 +403,7 @@ class ObjectDecoder:
         self._codec = codec
         # Parts that many objects have in common, so that these share one copy of each.
         self._words: dict[str, str] = {}
-        self._places = Places()
+        self._point = Places().point
 
     def __call__(self, raw: bytes, kind: str = "", api_version: str = "") -> Object:
         """Decode one object.
@@ -457,29 +457,29 @@ class ObjectDecoder:
         if not raw.isascii() and (mended := mend(raw)) is not raw:
             return self.decode_part(mended, 0, len(mended), kind, api_version)
         words = self._words
-        typed = True
-        if head.kind:
-            kind = words.get(head.kind) or remember(words, head.kind)
-        else:
-            typed = False
-        if head.apiVersion:
-            api_version = words.get(head.apiVersion) or remember(words, head.apiVersion)
-        else:
-            typed = False
-        if not typed and (head.kind or head.apiVersion):
+        own_kind, own_version = head.kind, head.apiVersion
+        typed = own_kind != "" and own_version != ""
+        # What was given is shared already.
+        if own_kind != kind and own_kind:
+            kind = words.get(own_kind) or remember(words, own_kind)
+        if own_version != api_version and own_version:
+            api_version = words.get(own_version) or remember(words, own_version)
+        if not typed and (own_kind or own_version):
             raw = _with_type(raw, kind, api_version)
             typed = True
         if namespace := meta.namespace:
             key = f"{namespace}/{name}"
             force_setattr(meta, "_key", key)
             force_setattr(meta, "namespace", words.get(namespace) or remember(words, namespace))
+            is_no_name = key.count("/") != 1
         else:
             key = name
-        if key.count("/") != (1 if namespace else 0) or name in _NO_NAMES:
+            is_no_name = "/" in key
+        if is_no_name or name in _NO_NAMES:
             raise _no_object(f"no object can have the name {name!r} in {namespace!r}", raw)
         codec = self._codec
         try:
-            self._places.point(meta, raw, packed=codec is not None)
+            self._point(meta, raw, codec is not None)
         except msgspec.MsgspecError as error:
             raise _no_object(str(error), raw) from error
         fields = self._fields_of(head, raw, key, kind, api_version) if self._has_fields else None

@@ -90,11 +90,15 @@ _LINE_BEGIN: Final = b'\n{"type":"'
 #: What may stand at the end of the bytes when a value is whole.
 _MAY_END: Final = frozenset((b"}", b"]", b" ", b"\t", b"\r"))
 _NO_JSON: Final = "a watch has bytes that are no JSON"
-_BEGIN: Final = b'{"type":"'
 _CLOSE: Final = 0x7D
-_MIDDLE: Final = b'","object":'
-_BEGINNINGS: Final = {_BEGIN + kind.encode(): kind for kind in (ADDED, MODIFIED, DELETED)}
-_LONGEST_BEGINNING: Final = max(map(len, _BEGINNINGS)) + 1
+#: Where a type begins in a line, and for its first letter: the type, what stands before the
+#: object, and how long that is.
+_TYPE: Final = len(b'{"type":"')
+_HEADS: Final = {
+    kind[0].encode(): (kind, head, len(head))
+    for kind in (ADDED, MODIFIED, DELETED)
+    for head in (b'{"type":"%b","object":' % kind.encode(),)
+}
 
 
 class WatchFrames:
@@ -208,24 +212,21 @@ class WatchFrames:
 
     def _add(self, events: list[WatchEvent], data: bytes, begin: int, end: int) -> bool:
         """Add the event that a line is, if it has the form in which every API server sends them."""
-        middle = data.find(b'"', begin + len(_BEGIN), begin + _LONGEST_BEGINNING)
-        if (
-            (kind := _BEGINNINGS.get(data[begin:middle])) is not None
-            and data.startswith(_MIDDLE, middle)
-            and data[end - 1] == _CLOSE
-            and end - begin <= self._max
-        ):
-            begin_of_object = middle + len(_MIDDLE)
-            try:
-                obj = self._decode_part(
-                    data, begin_of_object, end - 1, self._kind, self._api_version
-                )
-            except (ObjectDecodeError, RecursionError):
-                return False  # poison, or more keys after the object
-            if (obj.kind == self._kind and obj.api_version == self._api_version) or self._fits(obj):
-                events.append(WatchEvent(kind, obj, obj.meta.resource_version))
-                return True
-        return False
+        form = _HEADS.get(data[begin + _TYPE : begin + _TYPE + 1])
+        if form is None:
+            return False
+        kind, head, size = form
+        if not data.startswith(head, begin) or data[end - 1] != _CLOSE or end - begin > self._max:
+            return False
+        own, version = self._kind, self._api_version
+        try:
+            obj = self._decode_part(data, begin + size, end - 1, own, version)
+        except (ObjectDecodeError, RecursionError):
+            return False  # poison, or more keys after the object
+        if (obj.kind != own or obj.api_version != version) and not self._fits(obj):
+            return False
+        events.append(WatchEvent(kind, obj, obj.meta.resource_version))
+        return True
 
     def _fits(self, obj: Object) -> bool:
         return self._expected is None or self._expected.is_kind(obj.kind, obj.api_version)
