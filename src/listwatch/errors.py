@@ -282,6 +282,18 @@ class ConfigError(ListWatchError):
     """A configuration that can't be used; the message names the place and the remedy."""
 
 
+def unwrap(error: BaseException, *, first: bool = False) -> BaseException:
+    """Return the one error that an exception group holds, at any depth; else the error itself.
+
+    Args:
+        error: a group, or any other error.
+        first: take the first of several errors too, where one alone can be told.
+    """
+    while isinstance(error, BaseExceptionGroup) and (first or len(error.exceptions) == 1):
+        error = error.exceptions[0]
+    return error
+
+
 def _kinds(root: type[StatusError] = StatusError) -> list[type[StatusError]]:
     return [root, *(kind for child in root.__subclasses__() for kind in _kinds(child))]
 

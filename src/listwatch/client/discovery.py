@@ -17,6 +17,7 @@ from listwatch.errors import (
     NotFoundError,
     StatusError,
     UnknownResourceError,
+    unwrap,
 )
 from listwatch.printable import printable
 
@@ -183,7 +184,7 @@ class Discovery:
             async with asyncio.TaskGroup() as tasks:
                 loads = [tasks.create_task(load(*name)) for name in names]
         except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+            raise unwrap(failed, first=True) from None
         served = [task.result() for task in loads]
         return Served(
             [resource for part in served for resource in part.resources],

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from listwatch.runtime.results import single
+from listwatch.errors import unwrap
 
 
 @contextmanager
@@ -15,4 +15,4 @@ def single_error() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        raise single(group) from None
+        raise unwrap(group) from None

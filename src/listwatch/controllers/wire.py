@@ -1,8 +1,10 @@
 """Reading the parts of an object that a controller needs."""
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
+
+from listwatch.metadata import without_nulls
 
 T = TypeVar("T")
 
@@ -17,13 +19,5 @@ def decode(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
         return decoder.decode(raw)
     except msgspec.ValidationError:
         # Rare, so that only then the whole object is built.
-        cleaned = msgspec.json.encode(_without_nulls(msgspec.json.decode(raw)))
+        cleaned = msgspec.json.encode(without_nulls(msgspec.json.decode(raw)))
         return decoder.decode(cleaned)
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
-    return value

@@ -94,17 +94,8 @@ class Executor:
         self._timeout = timeout
         self._warn = warn
         self._running = self._ended = 0
-        self._reaper = _Reaper() if os.getpid() == 1 else None
-
-    @property
-    def is_init(self) -> bool:
-        """Whether this process is PID 1, to which orphans come."""
-        return self._reaper is not None
-
-    def reap(self) -> None:
-        """Reap the orphans that have ended, where this process is PID 1; for SIGCHLD."""
-        if self._reaper is not None:
-            self._reaper.reap()
+        #: The numbers of the processes that it waits for.
+        self.children: set[int] = set()
 
     async def start(self, attempt: Callable[[], T], what: str) -> T:
         """Call what starts or opens something, again after a while where there is no room for it.
@@ -175,8 +166,7 @@ class Executor:
 
     async def _watch(self, child: "_Child", sink: Sink, started: float) -> Outcome:
         with child.stack:
-            if self._reaper is not None:
-                self._reaper.ours.add(child.pid)
+            self.children.add(child.pid)
             limit = self._clock.timeout(self._timeout)
             try:
                 async with limit:
@@ -189,9 +179,7 @@ class Executor:
                 await self._end(child, _discard)
                 raise
             finally:
-                if self._reaper is not None:
-                    self._reaper.ours.discard(child.pid)
-                    self._reaper.reap()
+                self.children.discard(child.pid)
         seconds = self._clock.now() - started
         return child.outcome(seconds, timed_out=limit.expired)
 
@@ -323,24 +311,6 @@ class _Child:
             failure=f"ended by {name}",
             timed_out=timed_out,
         )
-
-
-class _Reaper:
-    """Reaps orphans where this process is PID 1, and leaves its own children's exit codes alone."""
-
-    def __init__(self) -> None:
-        self.ours: set[int] = set()
-
-    def reap(self) -> None:
-        """Reap the orphans that have ended, up to the first child of our own, whose task comes."""
-        while True:
-            try:
-                status = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if status is None or status.si_pid in self.ours:
-                return
-            os.waitpid(status.si_pid, 0)
 
 
 def _startup_failure(

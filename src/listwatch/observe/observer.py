@@ -25,6 +25,7 @@ from listwatch.errors import (
     MethodNotSupportedError,
     NotFoundError,
     UnauthorizedError,
+    unwrap,
 )
 from listwatch.objects import DeletedFinalStateUnknown, Object, decode_object
 from listwatch.observe.changes import Change, ChangeType
@@ -184,7 +185,7 @@ class Observer:
         try:
             await self._run()
         except BaseExceptionGroup as group:
-            raise _first(group) from None
+            raise unwrap(group, first=True) from None
         if self._options.once and (count := self._reaction.unrendered):
             raise TemplateError(f"the template failed for {count} of the objects, see above")
 
@@ -469,13 +470,6 @@ def _with_positions(changes: Sequence[Change], version: int) -> list[Change]:
         placed.append(msgspec.structs.replace(change, position=position))
     placed.reverse()
     return placed
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return what an exception group is about: its first error that is no consequence."""
-    for error in group.exceptions:
-        return _first(error) if isinstance(error, BaseExceptionGroup) else error
-    return group
 
 
 def namespaced(sources: Sequence[Source]) -> Mapping[str, bool]:

@@ -30,6 +30,7 @@ from listwatch.observe.reaction import Reaction
 from listwatch.observe.state import StateError, StateFile
 from listwatch.observe.templates.template import TemplateSyntaxError
 from listwatch.printable import printable
+from listwatch.runtime.reaper import Reaper
 
 if TYPE_CHECKING:
     from listwatch.cache.list_watch import Decode
@@ -163,7 +164,9 @@ async def _observe(
             if state.warning:
                 await warn(state.warning)
         decode: Decode = decode_object
-        beside: list[Companion] = []
+        # As a container's first process it inherits what commands leave behind.
+        reaper = Reaper(ours=executor.children, clock=clock)
+        beside: list[Companion] = [lambda _: reaper.run()]
         # With both on a terminal, the lines of the changes show the progress.
         if os.isatty(2) and not os.isatty(1):
             from listwatch.observe import progress  # noqa: PLC0415 - loads rich
@@ -183,10 +186,6 @@ async def _observe(
         )
         metrics.watch(observer.dispatcher.statistics)
         stop.by = observer.stop
-        if executor.is_init:
-            loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGCHLD, executor.reap)
-            stack.callback(loop.remove_signal_handler, signal.SIGCHLD)
         if options.listen_address:
             from listwatch.observe.server import serve  # noqa: PLC0415 - loads a web server
 

@@ -26,6 +26,7 @@ from listwatch.errors import (
     ListWatchError,
     StatusError,
     UnknownResourceError,
+    unwrap,
 )
 from listwatch.runtime.api_time import api_time
 from listwatch.runtime.caches import Cache, Caches
@@ -43,7 +44,6 @@ from listwatch.runtime.leading import WhileLeading
 from listwatch.runtime.lease import ClientLeases, LeaseClient
 from listwatch.runtime.metrics import Parts, make_registry
 from listwatch.runtime.reconciler import NotStartedError, Reconciler
-from listwatch.runtime.results import single
 from listwatch.runtime.sharding import ShardMember
 from listwatch.workqueue.rate_limiters import RateLimiter
 
@@ -639,7 +639,7 @@ class Manager:
             self._fail(name, error)
 
     def _fail(self, name: str, error: BaseException) -> None:
-        error = single(error)
+        error = unwrap(error)
         if self._failure is None:
             self._failure = (name, error)
             _logger.error("%s failed, so everything stops: %s", name, error)

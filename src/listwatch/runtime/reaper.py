@@ -24,12 +24,15 @@ class Reaper:
 
     Args:
         patience: seconds for which a dead child is left to whoever may wait for it.
+        ours: numbers of the children that the program waits for itself, however late; who starts
+            them may add and take away at any time.
         clock: time.
     """
 
-    def __init__(self, *, patience: float = 5.0, clock: Clock | None = None) -> None:
-        #: Children that the program waits for itself, however late.
-        self.ours: set[int] = set()
+    def __init__(
+        self, *, patience: float = 5.0, ours: set[int] | None = None, clock: Clock | None = None
+    ) -> None:
+        self.ours: set[int] = set() if ours is None else ours
         self.reaped = 0
         self._patience = patience
         self._clock = clock or Clock()
@@ -52,6 +55,8 @@ class Reaper:
                 with contextlib.suppress(TimeoutError):
                     async with self._clock.timeout(wait):
                         await child_died.wait()
+                        # One look for all that die about now: a program may start many children.
+                        await self._clock.sleep(self._patience / 4)
         finally:
             loop.remove_signal_handler(signal.SIGCHLD)
 

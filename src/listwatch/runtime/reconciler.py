@@ -12,13 +12,13 @@ from listwatch.backoff import STREAM
 from listwatch.cache.factory import Selection
 from listwatch.cache.lister import Lister
 from listwatch.clock import Clock, is_cancelled
-from listwatch.errors import ListWatchError, QueueClosedError
+from listwatch.errors import ListWatchError, QueueClosedError, unwrap
 from listwatch.objects import Object
 from listwatch.printable import printable
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.calling import Caller, ReconcileFunction
 from listwatch.runtime.predicates import Predicate
-from listwatch.runtime.results import Result, is_terminal, single
+from listwatch.runtime.results import Result, is_terminal
 from listwatch.runtime.sources import KeySource, MapFunc, owner_keys
 from listwatch.runtime.token_buckets import Lru, TokenBuckets
 from listwatch.shard_range import ShardRange
@@ -739,7 +739,7 @@ class Reconciler:
 
     def _failed(self, key: str, error: BaseException) -> None:
         self._errors += 1
-        error = single(error)
+        error = unwrap(error)
         self._report(printable(f"{key}: {type(error).__name__}: {error}"), error)
 
     def _report(self, words: str, error: BaseException) -> None:

@@ -59,13 +59,6 @@ def is_terminal(error: BaseException) -> bool:
     return False
 
 
-def single(error: BaseException) -> BaseException:
-    """Return the one error that an exception group holds, at any depth; else the error itself."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
 def checked(name: str, outcome: object) -> Result | None:
     """Return what a reconciler's function has returned.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 
 from listwatch.backoff import CONFLICT, on, retry
-from listwatch.errors import AlreadyExistsError, ConflictError, ListWatchError, NotFoundError
+from listwatch.errors import ConflictError, ListWatchError, NotFoundError
 from listwatch.objects import Object
 from listwatch.selector import qualified_name_problems
 
@@ -144,7 +144,7 @@ async def create_or_update(
             a conflict, and must do the same each time.
 
     Raises:
-        ConflictError, AlreadyExistsError: others were faster six times.
+        ConflictError: others were faster six times.
     """
     metadata = obj["metadata"]
     resource = await client.discovery.for_kind(obj["apiVersion"], obj["kind"])
@@ -163,7 +163,7 @@ async def create_or_update(
             return Written(found, Outcome.UNCHANGED)
         return Written(await client.update(wanted, resource=resource), Outcome.UPDATED)
 
-    return await retry(change, CONFLICT, on(ConflictError, AlreadyExistsError), clock=client.clock)
+    return await retry(change, CONFLICT, on(ConflictError), clock=client.clock)
 
 
 def _copy(obj: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from listwatch.client.auth import Authenticator, Credentials
 from listwatch.client.config import Config
 from listwatch.client.connections import Connections, Response
 from listwatch.clock import Clock
-from listwatch.errors import DisconnectedError, FrameError
+from listwatch.errors import DisconnectedError, FrameError, unwrap
 
 
 class _Source(SessionAuthentication):
@@ -134,8 +134,6 @@ def translated(error: Exception, where: str) -> Exception:
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
+        error = unwrap(error, first=True)
         yield error
-        if isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        else:
-            error = error.__cause__ or error.__context__
+        error = error.__cause__ or error.__context__
