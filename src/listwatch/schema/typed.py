@@ -92,7 +92,8 @@ def keeps_empty(schema: Schema, key: str, field: Schema) -> bool:
     if form in _STRINGS:
         return key in _POINTER_STRINGS or key in _KEPT_EMPTY.get(name, ())
     if form in _COLLECTIONS:
-        return False
+        # an empty list of owners clears them, none says nothing
+        return key == "managedFields"
     if form in _SCALARS:
         in_status = name.endswith("Status") and key not in _POINTER_STATUS
         return not (key in _PLAIN_SCALARS or in_status)

@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import refusal
+from listwatch.apiserver.admission.advice import single_owners
 from listwatch.apiserver.api.body import decode_value
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.http.call import Call
@@ -401,6 +402,7 @@ def apply_object(
     except BadRequestError as error:
         raise refusal.server_error(error.message) from None
     obj = decoded.obj
+    single_owners(obj, context.warnings, patched=True)
     if resource.convert is not None:
         obj = resource.convert.inward(obj)
         live = resource.convert.inward(live) if live else live

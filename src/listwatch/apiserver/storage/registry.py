@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from listwatch.apiserver import refusal
+from listwatch.apiserver.admission.advice import advice, single_owners
 from listwatch.apiserver.admission.validation import validate_create, validate_update
 from listwatch.apiserver.kinds.addresses import Addresses
 from listwatch.apiserver.kinds.catalog import (
@@ -138,6 +139,13 @@ class Registry:
             self.check_namespace(resource, namespace, metadata.get("name", ""))
         if _names_a_version(metadata):
             raise refusal.server_error("resourceVersion should not be set on objects to be created")
+        single_owners(obj, context.warnings)
+        given = self._managed(obj, None) if metadata.get("managedFields") else None
+        if given is not None and given.sets:
+            owner = Owner(context.operation, context.manager, resource.api_version)
+            reset = reset_fields(resource, "")
+            given.update(owner, None, obj, resource.schema, now=self.now(), reset=reset)
+            return self.store_new(resource, namespace, obj, given.write(), context)
         fields = created_fields(obj, resource.schema)
         for path in reset_fields(resource, ""):
             fields.pop(f"f:{path[0]}", None)
@@ -186,6 +194,8 @@ class Registry:
         bucket = self.bucket(resource)
         if (f"{namespace}/{name}" if namespace else name) in bucket.entries:
             raise refusal.already_exists(resource, name)
+        if context.warnings is not None:
+            context.warnings.extend(advice(resource, obj, None))
         if owners:
             metadata["managedFields"] = owners
         if context.dry_run:
@@ -275,6 +285,7 @@ class Registry:
             return self.create(resource, namespace, obj, context), True
         old = self.decode(entry)
         new = produce(copy.deepcopy(old), entry)
+        single_owners(new, context.warnings, patched=not is_put)
         self._check_conditions(resource, entry, new["metadata"], is_put=is_put)
         managed = self._managed(new, old, context.subresource)
         if managed.sets:
@@ -292,7 +303,7 @@ class Registry:
         return self.store_update(resource, entry, old, new, managed, context), False
 
     @staticmethod
-    def _managed(new: Object, old: Object, subresource: str = "") -> Managed:
+    def _managed(new: Object, old: Object | None, subresource: str = "") -> Managed:
         """Return the owners that a write starts from, as `decodeLiveOrNew` has them."""
         given = None if subresource else new["metadata"].get("managedFields")
         if given in ([], [{}]):
@@ -302,7 +313,7 @@ class Registry:
                 return Managed.read(given)
             except (msgspec.DecodeError, ValueError, RecursionError):
                 pass  # what can't be read changes nothing
-        return Managed.read(old["metadata"].get("managedFields"))
+        return Managed.read((old or {"metadata": {}})["metadata"].get("managedFields"))
 
     def _check_conditions(
         self, resource: Resource, entry: Entry, metadata: Object, *, is_put: bool
@@ -349,6 +360,8 @@ class Registry:
         causes = validate_update(resource, new, old, context.subresource, context.warnings)
         if causes:
             raise refusal.invalid_object(resource, entry.name, causes)
+        if context.warnings is not None:
+            context.warnings.extend(advice(resource, new, old))
         before = old["metadata"].pop("managedFields", None)
         metadata.pop("managedFields", None)
         same = new == old

@@ -1,0 +1,139 @@
+"""What a client is warned of when a write is let through."""
+
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.rules import quantity
+
+Object = dict[str, Any]
+View = Mapping[str, Any]
+
+#: Where the kinds that make pods have a pod's spec, by the key under which they are stored.
+_POD_SPECS: Mapping[str, str] = {
+    "pods": "spec",
+    "podtemplates": "template.spec",
+    "replicationcontrollers": "spec.template.spec",
+    "apps/daemonsets": "spec.template.spec",
+    "apps/deployments": "spec.template.spec",
+    "apps/replicasets": "spec.template.spec",
+    "apps/statefulsets": "spec.template.spec",
+    "batch/cronjobs": "spec.jobTemplate.spec.template.spec",
+    "batch/jobs": "spec.template.spec",
+}
+_OWNERS = (
+    ".metadata.ownerReferences contains duplicate entries{}; API server dedups owner references in "
+    "1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate "
+    "UID(s) observed: {}"
+)
+_TERMS = (
+    ("requiredDuringSchedulingIgnoredDuringExecution", ""),
+    ("preferredDuringSchedulingIgnoredDuringExecution", "podAffinityTerm"),
+)
+
+
+def single_owners(obj: Object, warnings: list[str] | None, *, patched: bool = False) -> None:
+    """Keep each owner of an object once, in place, as `dedupOwnerReferences` in apiserver does.
+
+    Args:
+        obj: a new or changed object; has metadata.
+        warnings: gets whose owners were named again.
+        patched: whether the object is what a patch made, which is told in other words.
+    """
+    references = obj["metadata"].get("ownerReferences") or ()
+    kept: list[Any] = []
+    again = []
+    for reference in references:
+        if reference in kept:
+            again.append(reference.get("uid", ""))
+        else:
+            kept.append(reference)
+    if not again:
+        return
+    obj["metadata"]["ownerReferences"] = kept
+    if warnings is not None:
+        when = " after mutating admission happens" if patched else ""
+        warnings.append(_OWNERS.format(when, ", ".join(again)))
+
+
+def advice(resource: Resource, new: View, old: View | None) -> Iterator[str]:
+    """Yield what a client is warned of that writes a valid object.
+
+    Args:
+        resource: the object's.
+        new: the object as it will be stored.
+        old: the state that it replaces; None of a new one.
+    """
+    if resource.custom is not None:
+        yield from _bare_finalizers(new, old)
+    path = _POD_SPECS.get(resource.storage)
+    if path is not None:
+        if old is None or resource.storage == "podtemplates":
+            changed = True
+        else:
+            # pods change often, and by what runs them: nobody would read it
+            changed = resource.storage != "pods" and (
+                new["metadata"].get("generation") != old["metadata"].get("generation")
+            )
+        if changed:
+            yield from _pod_spec(_at(new, path), path)
+    elif resource.storage == "services":
+        yield from _service(new.get("spec") or {})
+
+
+def _at(obj: View, path: str) -> View:
+    for key in path.split("."):
+        obj = obj.get(key) or {}
+    return obj
+
+
+def _bare_finalizers(new: View, old: View | None) -> Iterator[str]:
+    before = () if old is None else old["metadata"].get("finalizers") or ()
+    for name in new["metadata"].get("finalizers") or ():
+        if name not in before and "/" not in name and name not in {"orphan", "foregroundDeletion"}:
+            yield (
+                f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name to avoid '
+                "accidental conflicts with other finalizer writers"
+            )
+
+
+def _service(spec: View) -> Iterator[str]:
+    if spec.get("externalIPs"):
+        yield "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
+    if spec.get("trafficDistribution") == "PreferClose":
+        yield 'spec.trafficDistribution: "PreferClose" is deprecated; use "PreferSameZone"'
+
+
+def _pod_spec(spec: View, path: str) -> Iterator[str]:
+    """Yield what a pod will not do as its author may think (`pkg/api/pod/warnings.go`)."""
+    matching_none = "a null labelSelector results in matching no pod"
+    for index, each in enumerate(spec.get("topologySpreadConstraints") or ()):
+        if each.get("labelSelector") is None:
+            yield f"{path}.topologySpreadConstraints[{index}].labelSelector: {matching_none}"
+    for kind in ("podAffinity", "podAntiAffinity"):
+        rules = (spec.get("affinity") or {}).get(kind) or {}
+        for name, within in _TERMS:
+            for index, each in enumerate(rules.get(name) or ()):
+                term = each.get(within) or {} if within else each
+                if term.get("labelSelector") is None:
+                    dot = f".{within}" if within else ""
+                    yield (
+                        f"{path}.affinity.{kind}.{name}[{index}]{dot}.labelSelector: "
+                        f"{matching_none}"
+                    )
+    for group in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(group) or ()):
+            yield from _fractions(container, f"{path}.{group}[{index}].resources")
+
+
+def _fractions(container: View, path: str) -> Iterator[str]:
+    resources = container.get("resources") or {}
+    for part in ("limits", "requests"):
+        for name in ("memory", "ephemeral-storage"):
+            amount = (resources.get(part) or {}).get(name)
+            if amount is not None and Decimal(quantity(str(amount))) % 1:
+                yield (
+                    f'{path}.{part}[{name}]: fractional byte value "{amount}" is invalid, must be '
+                    "an integer"
+                )

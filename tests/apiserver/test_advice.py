@@ -1,0 +1,121 @@
+"""What a write is warned of, and whose the fields of an object are that nobody applied."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from api_client import CORE, Client
+from listwatch.apiserver import APIServer
+from listwatch.apiserver.admission.advice import advice, single_owners
+from listwatch.apiserver.kinds.resources import Resource
+from listwatch.schema.facts import facts
+
+MAPS = f"{CORE}/configmaps"
+OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}
+STRICT = "fieldValidation=Strict"
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async with APIServer(controllers=False) as server, Client(server) as client:
+        yield client
+
+
+def resource(group: str, name: str, kind: str, *, custom: bool = False) -> Resource:
+    schema = facts().schema(group, "v1", kind)
+    return Resource(group, "v1", name, kind, schema=schema, custom={} if custom else None)
+
+
+def test_owners_that_are_named_again_are_kept_once() -> None:
+    other = {**OWNER, "name": "q"}
+    obj = {"metadata": {"ownerReferences": [OWNER, other, OWNER]}}
+    warnings: list[str] = []
+    single_owners(obj, warnings)
+    assert obj["metadata"]["ownerReferences"] == [OWNER, other]
+    assert [each.rpartition(": ")[2] for each in warnings] == ["u"]
+
+
+SPREAD = {"topologySpreadConstraints": [{"maxSkew": 1}]}
+AFFINE = {
+    "affinity": {
+        "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "z"}]}
+    }
+}
+FRACTION = {"containers": [{"name": "c", "resources": {"limits": {"memory": "500m", "cpu": "5m"}}}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "place"),
+    [
+        (SPREAD, "topologySpreadConstraints[0].labelSelector"),
+        (
+            AFFINE,
+            "affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector",
+        ),
+        (FRACTION, "containers[0].resources.limits[memory]"),
+    ],
+)
+def test_every_kind_that_makes_pods_warns_of_what_they_will_not_do(
+    spec: dict[str, Any], place: str
+) -> None:
+    pod = {"metadata": {}, "spec": spec}
+    assert [each.split(": ")[0] for each in advice(resource("", "pods", "Pod"), pod, None)] == [
+        f"spec.{place}"
+    ]
+    workload = {"metadata": {"generation": 1}, "spec": {"template": {"spec": spec}}}
+    kind = resource("apps", "deployments", "Deployment")
+    assert [each.split(": ")[0] for each in advice(kind, workload, None)] == [
+        f"spec.template.spec.{place}"
+    ]
+    assert list(advice(kind, workload, workload)) == []
+
+
+def test_a_custom_resource_warns_of_a_finalizer_without_a_domain_once() -> None:
+    kind = resource("example.com", "widgets", "Widget", custom=True)
+    bare = {"metadata": {"finalizers": ["x", "a.b/c"]}}
+    assert [each.split(": ")[1] for each in advice(kind, bare, None)] == ['"x"']
+    assert list(advice(kind, bare, bare)) == []
+
+
+@pytest.mark.parametrize(
+    ("media_type", "patch"),
+    [
+        ("application/merge-patch+json", {"bogus": 1}),
+        ("application/strategic-merge-patch+json", {"bogus": 1}),
+        ("application/json-patch+json", [{"op": "add", "path": "/bogus", "value": 1}]),
+        ("application/json-patch+json", [{"op": "add", "path": "/data", "value": {}, "x": 1}]),
+    ],
+)
+async def test_unknown_fields_of_a_strict_patch_make_it_invalid(
+    client: Client, media_type: str, patch: Any
+) -> None:
+    await client.create(MAPS, "a")
+    headers = {"Content-Type": media_type}
+    path = f"{MAPS}/a?{STRICT}"
+    refused = await client.call("PATCH", path, patch, headers=headers, expect=422)
+    assert [cause["field"] for cause in refused["details"]["causes"]] == ["patch"]
+
+
+async def test_the_first_apply_names_those_before_it_and_updates_do_not(client: Client) -> None:
+    made = await client.create(MAPS, "a", data={"a": "1"})
+    made["metadata"]["managedFields"] = []
+    made["data"]["b"] = "2"
+    bare = await client.call("PUT", f"{MAPS}/a", made, expect=200)
+    assert "managedFields" not in bare["metadata"]
+    bare["data"]["c"] = "3"
+    still_bare = await client.call("PUT", f"{MAPS}/a", bare, expect=200)
+    assert "managedFields" not in still_bare["metadata"]
+    wanted = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
+    applied = await client.call(
+        "PATCH",
+        f"{MAPS}/a?fieldManager=m",
+        {**wanted, "data": {"d": "4"}},
+        headers={"Content-Type": "application/apply-patch+yaml"},
+        expect=200,
+    )
+    owners = {each["manager"]: each["fieldsV1"] for each in applied["metadata"]["managedFields"]}
+    assert owners == {
+        "m": {"f:data": {"f:d": {}}},
+        "before-first-apply": {"f:data": {".": {}, "f:a": {}, "f:b": {}, "f:c": {}}},
+    }
