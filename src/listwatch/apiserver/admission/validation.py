@@ -6,13 +6,32 @@ from typing import Any
 from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.custom import validate_custom
 from listwatch.apiserver.kinds.resources import Resource
-from listwatch.apiserver.kinds.rules import LABEL, LABEL_WORDS, validate_labels
+from listwatch.apiserver.kinds.rules import (
+    LABEL,
+    LABEL_WORDS,
+    validate_annotations,
+    validate_labels,
+)
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, required
+from listwatch.schema.enumerations import unsupported_values
+from listwatch.schema.facts import facts
 from listwatch.selector import qualified_name_problems, subdomain_problems
 
 Object = Mapping[str, Any]
 
-_ANNOTATIONS_LIMIT = 262_144
+#: The groups whose kinds take no other values than those that the facts have.
+_ENUMERATED = frozenset(
+    (
+        "",
+        "apps",
+        "batch",
+        "discovery.k8s.io",
+        "networking.k8s.io",
+        "policy",
+        "scheduling.k8s.io",
+        "storage.k8s.io",
+    )
+)
 _STANDARD_FINALIZERS = frozenset(("kubernetes", "orphan", "foregroundDeletion"))
 
 
@@ -56,7 +75,7 @@ def validate_metadata(resource: Resource, metadata: Object) -> list[Cause]:
         causes += [invalid_value("metadata.name", name, why) for why in rule(name)]
     causes += _generation(metadata)
     causes += validate_labels(metadata.get("labels"), "metadata.labels")
-    causes += _annotations(metadata.get("annotations"))
+    causes += validate_annotations(metadata.get("annotations"), "metadata.annotations")
     causes += _owners(metadata.get("ownerReferences"))
     causes += _finalizers(resource, metadata.get("finalizers"))
     return causes
@@ -69,24 +88,6 @@ def _generation(metadata: Object) -> list[Cause]:
             invalid_value("metadata.generation", generation, "must be greater than or equal to 0")
         ]
     return []
-
-
-def _annotations(annotations: Mapping[str, str] | None) -> list[Cause]:
-    path = "metadata.annotations"
-    causes = []
-    size = 0
-    for key, value in (annotations or {}).items():
-        size += len(key.encode()) + len(value.encode())
-        causes += [invalid_value(path, key, why) for why in qualified_name_problems(key.lower())]
-    if size > _ANNOTATIONS_LIMIT:
-        causes.append(
-            Cause(
-                path,
-                "FieldValueTooLong",
-                f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes",
-            )
-        )
-    return causes
 
 
 def _owners(references: list[Object] | None) -> list[Cause]:
@@ -165,7 +166,7 @@ def validate_metadata_update(resource: Resource, new: Object, old: Object) -> li
     """Return the rules that a change of metadata breaks."""
     causes: list[Cause] = []
     causes += validate_labels(new.get("labels"), "metadata.labels")
-    causes += _annotations(new.get("annotations"))
+    causes += validate_annotations(new.get("annotations"), "metadata.annotations")
     causes += _owners(new.get("ownerReferences"))
     if new.get("finalizers") != old.get("finalizers"):
         causes += _finalizers(resource, new.get("finalizers"))
@@ -206,7 +207,12 @@ def _own_rules(resource: Resource, obj: Object) -> list[Cause]:
     if resource.custom is not None:
         return validate_custom(resource, obj)
     rule = kind_of(resource).rule
-    return rule(obj) if rule is not None else []
+    causes = rule(obj) if rule is not None else []
+    if resource.group in _ENUMERATED and resource.convert is None:
+        name = facts().definition_name(resource.group, resource.version, resource.kind)
+        if name is not None:
+            causes += unsupported_values(obj, name)
+    return causes
 
 
 def validate_update(

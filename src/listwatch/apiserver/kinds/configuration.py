@@ -1,11 +1,11 @@
 """ConfigMap, Secret and ServiceAccount."""
 
 import base64
-import re
 from collections.abc import Iterable, Mapping
 
 from listwatch.apiserver.kinds.cells import count, field
 from listwatch.apiserver.kinds.kind import Kind, Object, View, carry, paths
+from listwatch.apiserver.kinds.rules import config_key
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, required
 from listwatch.schema.parsing import parse_json
 
@@ -19,16 +19,6 @@ def _default_secret(obj: Object) -> None:
             data[key] = base64.b64encode(value.encode()).decode()
 
 
-_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
-
-
-_CONFIG_KEY_WORDS = (
-    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "
-    "'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
-    "'[-._a-zA-Z0-9]+')"
-)
-
-
 #: The bytes in all values of a config map or a secret (core.MaxSecretSize).
 _DATA_LIMIT = 1 << 20
 
@@ -38,7 +28,7 @@ def _check_config_map(obj: View) -> list[Cause]:
     data, binary = obj.get("data") or {}, obj.get("binaryData") or {}
     for name, part in (("data", data), ("binaryData", binary)):
         for key in part:
-            causes += _config_key(f"{name}[{key}]", key)
+            causes += config_key(f"{name}[{key}]", key)
     causes += [
         invalid_value(f"data[{key}]", key, "duplicate of key present in binaryData")
         for key in data
@@ -61,16 +51,6 @@ def _too_long(path: str, size: int) -> list[Cause]:
     return [Cause(path, "FieldValueTooLong", f"Too long: may not be more than {_DATA_LIMIT} bytes")]
 
 
-def _config_key(path: str, key: str) -> list[Cause]:
-    if len(key) > 253:
-        return [invalid_value(path, key, "must be no more than 253 characters")]
-    if not _CONFIG_KEY.fullmatch(key):
-        return [invalid_value(path, key, _CONFIG_KEY_WORDS)]
-    if key in {".", ".."}:
-        return [invalid_value(path, key, f"must not be '{key}'")]
-    return []
-
-
 _SECRET_KEYS = {
     "kubernetes.io/tls": ("tls.crt", "tls.key"),
     "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
@@ -81,7 +61,7 @@ _SECRET_KEYS = {
 
 def _check_secret(obj: View) -> list[Cause]:
     data = obj.get("data") or {}
-    causes = [cause for key in data for cause in _config_key(f"data[{key}]", key)]
+    causes = [cause for key in data for cause in config_key(f"data[{key}]", key)]
     causes += _too_long("data", _decoded_size(data))
     causes += [
         required(f"data[{key}]")

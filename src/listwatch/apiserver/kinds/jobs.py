@@ -5,10 +5,11 @@ from datetime import datetime
 
 from listwatch.apiserver.kinds.cells import NONE, age, at, count, duration, field, selector, text
 from listwatch.apiserver.kinds.kind import Kind, Object, View, paths, status_of
-from listwatch.apiserver.kinds.pod_templates import check_pod_spec, default_template, workload_cells
-from listwatch.apiserver.kinds.rules import enumeration, not_negative
+from listwatch.apiserver.kinds.pod_rules import check_pod_template, missed, selects
+from listwatch.apiserver.kinds.pod_templates import default_template, workload_cells
+from listwatch.apiserver.kinds.rules import label_selector, not_negative, subdomain
 from listwatch.apiserver.kinds.schedule import schedule_problem
-from listwatch.schema.causes import Cause, invalid_value, required
+from listwatch.schema.causes import Cause, invalid_value, not_supported, required
 
 
 def _default_job_spec(spec: Object) -> None:
@@ -17,6 +18,9 @@ def _default_job_spec(spec: Object) -> None:
     spec.setdefault("parallelism", 1)
     spec.setdefault("backoffLimit", 6)
     spec.setdefault("completionMode", "NonIndexed")
+    for rule in (spec.get("podFailurePolicy") or {}).get("rules") or ():
+        for condition in rule.get("onPodConditions") or ():
+            condition.setdefault("status", "True")
     spec.setdefault("suspend", False)
     spec.setdefault("manualSelector", False)
     spec.setdefault(
@@ -43,30 +47,128 @@ def _default_cron_job(obj: Object) -> None:
     status_of(obj)
 
 
+_INDEXED_ONLY = ("backoffLimitPerIndex", "maxFailedIndexes")
+
+
 def _check_job_spec(spec: View, path: str) -> list[Cause]:
     """Return the rules that a job's spec breaks, under a path such as `spec.jobTemplate.spec`."""
     causes = not_negative(
-        spec, path, "parallelism", "completions", "backoffLimit", "activeDeadlineSeconds"
+        spec,
+        path,
+        "parallelism",
+        "completions",
+        "backoffLimit",
+        "activeDeadlineSeconds",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
     )
-    pod = (spec.get("template") or {}).get("spec") or {}
-    causes += check_pod_spec(pod, f"{path}.template.spec")
-    if pod.get("restartPolicy") == "Always":
-        where = f"{path}.template.spec.restartPolicy"
+    if spec.get("completionMode") == "Indexed":
+        if spec.get("completions") is None:
+            causes.append(required(f"{path}.completions", "when completion mode is Indexed"))
+    else:
+        causes += [
+            invalid_value(f"{path}.{key}", spec[key], "requires indexed completion mode")
+            for key in _INDEXED_ONLY
+            if spec.get(key) is not None
+        ]
+    if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
+        why = "when maxFailedIndexes is specified"
+        causes.append(required(f"{path}.backoffLimitPerIndex", why))
+    causes += _check_manager(spec.get("managedBy"), f"{path}.managedBy")
+    by_policy = spec.get("podFailurePolicy") is not None
+    replaced = spec.get("podReplacementPolicy")
+    known = ["Failed"] if by_policy else ["Failed", "TerminatingOrFailed"]
+    if replaced is not None and replaced not in known:
+        causes.append(not_supported(f"{path}.podReplacementPolicy", replaced, known))
+    causes += check_pod_template(spec.get("template") or {}, f"{path}.template")
+    policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy")
+    where = f"{path}.template.spec.restartPolicy"
+    if policy in {None, "", "Always"}:
         causes.append(required(where, 'valid values: "OnFailure", "Never"'))
+    elif policy not in _RESTARTS:
+        causes.append(not_supported(where, policy, _RESTARTS))
+    elif by_policy and policy != "Never":
+        why = 'only "Never" is supported when podFailurePolicy is specified'
+        causes.append(invalid_value(where, policy, why))
     return causes
 
 
+_RESTARTS = ("OnFailure", "Never")
+
+
+def _check_manager(name: str | None, path: str) -> list[Cause]:
+    if name is None:
+        return []
+    host, _, rest = name.partition("/")
+    if not host or not rest:
+        why = 'must be a domain-prefixed path (such as "acme.io/foo")'
+        return [invalid_value(path, name, why)]
+    return subdomain(path, host)
+
+
+def _check_own_spec(obj: View) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    causes = _check_job_spec(spec, "spec")
+    selector = spec.get("selector")
+    if selector is None:
+        causes.append(required("spec.selector"))
+    causes += label_selector(selector, "spec.selector")
+    labels = _template_labels(spec)
+    if selects(selector, labels) is False:
+        causes.append(missed(labels, "spec.template"))
+    return causes
+
+
+def _template_labels(spec: View) -> Mapping[str, str] | None:
+    return ((spec.get("template") or {}).get("metadata") or {}).get("labels")
+
+
 def _check_job(obj: View) -> list[Cause]:
-    return _check_job_spec(obj.get("spec") or {}, "spec")
+    return _check_generated(obj) + _check_own_spec(obj)
+
+
+def _check_generated(obj: View) -> list[Cause]:
+    """Return what is wrong with a selector that the server makes (`ValidateGeneratedSelector`)."""
+    spec = obj.get("spec") or {}
+    selector = spec.get("selector")
+    if spec.get("manualSelector") or selector is None:
+        return []
+    own = _own_labels(obj)
+    labels = _template_labels(spec) or {}
+    causes: list[Cause] = []
+    for key, value in own.items():
+        where = f"spec.template.metadata.labels[{key}]"
+        if key not in labels:
+            causes.append(required(where, f"must be '{value}'"))
+        elif labels[key] != value:
+            causes.append(invalid_value(where, labels[key], f"must be '{value}'"))
+    if selects(selector, own) is False:
+        causes.append(invalid_value("spec.selector", selector, "`selector` not auto-generated"))
+    return causes
 
 
 def _check_job_update(new: View, old: View) -> list[Cause]:
     after, before = new.get("spec") or {}, old.get("spec") or {}
-    return [
+    # the spec is checked once with the job and once with its change
+    return _check_own_spec(new) + [
         invalid_value(f"spec.{key}", after.get(key), "field is immutable")
-        for key in ("completions", "selector", "template", "completionMode")
+        for key in _IMMUTABLE
         if after.get(key) != before.get(key)
+        and not (key == "completions" and after.get("completionMode") == "Indexed")
     ]
+
+
+_IMMUTABLE = (
+    "completions",
+    "selector",
+    "template",
+    "completionMode",
+    "podFailurePolicy",
+    "backoffLimitPerIndex",
+    "managedBy",
+    "successPolicy",
+)
 
 
 _CRON_JOB_NAME_LIMIT = 52
@@ -92,7 +194,6 @@ def _check_cron_job(obj: View) -> list[Cause]:
         "successfulJobsHistoryLimit",
         "failedJobsHistoryLimit",
     )
-    causes += enumeration(spec, "spec", "concurrencyPolicy", "batch.v1.CronJobSpec")
     job = (spec.get("jobTemplate") or {}).get("spec") or {}
     causes += _check_job_spec(job, "spec.jobTemplate.spec")
     name = obj["metadata"].get("name") or ""
@@ -145,18 +246,25 @@ def _admit_job(obj: Object) -> None:
         obj["metadata"]["labels"] = dict(labels)
 
 
-def _select_own_pods(obj: Object) -> None:
-    spec = obj["spec"]
-    uid, name = obj["metadata"]["uid"], obj["metadata"].get("name", "")
-    labels = {
+def _own_labels(obj: View) -> dict[str, str]:
+    uid, name = obj["metadata"].get("uid", ""), obj["metadata"].get("name", "")
+    return {
         "batch.kubernetes.io/controller-uid": uid,
         "batch.kubernetes.io/job-name": name,
         "controller-uid": uid,
         "job-name": name,
     }
+
+
+def _select_own_pods(obj: Object) -> None:
+    """Complete labels and selector; what a client has put there stays, and may be refused."""
+    spec, own = obj["spec"], _own_labels(obj)
     template = spec["template"]["metadata"]
-    template["labels"] = {**(template.get("labels") or {}), **labels}
-    spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+    template["labels"] = {**own, **(template.get("labels") or {})}
+    key = "batch.kubernetes.io/controller-uid"
+    selector = spec.get("selector") or {}
+    labels = {key: own[key], **(selector.get("matchLabels") or {})}
+    spec["selector"] = {**selector, "matchLabels": labels}
 
 
 _DELETION_WARNING = (

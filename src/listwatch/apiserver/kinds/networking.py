@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from listwatch.apiserver.kinds.cells import NONE, at, field, more, selector, text
 from listwatch.apiserver.kinds.kind import Kind, Object, View, status_of
-from listwatch.apiserver.kinds.rules import enumeration, is_address, known_values, port_number
+from listwatch.apiserver.kinds.rules import is_address, known_values, port_number
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 from listwatch.selector import subdomain_problems
 
@@ -147,7 +147,7 @@ def _check_network_policy(obj: View) -> list[Cause]:
 
 
 def _check_policy_port(port: View, path: str) -> list[Cause]:
-    causes = enumeration(port, path, "protocol", "networking.v1.NetworkPolicyPort")
+    causes: list[Cause] = []
     first, last = port.get("port"), port.get("endPort")
     causes += port_number(f"{path}.port", first)
     if last is None:

@@ -5,8 +5,9 @@ from typing import Any
 
 from listwatch.apiserver.kinds.cells import NONE, age, at, text
 from listwatch.apiserver.kinds.kind import Kind, Object, View, paths
-from listwatch.apiserver.kinds.pod_templates import check_pod_spec, default_pod_spec
-from listwatch.schema.causes import Cause, forbidden_value
+from listwatch.apiserver.kinds.pod_rules import check_pod_spec
+from listwatch.apiserver.kinds.pod_templates import default_pod_spec
+from listwatch.schema.causes import Cause, forbidden_value, required
 
 
 def _init_status(pod: View, states: list[View]) -> str | None:
@@ -145,9 +146,20 @@ def _fixed_part(spec: View) -> Any:
 
 def _check_pod_update(new: View, old: View) -> list[Cause]:
     spec, before = new.get("spec") or {}, old.get("spec") or {}
+    causes: list[Cause] = []
+    for group in ("containers", "initContainers"):
+        containers = spec.get(group) or ()
+        if len(containers) != len(before.get(group) or ()):
+            why = "pod updates may not add or remove containers"
+            return [forbidden_value(f"spec.{group}", why)]
+        causes += [
+            required(f"spec.{group}[{index}].image")
+            for index, container in enumerate(containers)
+            if not container.get("image")
+        ]
     if _fixed_part(spec) != _fixed_part(before):
-        return [forbidden_value("spec", _POD_FORBIDDEN)]
-    return []
+        causes.append(forbidden_value("spec", _POD_FORBIDDEN))
+    return causes
 
 
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -176,6 +188,10 @@ def _admit_pod(obj: Object) -> None:
     obj["status"] = {"phase": "Pending", "qosClass": qos_class(spec)}
 
 
+#: The resources that decide on the quality of service.
+_COUNTED = ("cpu", "memory")
+
+
 def qos_class(spec: Mapping[str, Any]) -> str:
     """Return a pod's quality of service class, from its containers' requests and limits."""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
@@ -184,8 +200,10 @@ def qos_class(spec: Mapping[str, Any]) -> str:
     for container in containers:
         resources = container.get("resources") or {}
         requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-        any_set |= bool(requests or limits)
-        for name in ("cpu", "memory"):
+        any_set |= any(
+            part.get(name, "0") != "0" for part in (requests, limits) for name in _COUNTED
+        )
+        for name in _COUNTED:
             if name not in limits or requests.get(name, limits[name]) != limits[name]:
                 guaranteed = False
     if not any_set:

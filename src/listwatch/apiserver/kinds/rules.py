@@ -6,9 +6,13 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from listwatch.apiserver.kinds.kind import View
-from listwatch.schema.causes import Cause, invalid_value, not_supported
+from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 from listwatch.schema.facts import facts
-from listwatch.selector import label_value_problems, qualified_name_problems
+from listwatch.selector import (
+    label_value_problems,
+    qualified_name_problems,
+    subdomain_problems,
+)
 
 
 def validate_labels(labels: Mapping[str, str] | None, path: str) -> list[Cause]:
@@ -20,7 +24,28 @@ def validate_labels(labels: Mapping[str, str] | None, path: str) -> list[Cause]:
     return causes
 
 
-_NOT_NEGATIVE = "must be greater than or equal to 0"
+_ANNOTATIONS_LIMIT = 262_144
+
+
+def validate_annotations(annotations: Mapping[str, str] | None, path: str) -> list[Cause]:
+    """Return the rules that annotations break."""
+    causes = []
+    size = 0
+    for key, value in (annotations or {}).items():
+        size += len(key.encode()) + len(value.encode())
+        causes += [invalid_value(path, key, why) for why in qualified_name_problems(key.lower())]
+    if size > _ANNOTATIONS_LIMIT:
+        causes.append(
+            Cause(
+                path,
+                "FieldValueTooLong",
+                f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes",
+            )
+        )
+    return causes
+
+
+NOT_NEGATIVE = "must be greater than or equal to 0"
 
 
 #: An RFC 1123 label, and what the server says of what is none.
@@ -44,6 +69,98 @@ def label(path: str, name: str) -> list[Cause]:
     return causes
 
 
+def subdomain(path: str, name: str) -> list[Cause]:
+    """Return why a name is not an RFC 1123 subdomain."""
+    return [invalid_value(path, name, why) for why in subdomain_problems(name)]
+
+
+def qualified_name(path: str, name: str) -> list[Cause]:
+    """Return why a name is not one with an optional domain before it."""
+    return [invalid_value(path, name, why) for why in qualified_name_problems(name)]
+
+
+_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+
+
+_CONFIG_KEY_WORDS = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "
+    "'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
+    "'[-._a-zA-Z0-9]+')"
+)
+
+
+def config_key(path: str, key: str) -> list[Cause]:
+    """Return why a key can't be one of a ConfigMap or a Secret."""
+    if len(key) > 253:
+        return [invalid_value(path, key, "must be no more than 253 characters")]
+    if not _CONFIG_KEY.fullmatch(key):
+        return [invalid_value(path, key, _CONFIG_KEY_WORDS)]
+    if key in {".", ".."}:
+        return [invalid_value(path, key, f"must not be '{key}'")]
+    return []
+
+
+_VALUES_WORDS = "must be specified when `operator` is 'In' or 'NotIn'"
+
+
+_NO_VALUES_WORDS = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+
+
+def label_selector(selector: View | None, path: str) -> list[Cause]:
+    """Return the rules that a selector of labels breaks, if there is one."""
+    if not selector:
+        return []
+    causes = validate_labels(selector.get("matchLabels"), f"{path}.matchLabels")
+    for index, term in enumerate(selector.get("matchExpressions") or ()):
+        causes += selector_term(term, f"{path}.matchExpressions[{index}]")
+    return causes
+
+
+def selector_term(term: View, path: str, *, of_nodes: bool = False) -> list[Cause]:
+    """Return the rules that one term of a selector breaks; those of nodes can compare, too."""
+    causes: list[Cause] = []
+    operator, values = term.get("operator", ""), term.get("values") or ()
+    where = f"{path}.values"
+    if operator in {"In", "NotIn"}:
+        if not values:
+            causes.append(required(where, _VALUES_WORDS))
+    elif operator in {"Exists", "DoesNotExist"}:
+        if values:
+            causes.append(forbidden_value(where, _NO_VALUES_WORDS))
+    elif of_nodes and operator in {"Gt", "Lt"}:
+        if len(values) != 1:
+            why = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+            causes.append(required(where, why))
+    else:
+        causes.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
+    causes += qualified_name(f"{path}.key", term.get("key", ""))
+    for index, value in enumerate(values):
+        causes += [
+            invalid_value(f"{where}[{index}]", value, why) for why in label_value_problems(value)
+        ]
+    return causes
+
+
+_PERCENT_WORDS = (
+    "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or "
+    "'93%', regex used for validation is '[0-9]+%')"
+)
+
+
+def count_or_percent(path: str, value: Any, *, up_to_all: bool = True) -> list[Cause]:
+    """Return why a value is neither a count nor a percentage, which may be limited to 100."""
+    if isinstance(value, int):
+        return [invalid_value(path, value, NOT_NEGATIVE)] if value < 0 else []
+    if not isinstance(value, str):
+        return []
+    digits = value.removesuffix("%")
+    if digits == value or not (digits.isascii() and digits.isdigit()):
+        return [invalid_value(path, value, _PERCENT_WORDS)]
+    if up_to_all and int(digits.lstrip("0")[:4] or 0) > 100:
+        return [invalid_value(path, value, "must not be greater than 100%")]
+    return []
+
+
 def _under(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
@@ -51,7 +168,7 @@ def _under(path: str, key: str) -> str:
 def not_negative(obj: View, path: str, *keys: str) -> list[Cause]:
     """Return the numbers under these keys that are negative."""
     return [
-        invalid_value(_under(path, key), obj[key], _NOT_NEGATIVE)
+        invalid_value(_under(path, key), obj[key], NOT_NEGATIVE)
         for key in keys
         if isinstance(obj.get(key), int) and obj[key] < 0
     ]
@@ -94,6 +211,26 @@ def port_number(path: str, value: Any) -> list[Cause]:
     return []
 
 
+_PORT_NAME = re.compile(r"[-a-z0-9]+")
+
+
+def port_name(path: str, name: str) -> list[Cause]:
+    """Return why a name is not one of a port (`validation.IsValidPortName`)."""
+    causes = []
+    if len(name) > 15:
+        causes.append(invalid_value(path, name, "must be no more than 15 characters"))
+    if not _PORT_NAME.fullmatch(name):
+        why = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
+        causes.append(invalid_value(path, name, why))
+    if not re.search("[a-z]", name):
+        causes.append(invalid_value(path, name, "must contain at least one letter (a-z)"))
+    if "--" in name:
+        causes.append(invalid_value(path, name, "must not contain consecutive hyphens"))
+    if name[:1] == "-" or name[-1:] == "-":
+        causes.append(invalid_value(path, name, "must not begin or end with a hyphen"))
+    return causes
+
+
 _SUFFIXES = {
     **{
         suffix: 1024**power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
@@ -129,3 +266,29 @@ def is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def address(path: str, text: str) -> list[Cause]:
+    """Return why a text is not an IP address."""
+    return [] if is_address(text) else [invalid_value(path, text, IP_WORDS)]
+
+
+def reachable_address(path: str, text: str) -> list[Cause]:
+    """Return why an address can't be that of an endpoint (`ValidateEndpointIP`)."""
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return [invalid_value(path, text, IP_WORDS)]
+    if found.is_unspecified:
+        return [invalid_value(path, text, f"may not be unspecified ({found})")]
+    if found.is_loopback:
+        why = "may not be in the loopback range (127.0.0.0/8, ::1/128)"
+        return [invalid_value(path, text, why)]
+    if found.is_link_local:
+        why = "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
+        return [invalid_value(path, text, why)]
+    if found.is_multicast:
+        why = "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"
+        local = found in ipaddress.ip_network("ff02::/16" if found.version == 6 else "224.0.0.0/24")
+        return [invalid_value(path, text, why)] if local else []
+    return []

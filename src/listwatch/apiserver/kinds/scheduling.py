@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from listwatch.apiserver.kinds.cells import Cell, at, field, text
 from listwatch.apiserver.kinds.kind import Kind, Object, View, status_of
-from listwatch.apiserver.kinds.rules import enumeration, not_negative
+from listwatch.apiserver.kinds.rules import count_or_percent, label_selector
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value
 
 
@@ -41,27 +41,8 @@ def _check_disruption_budget(obj: View) -> list[Cause]:
         why = "minAvailable and maxUnavailable cannot be both set"
         causes.append(invalid_value("spec", inside, why))
     for key, value in (("minAvailable", least), ("maxUnavailable", most)):
-        causes += _check_count_or_percent(f"spec.{key}", value)
-    return causes
-
-
-def _check_count_or_percent(where: str, value: object) -> list[Cause]:
-    if isinstance(value, int):
-        return not_negative({where: value}, "", where)
-    if not isinstance(value, str):
-        return []
-    digits = value.removesuffix("%")
-    if digits == value or not (digits.isascii() and digits.isdigit()):
-        return [invalid_value(where, value, _PERCENT_WORDS)]
-    if int(digits.lstrip("0")[:4] or 0) > 100:
-        return [invalid_value(where, value, "must not be greater than 100%")]
-    return []
-
-
-_PERCENT_WORDS = (
-    "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or "
-    "'93%', regex used for validation is '[0-9]+%')"
-)
+        causes += count_or_percent(f"spec.{key}", value)
+    return causes + label_selector(spec.get("selector"), "spec.selector")
 
 
 def _check_priority_class(obj: View) -> list[Cause]:
@@ -76,7 +57,7 @@ def _check_priority_class(obj: View) -> list[Cause]:
             f"{name} is not a known system priority class"
         )
         causes.append(forbidden_value("metadata.name", why))
-    return causes + enumeration(obj, "", "preemptionPolicy", "scheduling.v1.PriorityClass")
+    return causes
 
 
 def _check_priority_class_update(new: View, old: View) -> list[Cause]:

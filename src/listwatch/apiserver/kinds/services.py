@@ -8,7 +8,6 @@ from listwatch.apiserver.kinds.cells import at, field, join, labels, more, text
 from listwatch.apiserver.kinds.kind import Kind, Object, View, paths, status_of
 from listwatch.apiserver.kinds.rules import (
     IP_WORDS,
-    enumeration,
     is_address,
     known_values,
     label,
@@ -16,8 +15,6 @@ from listwatch.apiserver.kinds.rules import (
 )
 from listwatch.schema.causes import Cause, duplicate, invalid_value, not_supported, required
 from listwatch.selector import subdomain_problems
-
-_SPEC = "core.v1.ServiceSpec"
 
 _WITH_NODE_PORTS = frozenset(("NodePort", "LoadBalancer"))
 
@@ -167,8 +164,6 @@ def _check_service(obj: View) -> list[Cause]:
     ports = spec.get("ports") or ()
     if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
         causes.append(required("spec.ports"))
-    causes += enumeration(spec, "spec", "type", _SPEC)
-    causes += enumeration(spec, "spec", "sessionAffinity", _SPEC)
     address = spec.get("clusterIP")
     if address not in {None, "", "None"} and not is_address(address):
         causes.append(invalid_value("spec.clusterIPs[0]", address, IP_WORDS))
@@ -190,7 +185,6 @@ def _check_service(obj: View) -> list[Cause]:
             causes.append(
                 invalid_value(f"{here}.port", value, "must be between 1 and 65535, inclusive")
             )
-        causes += enumeration(port, here, "protocol", "core.v1.ServicePort")
         causes += port_number(f"{here}.targetPort", port.get("targetPort"))
         key = (port.get("protocol"), value)
         if key in seen:
@@ -238,7 +232,6 @@ def _check_endpoints(obj: View) -> list[Cause]:
             if len(ports) > 1 and not port.get("name"):
                 causes.append(required(f"{where}.name"))
             causes += port_number(f"{where}.port", port.get("port", 0))
-            causes += enumeration(port, where, "protocol", "core.v1.EndpointPort")
     return causes
 
 

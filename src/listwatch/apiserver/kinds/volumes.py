@@ -92,7 +92,7 @@ def _check_claim(obj: View) -> list[Cause]:
 def _check_storage_class(obj: View) -> list[Cause]:
     causes = [] if obj.get("provisioner") else [required("provisioner")]
     causes += enumeration(obj, "", "reclaimPolicy", _CLASS, but=("Recycle",))
-    return causes + enumeration(obj, "", "volumeBindingMode", _CLASS)
+    return causes
 
 
 _NOT_A_SOURCE = frozenset(
@@ -127,9 +127,7 @@ def _check_volume(obj: View) -> list[Cause]:
         forbidden_value(f"spec.{source}", "may not specify more than 1 volume type")
         for source in sources[1:]
     ]
-    return causes + enumeration(
-        spec, "spec", "persistentVolumeReclaimPolicy", "core.v1.PersistentVolumeSpec"
-    )
+    return causes
 
 
 def _check_storage_class_update(new: View, old: View) -> list[Cause]:

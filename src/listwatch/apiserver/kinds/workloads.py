@@ -5,15 +5,18 @@ from typing import Any
 
 from listwatch.apiserver.kinds.cells import NONE, Cell, at, field, labels
 from listwatch.apiserver.kinds.kind import Kind, Object, View, paths, status_of
-from listwatch.apiserver.kinds.pod_templates import (
-    check_pod_spec,
+from listwatch.apiserver.kinds.pod_rules import (
+    check_lasting_template,
     check_pod_template,
-    check_selector,
+    missed,
+    selects,
+)
+from listwatch.apiserver.kinds.pod_templates import (
     containers_cell,
     default_template,
     workload_cells,
 )
-from listwatch.apiserver.kinds.rules import enumeration, not_negative
+from listwatch.apiserver.kinds.rules import count_or_percent, label_selector, not_negative
 from listwatch.apiserver.kinds.volumes import default_claim
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 
@@ -33,7 +36,25 @@ def _default_deployment(obj: Object) -> None:
     status_of(obj)
 
 
+_TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
+
+
+def _admit_daemon_set(obj: Object) -> None:
+    obj["metadata"]["annotations"][_TEMPLATE_GENERATION] = "1"
+
+
+def _carry_daemon_set(new: Object, old: View) -> None:
+    """Count the changes of the template, in an annotation that nobody else can change."""
+    before = (old["metadata"].get("annotations") or {}).get(_TEMPLATE_GENERATION, "1")
+    spec, was = new.get("spec") or {}, old.get("spec") or {}
+    moved = spec.get("template") != was.get("template")
+    moved = moved or spec.get("updateStrategy") != was.get("updateStrategy")
+    number = int(before) + moved if before.isascii() and before.isdigit() else 1
+    new["metadata"]["annotations"][_TEMPLATE_GENERATION] = str(number)
+
+
 def _default_daemon_set(obj: Object) -> None:
+    obj["metadata"].setdefault("annotations", {}).setdefault(_TEMPLATE_GENERATION, "0")
     spec = obj.setdefault("spec", {})
     spec.setdefault("revisionHistoryLimit", 10)
     strategy = spec.setdefault("updateStrategy", {})
@@ -96,58 +117,143 @@ def _default_pod_template(obj: Object) -> None:
     default_template(obj)
 
 
-def _check_workload(obj: View, kind: str = "deployment") -> list[Cause]:
+def _template_labels(spec: View) -> Mapping[str, str] | None:
+    return ((spec.get("template") or {}).get("metadata") or {}).get("labels")
+
+
+def _check_selector(spec: View, kind: str) -> list[Cause]:
+    selector, where = spec.get("selector"), "spec.selector"
+    if selector is None:
+        return [required(where)]
+    causes = label_selector(selector, where)
+    if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+        causes.append(invalid_value(where, selector, f"empty selector is invalid for {kind}"))
+    return causes
+
+
+def _check_selected(spec: View, kind: str, unreadable: str) -> list[Cause]:
+    """Return what is wrong with a template, which is looked at only by a selector that is one."""
+    labels = _template_labels(spec)
+    found = selects(spec.get("selector"), labels)
+    if found is None:
+        return [invalid_value("spec.selector", spec["selector"], unreadable)]
+    causes = [] if found else [missed(labels, "spec.template")]
+    return causes + check_lasting_template(spec.get("template") or {}, "spec.template", kind)
+
+
+_UNREADABLE = "invalid label selector"
+
+
+def _check_replica_set(obj: View) -> list[Cause]:
     spec = obj.get("spec") or {}
-    template = spec.get("template") or {}
-    causes = not_negative(spec, "spec", "replicas")
-    causes += check_selector(spec, "spec", (template.get("metadata") or {}).get("labels"), kind)
-    causes += check_pod_template(template, "spec.template")
-    causes += not_negative(spec, "spec", "minReadySeconds")
+    causes = not_negative(spec, "spec", "replicas", "minReadySeconds")
+    causes += _check_selector(spec, "deployment")
+    return causes + _check_selected(spec, "ReplicaSet", _UNREADABLE)
+
+
+def _strategy(spec: View, key: str) -> tuple[Any, Any, Object]:
+    """Return a strategy's type, its rolling update, and how the server shows it in messages."""
+    strategy = spec.get(key) or {}
+    kind, rolling = strategy.get("type"), strategy.get("rollingUpdate")
+    return kind, rolling, {"Type": kind, "RollingUpdate": rolling}
+
+
+def _check_rolling(rolling: View, path: str) -> list[Cause]:
+    causes: list[Cause] = []
+    for key in ("maxUnavailable", "maxSurge"):
+        value = rolling.get(key)
+        up_to_all = key == "maxUnavailable" or path == "spec.updateStrategy.rollingUpdate"
+        causes += count_or_percent(f"{path}.{key}", value, up_to_all=up_to_all)
     return causes
 
 
 def _check_daemon_set(obj: View) -> list[Cause]:
-    return _check_workload(obj, "daemonset")
+    spec = obj.get("spec") or {}
+    labels, template = _template_labels(spec), spec.get("template") or {}
+    selector, where = spec.get("selector"), "spec.selector"
+    causes = label_selector(selector, where)
+    if selects(selector, labels) is False:
+        causes.append(missed(labels, "spec.template"))
+    if selector is None:
+        causes.append(required(where))
+    elif not selector.get("matchLabels") and not selector.get("matchExpressions"):
+        causes.append(invalid_value(where, selector, "empty selector is invalid for daemonset"))
+    causes += check_lasting_template(template, "spec.template", "DaemonSet")
+    causes += not_negative(spec, "spec", "minReadySeconds", "revisionHistoryLimit")
+    kind, rolling, shown = _strategy(spec, "updateStrategy")
+    here = "spec.updateStrategy"
+    if kind not in {"RollingUpdate", "OnDelete"}:
+        return [*causes, not_supported(here, shown, ("RollingUpdate", "OnDelete"))]
+    if kind == "OnDelete" or rolling is None:
+        return causes
+    here = f"{here}.rollingUpdate"
+    causes += _check_rolling(rolling, here)
+    away, more = (_percent(rolling.get(key)) for key in ("maxUnavailable", "maxSurge"))
+    if away and more:
+        why = "may not be set when maxUnavailable is non-zero"
+        causes.append(invalid_value(f"{here}.maxSurge", rolling.get("maxSurge"), why))
+    elif not away and not more:
+        causes.append(required(f"{here}.maxUnavailable", "cannot be 0 when maxSurge is 0"))
+    return causes
 
 
 def _check_stateful_set(obj: View) -> list[Cause]:
-    return _check_workload(obj, "statefulset")
+    spec = obj.get("spec") or {}
+    causes = not_negative(spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit")
+    causes += not_negative(spec.get("ordinals") or {}, "spec.ordinals", "start")
+    policy = spec.get("podManagementPolicy")
+    if policy not in {"OrderedReady", "Parallel"}:
+        why = "must be 'OrderedReady' or 'Parallel'"
+        causes.append(invalid_value("spec.podManagementPolicy", policy, why))
+    kind, rolling, shown = _strategy(spec, "updateStrategy")
+    here = "spec.updateStrategy"
+    if kind not in {"RollingUpdate", "OnDelete"}:
+        causes.append(invalid_value(here, shown, "must be 'RollingUpdate' or 'OnDelete'"))
+    elif kind == "OnDelete" and rolling is not None:
+        why = "only allowed for updateStrategy 'RollingUpdate'"
+        causes.append(invalid_value(f"{here}.rollingUpdate", rolling, why))
+    elif rolling is not None:
+        causes += not_negative(rolling, f"{here}.rollingUpdate", "partition")
+        where = f"{here}.rollingUpdate.maxUnavailable"
+        causes += count_or_percent(where, rolling.get("maxUnavailable"))
+    retention = spec.get("persistentVolumeClaimRetentionPolicy") or {}
+    causes += [
+        not_supported(f"spec.persistentVolumeClaimRetentionPolicy.{key}", value, _RETENTION)
+        for key, value in retention.items()
+        if value not in _RETENTION
+    ]
+    causes += _check_selector(spec, "statefulset")
+    return causes + _check_selected(spec, "StatefulSet", "")
+
+
+_RETENTION = ("Delete", "Retain")
 
 
 def _check_deployment(obj: View) -> list[Cause]:
     spec = obj.get("spec") or {}
-    strategy = spec.get("strategy") or {}
-    template = spec.get("template") or {}
-    causes = not_negative(spec, "spec", "replicas")
-    causes += check_selector(spec, "spec", (template.get("metadata") or {}).get("labels"))
-    causes += check_pod_template(template, "spec.template")
-    causes += enumeration(strategy, "spec.strategy", "type", "apps.v1.DeploymentStrategy")
-    if strategy.get("type") == "Recreate" and strategy.get("rollingUpdate"):
-        causes.append(
-            forbidden_value(
-                "spec.strategy.rollingUpdate",
-                "may not be specified when strategy `type` is 'Recreate'",
-            )
-        )
-    rolling = strategy.get("rollingUpdate") or {}
-    if rolling and not any(_percent(rolling.get(key)) for key in ("maxUnavailable", "maxSurge")):
-        causes.append(
-            invalid_value(
-                "spec.strategy.rollingUpdate.maxUnavailable",
-                rolling.get("maxUnavailable"),
-                "may not be 0 when `maxSurge` is 0",
-            )
-        )
-    causes += not_negative(spec, "spec", "minReadySeconds", "revisionHistoryLimit")
+    causes = not_negative(spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit")
+    causes += _check_selector(spec, "deployment")
+    causes += _check_selected(spec, "ReplicaSet", _UNREADABLE)
+    kind, rolling, shown = _strategy(spec, "strategy")
+    here = "spec.strategy"
+    if kind not in {"Recreate", "RollingUpdate"}:
+        causes.append(not_supported(here, shown, ("Recreate", "RollingUpdate")))
+    elif kind == "Recreate" and rolling:
+        why = "may not be specified when strategy `type` is 'Recreate'"
+        causes.append(forbidden_value(f"{here}.rollingUpdate", why))
+    elif rolling:
+        here = f"{here}.rollingUpdate"
+        causes += _check_rolling(rolling, here)
+        if not any(_percent(rolling.get(key)) for key in ("maxUnavailable", "maxSurge")):
+            why = "may not be 0 when `maxSurge` is 0"
+            away = rolling.get("maxUnavailable")
+            causes.append(invalid_value(f"{here}.maxUnavailable", away, why))
     deadline, ready = spec.get("progressDeadlineSeconds"), spec.get("minReadySeconds", 0)
     if isinstance(deadline, int):
         causes += not_negative(spec, "spec", "progressDeadlineSeconds")
         if deadline <= ready:
-            causes.append(
-                invalid_value(
-                    "spec.progressDeadlineSeconds", deadline, "must be greater than minReadySeconds"
-                )
-            )
+            why = "must be greater than minReadySeconds"
+            causes.append(invalid_value("spec.progressDeadlineSeconds", deadline, why))
     return causes
 
 
@@ -211,20 +317,14 @@ def _check_replication_controller(obj: View) -> list[Cause]:
         causes.append(required("spec.selector"))
     if template is None:
         return [*causes, required("spec.template")]
-    labels = (template.get("metadata") or {}).get("labels")
+    labels = _template_labels(spec)
     if selector and not selector.items() <= (labels or {}).items():
-        why = "`selector` does not match template `labels`"
-        causes.append(invalid_value("spec.template.metadata.labels", labels, why))
-    pod = template.get("spec") or {}
-    causes += check_pod_spec(pod, "spec.template.spec")
-    policy = pod.get("restartPolicy")
-    if policy in {"Never", "OnFailure"}:
-        causes.append(not_supported("spec.template.spec.restartPolicy", policy, ["Always"]))
-    return causes
+        causes.append(missed(labels, "spec.template"))
+    return causes + check_lasting_template(template, "spec.template", "ReplicationController")
 
 
 def _check_pod_template(obj: View) -> list[Cause]:
-    return check_pod_spec((obj.get("template") or {}).get("spec") or {}, "template.spec")
+    return check_pod_template(obj.get("template") or {}, "template")
 
 
 def _ready_of(ready: str, wanted: str) -> Cell:
@@ -288,6 +388,8 @@ KINDS: Mapping[str, Kind] = {
     "apps/daemonsets": Kind(
         generation=True,
         defaults=_default_daemon_set,
+        admit=_admit_daemon_set,
+        carry=_carry_daemon_set,
         rule=_check_daemon_set,
         update_rule=_check_selector_update,
         cells={
@@ -314,7 +416,7 @@ KINDS: Mapping[str, Kind] = {
         generation=True,
         fields=paths("status.replicas", replicas="0"),
         defaults=_default_replica_set,
-        rule=_check_workload,
+        rule=_check_replica_set,
         update_rule=_check_selector_update,
         cells={**_REPLICAS, **workload_cells()},
     ),
