@@ -167,8 +167,7 @@ def workload(name: str, **changes: Any) -> list[str]:
     template = {"metadata": {"labels": {"app": "a"}}, "spec": pod()}
     spec = {"selector": {"matchLabels": {"app": "a"}}, "template": template, **changes}
     strategy = {"type": "RollingUpdate"}
-    defaults = {"strategy": strategy, "updateStrategy": strategy}
-    defaults |= {"podManagementPolicy": "Parallel"}
+    defaults: dict[str, Any] = {"strategy": strategy, "updateStrategy": strategy}
     return [cause.field for cause in rule({"metadata": {}, "spec": {**defaults, **spec}})]
 
 
@@ -201,7 +200,7 @@ def test_a_job_keeps_the_labels_that_the_server_makes() -> None:
     assert kind.rule is not None
     template = {"metadata": {"labels": {}}, "spec": pod(restartPolicy="Never")}
     spec = {"template": template, "selector": {"matchLabels": {"a": "b"}}}
-    job = {"metadata": {"name": "j", "uid": "u"}, "spec": spec}
+    job: dict[str, Any] = {"metadata": {"name": "j", "uid": "u"}, "spec": spec}
     kind.admit(job)
     assert sorted(job["spec"]["selector"]["matchLabels"]) == [
         "a",
