@@ -8,7 +8,7 @@ import pytest
 
 from listwatch.cache.delta_fifo import DeltaFIFO
 from listwatch.cache.known import NewestKnown
-from listwatch.cache.list_watch import DELETED, MODIFIED, Decode, WatchEvent
+from listwatch.cache.list_watch import DELETED, MODIFIED, Decoder, WatchEvent
 from listwatch.cache.missing import MOST_QUESTIONS
 from listwatch.cache.ordered_fifo import OrderedFIFO
 from listwatch.cache.reflector import Reflector
@@ -37,7 +37,7 @@ class Source(FakeControllerSource):
             raise ObjectDecodeError("no name can be read")
         return obj
 
-    async def find(self, key: str, decode: Decode) -> Object | None:
+    async def find(self, key: str, decode: Decoder) -> Object | None:
         self.asked.append(key)
         await asyncio.sleep(0)
         if self.failure is not None:
@@ -67,7 +67,7 @@ class Scene:
             Silent(self.source) if silent else self.source,
             self.store,
             clock=self.clock,
-            decode=self.source.decode,
+            decoder=self.source.decode,
             on_error=self.failures.append,
             rng=random.Random(1),
         )
@@ -179,7 +179,7 @@ async def test_an_object_that_is_found_though_the_list_did_not_name_it_is_taken(
         scene.source.modify_drop_watch(pod("b"))
         find = scene.source.find
 
-        async def found(key: str, _: Decode) -> Object | None:
+        async def found(key: str, _: Decoder) -> Object | None:
             return await find(key, decode_object)
 
         scene.source.find = found  # type: ignore[method-assign,assignment]  # another server

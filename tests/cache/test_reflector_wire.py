@@ -31,7 +31,7 @@ class Recorded:
 
     async def list(self, options: ListOptions) -> ObjectList:
         self.asked.append("continued" if options.continue_token else "list")
-        frames = ListFrames(options.decode)
+        frames = ListFrames(options.decoder)
         for piece in pieces(await self._next()):
             frames.feed(piece)
         page = frames.finish()
@@ -44,7 +44,7 @@ class Recorded:
     async def watch(self, options: WatchOptions) -> AsyncIterator[Any]:
         what = "watch-list" if options.send_initial_events else options.resource_version
         self.asked.append(f"watch {what}")
-        yield self._stream(await self._next(), WatchFrames(options.decode))
+        yield self._stream(await self._next(), WatchFrames(options.decoder))
 
     async def _next(self) -> Capture:
         if not self.captures:

@@ -54,7 +54,7 @@ async def test_a_list_asks_for_what_its_options_say(server: ScriptedServer, clie
     assert isinstance(source, ListerWatcher)
     await source.list(
         ListOptions(
-            resource_version="5", resource_version_match="NotOlderThan", limit=500, decode=decode
+            resource_version="5", resource_version_match="NotOlderThan", limit=500, decoder=decode
         )
     )
     selectors = "labelSelector=a+in+%28b%2Cc%29&fieldSelector=metadata.name%3Dx"

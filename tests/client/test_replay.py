@@ -233,7 +233,7 @@ async def test_a_list_is_what_its_body_says(name: str) -> None:
 
     async def read(client: Client) -> ObjectList:
         source = client.list_watch(resource, "shop", metadata_only="partial" in name)
-        return await source.list(ListOptions(decode=whole))
+        return await source.list(ListOptions(decoder=whole))
 
     answer = await replay(capture, read)
     body = capture.body()
@@ -260,7 +260,7 @@ async def test_a_watch_is_what_its_body_says(name: str) -> None:
 
     async def read(client: Client) -> None:
         source = client.list_watch(resource, "shop", metadata_only="partial" in name)
-        async with source.watch(WatchOptions(decode=whole)) as stream:
+        async with source.watch(WatchOptions(decoder=whole)) as stream:
             async for batch in stream:
                 events.extend(batch)
                 if len(events) >= len(types) and not has_end and name != "watch-kill":

@@ -7,7 +7,7 @@ from rich.console import Console
 from listwatch.clock import FakeClock
 from listwatch.objects import decode_object
 from listwatch.observe.observer import Observer, ObserverStatistics
-from listwatch.observe.progress import CountingDecode, show_progress
+from listwatch.observe.progress import CountingDecoder, show_progress
 
 
 class Observing:
@@ -30,7 +30,7 @@ class Observing:
 
 async def test_a_long_list_shows_what_was_listed_and_then_what_was_processed() -> None:
     clock, observing, output = FakeClock(), Observing(), StringIO()
-    decoded = CountingDecode(decode_object)
+    decoded = CountingDecoder(decode_object)
     console = Console(file=output, force_terminal=True, width=100)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(
@@ -62,7 +62,7 @@ async def test_a_short_list_shows_nothing() -> None:
         tasks.create_task(
             show_progress(
                 cast("Observer", observing),
-                decoded=CountingDecode(decode_object),
+                decoded=CountingDecoder(decode_object),
                 clock=clock,
                 console=Console(file=output, force_terminal=True),
             )

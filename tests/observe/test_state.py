@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from listwatch.cache.list_watch import Decode, KnowsObjects, ListOptions
+from listwatch.cache.list_watch import Decoder, KnowsObjects, ListOptions
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
 from listwatch.objects import Object
@@ -351,7 +351,7 @@ def test_a_source_that_can_be_asked_for_one_object_can_be_when_it_resumes() -> N
     assert not isinstance(ResumingListWatch(source, remembered), KnowsObjects)
 
     class Asked(FakeControllerSource):
-        async def find(self, key: str, _: Decode) -> Object | None:
+        async def find(self, key: str, _: Decoder) -> Object | None:
             return self.objects.get(key)
 
     assert isinstance(ResumingListWatch(Asked(), remembered), KnowsObjects)

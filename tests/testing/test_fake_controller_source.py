@@ -372,7 +372,7 @@ async def test_readers_get_what_their_own_decoder_makes() -> None:
         value = msgspec.json.decode(raw)
         return Object.from_dict({**value, "seen": [kind, api_version]})
 
-    page = await source.list(ListOptions(decode=decode))
+    page = await source.list(ListOptions(decoder=decode))
     assert page.items[0]["seen"] == ["Pod", "v1"]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from listwatch.cache.failures import Failure, OnError
-from listwatch.cache.list_watch import Decode, ListerWatcher
+from listwatch.cache.list_watch import Decoder, ListerWatcher
 from listwatch.cache.pages import pages
 from listwatch.cache.reflector_machine import is_older
 from listwatch.cache.store import Store
@@ -58,7 +58,7 @@ class Auditor:
         list_watch: the resource.
         store: its cache.
         period: seconds between two audits.
-        decode: makes the objects of bytes; nothing of them is kept but key, uid and version.
+        decoder: makes the objects of bytes; nothing of them is kept but key, uid and version.
         on_error: is told of differences, and of lists that fail.
         relist: called after a difference, to have the cache filled anew.
         clock: time.
@@ -75,7 +75,7 @@ class Auditor:
         store: Store,
         *,
         period: float,
-        decode: Decode,
+        decoder: Decoder,
         on_error: OnError,
         relist: Callable[[], None],
         clock: Clock,
@@ -87,7 +87,7 @@ class Auditor:
         if period < 1.0:
             raise ValueError(f"{period:g} s between two audits: it must be 1 s or more")
         self._period = period
-        self._decode = decode
+        self._decoder = decoder
         self._on_error = on_error
         self._relist = relist
         self._clock = clock
@@ -155,7 +155,7 @@ class Auditor:
     async def _list(self) -> tuple[Mapping[str, tuple[str, str]], str]:
         found: dict[str, tuple[str, str]] = {}
         version = ""
-        listing = pages(self._source.list, page_size=self._page_size, decode=self._decode)
+        listing = pages(self._source.list, page_size=self._page_size, decoder=self._decoder)
         async for page, anew in listing:
             if anew:
                 found, version = {}, page.resource_version

@@ -17,7 +17,7 @@ from listwatch.cache.deltas import (
     RequeueError,
 )
 from listwatch.cache.failures import Failure, LogFailures, OnError
-from listwatch.cache.list_watch import Decode, ListerWatcher
+from listwatch.cache.list_watch import Decoder, ListerWatcher
 from listwatch.cache.processor import StoppedError
 from listwatch.cache.reflector import Reflector
 from listwatch.cache.reflector_statistics import ReflectorStatistics
@@ -38,7 +38,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
         full_resync_period: seconds between resyncs; None for none.
         on_synced: is called once, when everything that was there at the beginning was processed.
         name: for logs and metrics.
-        decode: makes the objects of bytes.
+        decoder: makes the objects of bytes.
         clock: time.
         page_size: as for `Reflector`.
         watch_list: as for `Reflector`.
@@ -55,7 +55,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     full_resync_period: float | None = None
     on_synced: Callable[[], None] | None = None
     name: str = ""
-    decode: Decode = decode_object
+    decoder: Decoder = decode_object
     clock: Clock = msgspec.field(default_factory=Clock)
     page_size: int = 500
     watch_list: bool = True
@@ -110,7 +110,7 @@ class Controller:
             config.queue,
             name=config.name,
             resync_period=config.full_resync_period,
-            decode=config.decode,
+            decoder=config.decoder,
             clock=config.clock,
             page_size=config.page_size,
             watch_list=config.watch_list,

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from listwatch.cache.list_watch import Decode
+from listwatch.cache.list_watch import Decoder
 from listwatch.json_values import end_of_value, identity, is_json_but_for_text
 from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder
 
@@ -21,19 +21,19 @@ _TRUNCATED: Final = "Input data was truncated"
 _MAYBE_HALF = re.compile(rb"\\u[dD][89a-fA-F]").search
 
 
-#: As `Decode`, of a part of bytes: begin and end stand after these.
+#: As `Decoder`, of a part of bytes: begin and end stand after these.
 DecodePart: TypeAlias = Callable[[bytes | bytearray, int, int, str, str], Object]
 
 
-def part_decoder(decode: Decode) -> DecodePart:
+def part_decoder(decoder: Decoder) -> DecodePart:
     """Return what decodes a part of larger bytes: without copying it first, where that can be."""
-    if isinstance(decode, ObjectDecoder):
-        return decode.decode_part
+    if isinstance(decoder, ObjectDecoder):
+        return decoder.decode_part
 
     def decode_copy(
         data: bytes | bytearray, begin: int, end: int, kind: str, api_version: str
     ) -> Object:
-        return decode(bytes(memoryview(data)[begin:end]), kind, api_version)
+        return decoder(bytes(memoryview(data)[begin:end]), kind, api_version)
 
     return decode_copy
 

@@ -12,7 +12,7 @@ import msgspec
 
 from listwatch.cache.frame_values import MAX_BYTES, bare, end_of_json, part_decoder
 from listwatch.cache.kinds import ExpectedKind
-from listwatch.cache.list_watch import Decode, ObjectList
+from listwatch.cache.list_watch import Decoder, ObjectList
 from listwatch.cache.watch_frames import WatchFrames
 from listwatch.errors import FrameError, StatusError
 from listwatch.objects import ObjectDecodeError
@@ -86,7 +86,7 @@ class ListFrames:
     grow fourfold, and guesses that waste more than they gain are given up.
 
     Args:
-        decode: makes an object of the bytes of one; it must refuse bytes that are not exactly
+        decoder: makes an object of the bytes of one; it must refuse bytes that are not exactly
             one JSON value, by `ObjectDecodeError`.
         kind: of the items, for those that name none and a list that names none before them.
         api_version: the same for apiVersion.
@@ -96,15 +96,15 @@ class ListFrames:
 
     def __init__(
         self,
-        decode: Decode,
+        decoder: Decoder,
         *,
         kind: str = "",
         api_version: str = "",
         expected: ExpectedKind | None = None,
         max_item_bytes: int = MAX_BYTES,
     ) -> None:
-        self._decode = decode
-        self._decode_part = part_decoder(decode)
+        self._decoder = decoder
+        self._decode_part = part_decoder(decoder)
         self._kind = kind
         self._api_version = api_version
         self._expected = expected
@@ -235,7 +235,7 @@ class ListFrames:
     def _add(self, raw: bytes) -> None:
         """Add an item that is known to be one JSON value."""
         try:
-            self._items.append(self._decode(raw, self._kind, self._api_version))
+            self._items.append(self._decoder(raw, self._kind, self._api_version))
         except (ObjectDecodeError, RecursionError) as error:
             self._report(error, raw)
 
@@ -317,7 +317,7 @@ class ListFrames:
             return -1
         raw = bytes(view[position:end]).rstrip(b" \t\r\n")
         try:
-            self._items.append(self._decode(raw, self._kind, self._api_version))
+            self._items.append(self._decoder(raw, self._kind, self._api_version))
         except (ObjectDecodeError, RecursionError) as error:
             if end_of_json(memoryview(raw), 0) != len(raw):
                 self._hold = _NEVER  # no item: the complaint meant something else

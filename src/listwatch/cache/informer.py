@@ -16,7 +16,7 @@ from listwatch.cache.deltas import Deltas, Queue, Transformer
 from listwatch.cache.failures import Failure, LogFailures, OnError
 from listwatch.cache.handlers import ResourceEventHandler
 from listwatch.cache.known import NewestKnown
-from listwatch.cache.list_watch import Decode, ListerWatcher
+from listwatch.cache.list_watch import Decoder, ListerWatcher
 from listwatch.cache.ordered_fifo import OrderedFIFO
 from listwatch.cache.reflector import Reflector
 from listwatch.cache.store import Indexer, IndexFunc, StoreStatistics
@@ -84,7 +84,7 @@ class Informer:
         resync_period: float | None = None,
         fifo: FIFOChoice = "ordered",
         fields: type[msgspec.Struct] | None = None,
-        decoder: Decode | None = None,
+        decoder: Decoder | None = None,
         transformer: Transformer | None = None,
         name: str = "",
         clock: Clock | None = None,
@@ -115,7 +115,7 @@ class Informer:
                 process_batch=self._process,
                 full_resync_period=resync_period,
                 name=name,
-                decode=decoder if decoder is not None else ObjectDecoder(fields=fields),
+                decoder=decoder if decoder is not None else ObjectDecoder(fields=fields),
                 clock=clock,
                 page_size=page_size,
                 watch_list=watch_list,

@@ -16,7 +16,7 @@ BOOKMARK: Final = "BOOKMARK"
 ERROR: Final = "ERROR"
 
 #: Makes an object of its bytes; kind and apiVersion are for bytes that name none.
-Decode: TypeAlias = Callable[[bytes, str, str], Object]
+Decoder: TypeAlias = Callable[[bytes, str, str], Object]
 
 
 class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
         resource_version_match: "", "Exact" or "NotOlderThan".
         limit: items in a page at most; 0 is no limit. A server may ignore it.
         continue_token: where the next page begins; resource_version must be unset then.
-        decode: makes an object of its bytes; raises `ObjectDecodeError` for a poison object.
+        decoder: makes an object of its bytes; raises `ObjectDecodeError` for a poison object.
         progress: called whenever bytes arrive. A list that takes long must call it: whoever gives
             it guards the list, and a reflector gives one up that has not begun after 150 seconds,
             or is silent for 75 seconds after that.
@@ -37,7 +37,7 @@ class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
     resource_version_match: str = ""
     limit: int = 0
     continue_token: str = ""
-    decode: Decode = decode_object
+    decoder: Decoder = decode_object
     progress: Callable[[], None] | None = None
 
 
@@ -72,7 +72,7 @@ class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
             (KEP-3157).
         allow_bookmarks: ask for bookmarks.
         timeout_seconds: when the server shall end the watch; 0 leaves it to the server.
-        decode: as in `ListOptions`.
+        decoder: as in `ListOptions`.
     """
 
     resource_version: str = ""
@@ -80,7 +80,7 @@ class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     send_initial_events: bool = False
     allow_bookmarks: bool = True
     timeout_seconds: int = 0
-    decode: Decode = decode_object
+    decoder: Decoder = decode_object
 
 
 class WatchEvent(msgspec.Struct, frozen=True, gc=False):
@@ -152,7 +152,7 @@ class KnowsObjects(Protocol):
     tell which object it is. From a source that can't tell, no object is gone then.
     """
 
-    async def find(self, key: str, decode: Decode) -> Object | None:
+    async def find(self, key: str, decoder: Decoder) -> Object | None:
         """Return the object of a key; None only if the server says that there is none.
 
         None also if the object is there but not among those that are listed and watched.

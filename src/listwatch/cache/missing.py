@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from listwatch.cache.list_watch import Decode, KnowsObjects
+from listwatch.cache.list_watch import Decoder, KnowsObjects
 from listwatch.errors import ListWatchError
 from listwatch.objects import Object, ObjectDecodeError
 
@@ -38,7 +38,7 @@ async def ask_for_missing(
     missing: Mapping[str, Object],
     source: KnowsObjects | None,
     *,
-    decode: Decode,
+    decoder: Decoder,
     rng: random.Random,
     report: Callable[[Exception, str | None], None],
 ) -> bool:
@@ -51,7 +51,7 @@ async def ask_for_missing(
         told: what the list told; takes what is kept.
         missing: the last known states of the objects that are known and not in it, by their keys.
         source: whom to ask; None keeps everything.
-        decode: makes objects of bytes.
+        decoder: makes objects of bytes.
         rng: which ones are asked for if they are too many.
         report: is told of what can't be read and of questions that fail, with the key.
 
@@ -68,7 +68,7 @@ async def ask_for_missing(
         else:
             asked += 1
             try:
-                obj = await source.find(key, decode)
+                obj = await source.find(key, decoder)
             except ObjectDecodeError as error:
                 report(error, key)
             except Exception as error:  # noqa: BLE001 - whatever a source raises, the object stays

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final
 
-from listwatch.cache.list_watch import Decode, ListOptions, ObjectList
+from listwatch.cache.list_watch import Decoder, ListOptions, ObjectList
 from listwatch.errors import ExpiredError, FrameError
 
 #: So many pages in a row may bring nothing new: a server may leave pages empty, but not for ever.
@@ -14,7 +14,7 @@ async def pages(
     list_page: Callable[[ListOptions], Awaitable[ObjectList]],
     *,
     page_size: int,
-    decode: Decode,
+    decoder: Decoder,
     resource_version: str = "",
     begin_anew: bool = True,
 ) -> AsyncGenerator[tuple[ObjectList, bool], None]:
@@ -26,7 +26,7 @@ async def pages(
     Args:
         list_page: asks for one page.
         page_size: items in a page; 0 asks for everything at once.
-        decode: as in `ListOptions`.
+        decoder: as in `ListOptions`.
         resource_version: as in `ListOptions`, of the first page.
         begin_anew: whether to; else expired pages raise ExpiredError.
 
@@ -34,19 +34,19 @@ async def pages(
         FrameError: the pages repeat themselves, or bring nothing new again and again.
         Exception: whatever `list_page` raises.
     """
-    options = ListOptions(limit=page_size, resource_version=resource_version, decode=decode)
+    options = ListOptions(limit=page_size, resource_version=resource_version, decoder=decoder)
     page = await list_page(options)
     yield page, True
     progress = _Progress()
     progress.check(page)
     while token := page.continue_token:
         try:
-            options = ListOptions(limit=page_size, continue_token=token, decode=decode)
+            options = ListOptions(limit=page_size, continue_token=token, decoder=decoder)
             page, anew = await list_page(options), False
         except ExpiredError:
             if not begin_anew:
                 raise
-            page, anew = await list_page(ListOptions(decode=decode)), True
+            page, anew = await list_page(ListOptions(decoder=decoder)), True
         progress.check(page)
         yield page, anew
 

@@ -13,7 +13,7 @@ from listwatch.cache.deltas import ReflectorStore
 from listwatch.cache.failures import BoundedRate, Failure, LogFailures, OnError
 from listwatch.cache.known import KnowsMissing, NewestKnown
 from listwatch.cache.list_watch import (
-    Decode,
+    Decoder,
     KnowsDefinition,
     KnowsObjects,
     KnowsServer,
@@ -82,7 +82,7 @@ class Reflector:
         store: what to feed.
         name: for logs and metrics.
         resync_period: seconds between calls of `store.resync`; None or 0 for none.
-        decode: makes the objects of bytes.
+        decoder: makes the objects of bytes.
         clock: time.
         page_size: of lists; 0 asks for everything at once.
         watch_list: get the present state by a stream of initial events where the server can.
@@ -101,7 +101,7 @@ class Reflector:
         *,
         name: str = "",
         resync_period: float | None = None,
-        decode: Decode = decode_object,
+        decoder: Decoder = decode_object,
         clock: Clock | None = None,
         page_size: int = 500,
         watch_list: bool = True,
@@ -116,7 +116,7 @@ class Reflector:
         self._definition = lister_watcher if isinstance(lister_watcher, KnowsDefinition) else None
         self._store = store
         self._resync_period = resync_period or 0.0
-        self._decode = decode
+        self._decoder = decoder
         self._clock = clock if clock is not None else Clock()
         self._page_size = page_size
         newest: object = known if known is not None else NewestKnown(store)
@@ -296,7 +296,7 @@ class Reflector:
 
     async def _list_all(self) -> tuple[Told, str]:
         told, version = Told(), ""
-        listing = pages(self._list_page, page_size=self._page_size, decode=self._decode)
+        listing = pages(self._list_page, page_size=self._page_size, decoder=self._decoder)
         async for page, anew in listing:
             if anew:
                 told, version = Told(), page.resource_version
@@ -339,7 +339,7 @@ class Reflector:
                 told,
                 missing,
                 self._source if isinstance(self._source, KnowsObjects) else None,
-                decode=self._decode,
+                decoder=self._decoder,
                 rng=self._rng,
                 report=lambda error, key: self._report_undecodable(error, key=key),
             )
@@ -349,7 +349,7 @@ class Reflector:
     async def _probe(self) -> Input:
         self._probes += 1
         try:
-            page = await self._list_page(ListOptions(limit=1, decode=self._decode))
+            page = await self._list_page(ListOptions(limit=1, decoder=self._decoder))
         except asyncio.CancelledError as cancellation:
             return self._ended(stray(cancellation), "list of one item")
         except Exception as error:  # noqa: BLE001 - whatever a source raises is survived
@@ -384,7 +384,7 @@ class Reflector:
             resource_version_match="NotOlderThan" if initial else "",
             send_initial_events=initial,
             timeout_seconds=watch.seconds,
-            decode=self._decode,
+            decoder=self._decoder,
         )
         error: Exception | None = None
         self._watch_now = watch

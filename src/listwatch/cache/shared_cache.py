@@ -14,7 +14,7 @@ from listwatch.cache.controller import Controller, ControllerConfig, ControllerS
 from listwatch.cache.failures import Failure, LogFailures, OnError
 from listwatch.cache.informer import make_queue
 from listwatch.cache.known import NewestKnown
-from listwatch.cache.list_watch import Decode, ListerWatcher
+from listwatch.cache.list_watch import Decoder, ListerWatcher
 from listwatch.cache.lister import NAMESPACE_INDEX, OWNER_INDEX, namespace_of, owners_of
 from listwatch.cache.mutation_detector import MutationDetector
 from listwatch.cache.processor import ListenerStatistics, Processor
@@ -74,7 +74,7 @@ class SharedCache:
 
     Args:
         list_watch: the resource.
-        decode: makes the objects of bytes.
+        decoder: makes the objects of bytes.
         packer: the codec of the informer's own, for its figures.
         indexers: index functions by name, beside those by namespace and by owner's uid.
         detects_mutations: look for changes of cached fields.
@@ -93,7 +93,7 @@ class SharedCache:
         self,
         list_watch: ListerWatcher,
         *,
-        decode: Decode,
+        decoder: Decoder,
         packer: ZstdCodec | None,
         indexers: Mapping[str, IndexFunc],
         detects_mutations: bool,
@@ -152,7 +152,7 @@ class SharedCache:
                 process_batch=self._writer.write,
                 on_synced=self.processor.mark_synced,
                 name=name,
-                decode=decode,
+                decoder=decoder,
                 clock=clock,
                 page_size=page_size,
                 watch_list=watch_list,
@@ -168,7 +168,7 @@ class SharedCache:
                 list_watch,
                 self.indexer,
                 period=audit_relist,
-                decode=decode,
+                decoder=decoder,
                 on_error=self.on_error,
                 relist=self._controller.reflector.relist,
                 clock=clock,

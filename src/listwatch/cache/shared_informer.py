@@ -17,7 +17,7 @@ from listwatch.cache.handlers import (
     ResourceEventHandler,
     Retelling,
 )
-from listwatch.cache.list_watch import Decode, ListerWatcher
+from listwatch.cache.list_watch import Decoder, ListerWatcher
 from listwatch.cache.lister import Lister
 from listwatch.cache.mutation_detector import is_switched_on
 from listwatch.cache.processor import Listener
@@ -96,7 +96,7 @@ class SharedInformer(Generic[T]):
         resync_period: float | None = None,
         fields: type[msgspec.Struct] | None = None,
         decode: Into[T] | None = None,
-        decoder: Decode | None = None,
+        decoder: Decoder | None = None,
         transform: Transform | None = None,
         keep_managed_fields: bool = False,
         codec: Codec | None = None,
@@ -134,7 +134,7 @@ class SharedInformer(Generic[T]):
             decode,
             SharedCache(
                 list_watch,
-                decode=decoder,
+                decoder=decoder,
                 packer=packer,
                 indexers=indexers or {},
                 # Without fields there is nothing that could be changed.

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from listwatch.cache.list_watch import Decode
+from listwatch.cache.list_watch import Decoder
 from listwatch.objects import Object, ObjectDecodeError
 
 #: Returns the object to store in place of another: the same name and namespace, less in it.
@@ -18,18 +18,18 @@ class TransformError(ObjectDecodeError):
 
 
 class TransformingDecoder:
-    """Decodes objects and changes them: a `Decode`.
+    """Decodes objects and changes them: a `Decoder`.
 
     What a transform returns is decoded once more, so that `fields=` and compression apply to it,
     and is marked partial: an update must not send it. Safe to use from any thread if both are.
 
     Args:
-        decode: makes an object of its bytes.
+        decoder: makes an object of its bytes.
         transform: changes it. What it raises costs only this object, and is reported.
     """
 
-    def __init__(self, decode: Decode, transform: Transform) -> None:
-        self._decode = decode
+    def __init__(self, decoder: Decoder, transform: Transform) -> None:
+        self._decoder = decoder
         self._transform = transform
 
     def __call__(self, raw: bytes, kind: str = "", api_version: str = "") -> Object:
@@ -39,7 +39,7 @@ class TransformingDecoder:
             ObjectDecodeError: the bytes are no object.
             TransformError: the transform failed.
         """
-        obj = self._decode(raw, kind, api_version)
+        obj = self._decoder(raw, kind, api_version)
         try:
             changed = self._transform(obj)
             if changed is obj:
@@ -50,7 +50,7 @@ class TransformingDecoder:
                 raise ValueError(f"it returned another object, {changed.key}")  # noqa: TRY301 - handled as what it raises
             if changed.resource_version != obj.resource_version or changed.uid != obj.uid:
                 raise ValueError("it changed the uid or the resource version")  # noqa: TRY301 - as above
-            changed = self._decode(changed.json(), kind, api_version)
+            changed = self._decoder(changed.json(), kind, api_version)
         except (Exception, CancelledError) as error:
             raise TransformError(
                 f"transform failed for {obj.key}: {type(error).__name__}: {error}", key=obj.key

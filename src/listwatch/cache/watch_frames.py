@@ -13,7 +13,7 @@ from listwatch.cache.list_watch import (
     DELETED,
     ERROR,
     MODIFIED,
-    Decode,
+    Decoder,
     WatchEvent,
 )
 from listwatch.errors import FrameError, StatusError
@@ -114,7 +114,7 @@ class WatchFrames:
     line begins with one. For one task; nothing here waits.
 
     Args:
-        decode: makes an object of the bytes of one; it must refuse bytes that are not exactly
+        decoder: makes an object of the bytes of one; it must refuse bytes that are not exactly
             one JSON value, by `ObjectDecodeError`.
         kind: for objects that name none.
         api_version: the same for apiVersion.
@@ -124,15 +124,15 @@ class WatchFrames:
 
     def __init__(
         self,
-        decode: Decode,
+        decoder: Decoder,
         *,
         kind: str = "",
         api_version: str = "",
         expected: ExpectedKind | None = None,
         max_event_bytes: int = MAX_BYTES,
     ) -> None:
-        self._decode = decode
-        self._decode_part = part_decoder(decode)
+        self._decoder = decoder
+        self._decode_part = part_decoder(decoder)
         self._kind = kind
         self._api_version = api_version
         self._expected = expected
@@ -404,7 +404,7 @@ class WatchFrames:
         if kind not in _CHANGES:
             return WatchEvent(kind, resource_version=version)
         try:
-            obj = self._decode(raw, self._kind, self._api_version)
+            obj = self._decoder(raw, self._kind, self._api_version)
         except (ObjectDecodeError, RecursionError) as error:
             return WatchEvent(kind, resource_version=version, error=bare(error, raw))
         if broken is not None:  # not the object is, but what it stands in

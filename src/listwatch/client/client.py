@@ -278,7 +278,7 @@ class Client:
         return pages(
             list_page,
             page_size=page_size,
-            decode=decode,
+            decoder=decode,
             resource_version=resource_version,
             begin_anew=begin_anew,
         )

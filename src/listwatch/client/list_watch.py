@@ -11,7 +11,7 @@ from listwatch.cache.callers import YIELD_SECONDS
 from listwatch.cache.frames import ListFrames, WatchFrames
 from listwatch.cache.kinds import ExpectedKind
 from listwatch.cache.list_watch import (
-    Decode,
+    Decoder,
     ListOptions,
     ObjectList,
     WatchEvent,
@@ -163,7 +163,7 @@ class ResourceListWatch:
         if options.resource_version_match:
             query.append(("resourceVersionMatch", options.resource_version_match))
         frames = ListFrames(
-            self._decode(options.decode),
+            self._decoder(options.decoder),
             kind=resource.kind,
             api_version=resource.api_version,
             expected=self._expected_kind(resource),
@@ -194,7 +194,7 @@ class ResourceListWatch:
             answer.items = [obj for obj in answer.items if shard.contains(obj.uid)]
         return answer
 
-    async def find(self, key: str, decode: Decode) -> Object | None:
+    async def find(self, key: str, decoder: Decoder) -> Object | None:
         """Return one object of those that are listed; None if the server says that it is not.
 
         Raises:
@@ -218,7 +218,7 @@ class ResourceListWatch:
         named = which.kind or which.api_version
         if expected and named and not expected.is_kind(which.kind, which.api_version):
             raise expected.refusal(which.kind, which.api_version)
-        obj = self._decode(decode)(answer.body, resource.kind, resource.api_version)
+        obj = self._decoder(decoder)(answer.body, resource.kind, resource.api_version)
         if self._shard is not None and not self._shard.contains(obj.uid):
             return None
         return obj if await self._is_selected(path.rpartition("/")[0], name) else None
@@ -309,7 +309,7 @@ class ResourceListWatch:
         if options.timeout_seconds:
             query.append(("timeoutSeconds", str(options.timeout_seconds)))
         frames = WatchFrames(
-            self._decode(options.decode),
+            self._decoder(options.decoder),
             kind=resource.kind,
             api_version=resource.api_version,
             expected=self._expected_kind(resource),
@@ -329,12 +329,12 @@ class ResourceListWatch:
     def _accept(self, form: str) -> str:
         return f"{JSON};{form},{JSON}" if self._metadata_only else JSON
 
-    def _decode(self, decode: Decode) -> Decode:
+    def _decoder(self, decoder: Decoder) -> Decoder:
         if not self._metadata_only:
-            return decode
+            return decoder
 
         def decode_partial(raw: bytes, kind: str, api_version: str) -> Object:
-            obj = decode(raw, kind, api_version)
+            obj = decoder(raw, kind, api_version)
             if obj.kind == "PartialObjectMetadata":
                 force_setattr(obj, "partial", True)  # nobody else has seen it yet
             return obj

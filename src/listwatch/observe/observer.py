@@ -13,7 +13,7 @@ from listwatch.cache.failures import Failure, LogFailures
 from listwatch.cache.handlers import Added, Deleted, Updated
 from listwatch.cache.handlers import Change as CacheChange
 from listwatch.cache.known import NewestKnown
-from listwatch.cache.list_watch import Decode, ListerWatcher
+from listwatch.cache.list_watch import Decoder, ListerWatcher
 from listwatch.cache.ordered_fifo import OrderedFIFO
 from listwatch.cache.store import Indexer
 from listwatch.cache.writer import DeltaProcessor
@@ -99,7 +99,7 @@ class Observer:
         known_names: what an outside system knows, for deletions that nobody saw.
         err: standard error.
         clock: tells the time.
-        decode: makes the objects of bytes.
+        decoder: makes the objects of bytes.
         state: remembers over restarts what was told.
         beside: runs beside it with the observer, and is cancelled at the end.
     """
@@ -113,7 +113,7 @@ class Observer:
         known_names: KnownNames | None,
         err: OutputStream,
         clock: Clock,
-        decode: Decode = decode_object,
+        decoder: Decoder = decode_object,
         state: StateFile | None = None,
         beside: Sequence["Companion"] = (),
     ) -> None:
@@ -134,7 +134,7 @@ class Observer:
             progressed=self._progressed,
         )
         self._feeds = [
-            _Feed(source, options, self.dispatcher, reaction, known_names, clock, decode, state)
+            _Feed(source, options, self.dispatcher, reaction, known_names, clock, decoder, state)
             for source in sources
         ]
 
@@ -240,7 +240,7 @@ class _Feed:
         reaction: Reaction,
         known_names: KnownNames | None,
         clock: Clock,
-        decode: Decode,
+        decoder: Decoder,
         state: StateFile | None,
     ) -> None:
         self._source = source
@@ -281,7 +281,7 @@ class _Feed:
                 process_batch=self._process,
                 full_resync_period=options.resync_period,
                 name=name,
-                decode=decode,
+                decoder=decoder,
                 known=NewestKnown(queue, self.store),
                 clock=clock,
                 on_error=self._on_error,

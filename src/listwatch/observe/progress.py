@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from listwatch.cache.list_watch import Decode
+from listwatch.cache.list_watch import Decoder
 from listwatch.clock import Clock
 from listwatch.objects import Object
 from listwatch.observe.observer import Observer
@@ -12,25 +12,25 @@ _PATIENCE = 1.0
 _STEP = 0.1
 
 
-class CountingDecode:
+class CountingDecoder:
     """Decodes objects and counts them, so that a list's progress can be seen.
 
     Args:
-        decode: makes an object of its bytes.
+        decoder: makes an object of its bytes.
     """
 
-    def __init__(self, decode: Decode) -> None:
-        self._decode = decode
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
         self.count = 0
 
     def __call__(self, raw: bytes, kind: str, api_version: str) -> Object:
         """Decode one object; raises as the inner one."""
         self.count += 1
-        return self._decode(raw, kind, api_version)
+        return self._decoder(raw, kind, api_version)
 
 
 async def show_progress(
-    observer: Observer, *, decoded: CountingDecode, clock: Clock, console: Console | None = None
+    observer: Observer, *, decoded: CountingDecoder, clock: Clock, console: Console | None = None
 ) -> None:
     """Show how many objects were listed and processed, until all of the first list were.
 

@@ -33,7 +33,7 @@ from listwatch.printable import printable
 from listwatch.runtime.reaper import Reaper
 
 if TYPE_CHECKING:
-    from listwatch.cache.list_watch import Decode
+    from listwatch.cache.list_watch import Decoder
 
 
 def exit_code(error: BaseException) -> int:
@@ -163,7 +163,7 @@ async def _observe(
             stack.callback(state.close)
             if state.warning:
                 await warn(state.warning)
-        decode: Decode = decode_object
+        decoder: Decoder = decode_object
         # As a container's first process it inherits what commands leave behind.
         reaper = Reaper(ours=executor.children, clock=clock)
         beside: list[Companion] = [lambda _: reaper.run()]
@@ -171,7 +171,7 @@ async def _observe(
         if os.isatty(2) and not os.isatty(1):
             from listwatch.observe import progress  # noqa: PLC0415 - loads rich
 
-            decode = counted = progress.CountingDecode(decode_object)
+            decoder = counted = progress.CountingDecoder(decode_object)
             beside.append(partial(progress.show_progress, decoded=counted, clock=clock))
         observer = Observer(
             options,
@@ -180,7 +180,7 @@ async def _observe(
             known_names=names,
             err=err,
             clock=clock,
-            decode=decode,
+            decoder=decoder,
             state=state,
             beside=beside,
         )

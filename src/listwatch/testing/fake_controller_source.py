@@ -14,7 +14,7 @@ from listwatch.cache.list_watch import (
     BOOKMARK,
     DELETED,
     MODIFIED,
-    Decode,
+    Decoder,
     ListOptions,
     ObjectList,
     WatchEvent,
@@ -463,7 +463,7 @@ class FakeControllerSource:
         page = ObjectList(items=[], resource_version=str(version), remaining=len(rest) or None)
         for obj in items[:limit] if limit else items:
             try:
-                page.items.append(self._copy(obj, options.decode))
+                page.items.append(self._copy(obj, options.decoder))
             except ObjectDecodeError as error:
                 page.undecodable = [*page.undecodable, error]
         if rest:
@@ -511,7 +511,7 @@ class FakeControllerSource:
         if initial or not version:
             for _, obj in sorted(self._items.items()):
                 if watch.view.has(obj):
-                    watch.push(self._event(ADDED, obj, watch.options.decode))
+                    watch.push(self._event(ADDED, obj, watch.options.decoder))
             if initial and self.watch_list == "yes":
                 end = WatchEvent(
                     BOOKMARK, resource_version=self.resource_version, initial_events_end=True
@@ -545,10 +545,10 @@ class FakeControllerSource:
     def _tell(self, watch: _Watch, change: _Change) -> None:
         if change.version <= watch.position:
             return
-        decode = watch.options.decode
+        decoder = watch.options.decoder
         was, is_now = watch.view.has(change.old), watch.view.has(change.new)
         if is_now and change.new is not None:
-            watch.push(self._event(MODIFIED if was else ADDED, change.new, decode))
+            watch.push(self._event(MODIFIED if was else ADDED, change.new, decoder))
         elif was and change.old is not None:
             last = change.old
             if change.new is not None:  # it left the selection: its last state, the new version
@@ -557,18 +557,18 @@ class FakeControllerSource:
                     "resourceVersion": change.new.resource_version,
                 }
                 last = Object.from_dict({**last.to_dict(), "metadata": meta})
-            watch.push(self._event(DELETED, last, decode))
+            watch.push(self._event(DELETED, last, decoder))
 
-    def _event(self, kind: str, obj: Object, decode: Decode) -> WatchEvent:
+    def _event(self, kind: str, obj: Object, decoder: Decoder) -> WatchEvent:
         try:
-            return WatchEvent(kind, self._copy(obj, decode), obj.resource_version)
+            return WatchEvent(kind, self._copy(obj, decoder), obj.resource_version)
         except ObjectDecodeError as error:
             return WatchEvent(kind, None, obj.resource_version, error)
 
-    def _copy(self, obj: Object, decode: Decode) -> Object:
+    def _copy(self, obj: Object, decoder: Decoder) -> Object:
         if obj.key in self.poison:
             raise ObjectDecodeError(f"{obj.key} was poisoned", key=obj.key)
-        return decode(obj.json(), self._kind, self._api_version)
+        return decoder(obj.json(), self._kind, self._api_version)
 
 
 def _take(faults: deque[Any]) -> Any:
