@@ -145,7 +145,7 @@ def test_a_container_that_breaks_a_rule_is_refused_with_its_field(
 
 def test_init_containers_that_end_have_no_probes() -> None:
     probe = {"exec": {"command": ["x"]}}
-    init = {"name": "i", "image": "i", "livenessProbe": probe}
+    init: dict[str, Any] = {"name": "i", "image": "i", "livenessProbe": probe}
     assert fields(pod(initContainers=[init])) == ["spec.initContainers[0].livenessProbe"]
     assert fields(pod(initContainers=[{**init, "restartPolicy": "Always"}])) == []
 
@@ -167,7 +167,11 @@ def workload(name: str, **changes: Any) -> list[str]:
     template = {"metadata": {"labels": {"app": "a"}}, "spec": pod()}
     spec = {"selector": {"matchLabels": {"app": "a"}}, "template": template, **changes}
     strategy = {"type": "RollingUpdate"}
-    defaults: dict[str, Any] = {"strategy": strategy, "updateStrategy": strategy}
+    defaults: dict[str, Any] = {
+        "strategy": strategy,
+        "updateStrategy": strategy,
+        "podManagementPolicy": "Parallel",
+    }
     return [cause.field for cause in rule({"metadata": {}, "spec": {**defaults, **spec}})]
 
 
