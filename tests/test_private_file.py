@@ -54,6 +54,17 @@ def test_what_is_no_file_is_named(tmp_path: Path, make: object) -> None:
         create_private(tmp_path / "odd")
 
 
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("new-x")])
+def test_what_is_no_file_beside_it_is_named_before_the_file_is_made(
+    tmp_path: Path, make: object
+) -> None:
+    assert callable(make)
+    make(tmp_path / "new-journal")
+    with pytest.raises(PrivateFileError, match="new-journal is not a regular file; move it away"):
+        create_private(tmp_path / "new", ["-wal", "-journal"])
+    assert not (tmp_path / "new").exists()
+
+
 def test_tightening_names_each_file_that_others_could_read(tmp_path: Path) -> None:
     path, beside = tmp_path / "old", tmp_path / "old-wal"
     empty = tmp_path / "old-shm"

@@ -18,7 +18,7 @@ class PrivateFileError(ListWatchError):
     """A path that can't be used as a private file; the message names it and the remedy."""
 
 
-def create_private(path: Path) -> bool:
+def create_private(path: Path, companions: Sequence[str] = ()) -> bool:
     """Create an empty file with mode 0600, whatever the umask, unless there is one.
 
     An existing file is neither opened, which would end this process's locks on it, nor changed:
@@ -26,15 +26,20 @@ def create_private(path: Path) -> bool:
 
     Args:
         path: the file; a symbolic link is followed.
+        companions: endings of files beside it, which must be regular files where they exist.
 
     Returns:
         Whether it was created.
 
     Raises:
-        PrivateFileError: the path exists and is not a regular file.
+        PrivateFileError: the path, or a companion, exists and is not a regular file.
         OSError: the file can't be created or looked at.
     """
     path = Path(os.path.realpath(path))
+    for beside in (path.with_name(path.name + ending) for ending in companions):
+        # SQLite would wait at a FIFO for ever, deaf to signals, and write into what a link names.
+        if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
+            raise PrivateFileError(f"{beside} is not a regular file; move it away")
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, _OWNER)
     except FileExistsError:

@@ -166,7 +166,8 @@ def _of_another_program(path: Path) -> None:
         (lambda path: path.write_bytes(b"\x1f\x8b" + bytes(5000)), "damaged or no state file"),
         (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(5000)), "damaged or no state"),
         (_of_another_program, "is no state file but another database"),
-        (lambda path: Path(f"{path}-wal").mkdir(), "unable to use"),
+        (lambda path: Path(f"{path}-wal").mkdir(), "state-wal is not a regular file"),
+        (lambda path: os.mkfifo(f"{path}-journal"), "state-journal is not a regular file"),
     ],
 )
 def test_what_is_no_state_file_is_refused_and_left_alone(

@@ -190,8 +190,8 @@ async def test_in_each_home_it_speaks_https(threaded: bool, process: bool) -> No
 async def test_in_each_home_its_data_are_kept(
     threaded: bool, process: bool, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"subprocess": process, "data": tmp_path / "data"}
-    for expected in ([], ["a"]):
+    for data, expected in ((tmp_path / "data", []), (str(tmp_path / "data"), ["a"])):
+        options: dict[str, Any] = {"subprocess": process, "data": data}
         async with _entered(threaded=threaded, **options) as server, server.client() as client:
             assert [name for name in await _names(client) if name == "a"] == expected
             if not expected:

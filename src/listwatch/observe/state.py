@@ -98,7 +98,7 @@ class StateFile:
         self._path = path
         self.warning = ""
         try:
-            create_private(path)
+            create_private(path, SQLITE_COMPANIONS)
             self._database = sqlite3.connect(path, isolation_level=None, timeout=0.5)
         except (sqlite3.Error, OSError, PrivateFileError) as error:
             raise StateError(f"unable to open the state file {path}: {_reason(error)}") from error
@@ -271,6 +271,8 @@ def _reason(error: Exception) -> str:
             return "it is in use by another process"
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR:
             return f"it is damaged or no state file ({error}); move it away to start anew"
+        case sqlite3.SQLITE_FULL:
+            return f"{error}; make room"
         case _:
             return f"{error}; it and its directory must be writable"
 

@@ -72,13 +72,14 @@ class APIServer:
         self,
         *,
         subprocess: bool = False,
-        data: Path | None = None,
+        data: str | os.PathLike[str] | None = None,
         tokens: str = "",
         controllers: bool = True,
         seed: int | None = None,
         tls: bool = False,
     ) -> None:
-        self._options = _Options(data, tokens, controllers, seed, tls)
+        file = None if data is None else Path(data)
+        self._options = _Options(file, tokens, controllers, seed, tls)
         self._subprocess = subprocess
         self._home: _Home | None = None
         self._owner = 0

@@ -74,7 +74,7 @@ class SQLiteJournal:
         )
 
     def _open(self) -> sqlite3.Connection:
-        if not create_private(self._path):
+        if not create_private(self._path, SQLITE_COMPANIONS):
             with self._path.open("rb") as file:
                 if file.read(16) not in {b"", b"SQLite format 3\0"}:
                     raise self._refusal("it is no database")
