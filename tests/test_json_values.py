@@ -140,6 +140,16 @@ def test_anything_has_an_identity_without_an_error(data: bytes) -> None:
     assert isinstance(identity(b'{"metadata":{"name":"' + data), Identity)
 
 
+def test_what_takes_long_to_look_into_has_no_identity() -> None:
+    meta = b'"metadata":{"name":"a"}'
+    few, many = (b'"x":1,' * (number - 1) for number in (1_000, 1_001))
+    assert identity(b"{%b%b}" % (few, meta)).key == "a"
+    assert identity(b"{%b%b}" % (many, meta)) == Identity()
+    assert identity(b"{%b,%b}" % (meta, many)) == Identity()
+    assert identity(b'{"metadata":{"name":"a",%b"y":1}}' % many) == Identity()
+    assert identity(b'{%b,"x":"%b"}' % (meta, b"x" * 2**21)) == Identity()
+
+
 @pytest.mark.parametrize(
     ("namespace", "name", "key"),
     [("n", "a", "n/a"), ("", "a", "a"), ("", "n/a", "n%2Fa"), ("n/m", "a", "n%2Fm/a")],

@@ -6,6 +6,7 @@ Linear in time, without recursion, for any bytes. Slower than decoding: use it a
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import msgspec
@@ -38,6 +39,11 @@ _SHORT: Final = 512
 _OPENING = frozenset(b"[{")
 _NO_CONTROLS = bytes(max(byte, 0x20) for byte in range(256))
 _raw = msgspec.json.Decoder(msgspec.Raw).decode
+_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)").search
+#: An object of any kind has fewer members, and so have its metadata.
+_MOST_MEMBERS: Final = 1_000
+#: What is longer is not looked into: etcd holds no object over 1.5 MB unless told otherwise.
+LONGEST_SCAN: Final = 2 * 2**20
 
 
 class ValueEnd:
@@ -112,6 +118,27 @@ class ValueEnd:
         return -1
 
 
+class TooManyMembersError(ValueError):
+    """An object has more members than are worth the time that it takes to look at them."""
+
+
+def decoded_end(view: memoryview, begin: int) -> int:
+    """Return where the value ends that begins there, as a decoder says.
+
+    Raises:
+        msgspec.DecodeError: it is broken, or not whole.
+        RecursionError: it is nested too deeply for a decoder.
+    """
+    try:
+        with view[begin:] as rest:
+            _raw(rest)
+    except msgspec.DecodeError as error:
+        if (hint := _TRAILING(str(error))) is None:
+            raise
+        return begin + int(hint[1]) - 1
+    return len(view)
+
+
 def end_of_value(data: Viewed, begin: int) -> int:
     """Return where the object or array that begins there ends, or -1 if it is not whole."""
     return ValueEnd(begin).find(data)
@@ -139,11 +166,14 @@ def members(data: Data, begin: int = 0) -> Iterator[tuple[str, int, int]]:
     Args:
         data: what the object is in.
         begin: where its brace stands, or space before it.
+
+    Raises:
+        TooManyMembersError: after 1,000 members.
     """
     position = _past_space(data, begin)
     if not data.startswith(b"{", position):
         return
-    while True:
+    for _ in range(_MOST_MEMBERS):
         position = _past_space(data, position + 1)
         key = _STRING.match(data, position)
         if key is None:
@@ -159,6 +189,7 @@ def members(data: Data, begin: int = 0) -> Iterator[tuple[str, int, int]]:
         position = _past_space(data, end)
         if not data.startswith(b",", position):
             return
+    raise TooManyMembersError(f"an object has over {_MOST_MEMBERS} members")
 
 
 def _past_space(data: Data, position: int) -> int:
@@ -168,6 +199,8 @@ def _past_space(data: Data, position: int) -> int:
 
 def _value_end(data: Data, position: int) -> int:
     if data.startswith((b"{", b"["), position):
+        with suppress(msgspec.DecodeError, RecursionError), memoryview(data) as view:
+            return decoded_end(view, position)
         return end_of_value(data, position)
     scalar = (_STRING if data.startswith(b'"', position) else _SCALAR).match(data, position)
     return scalar.end() if scalar else -1
@@ -262,14 +295,21 @@ def identity(data: Data, begin: int = 0) -> Identity:
     """Return which object stands in the data, whatever else is in it.
 
     The last of equal keys counts, as for a decoder. Values that are no strings count as absent.
+    Empty for what is over 2 MiB or has over 1,000 members at one level: no server shall hold the
+    event loop by it.
     """
     top: dict[str, str] = {}
     meta: dict[str, str] = {}
-    for key, at, end in members(data, begin):
-        if key == "metadata":
-            meta = _strings(data, at, _METADATA)
-        elif key in {"kind", "apiVersion"}:
-            top[key] = _string(data, at, end)
+    if len(data) - begin > LONGEST_SCAN:
+        return Identity()
+    try:
+        for key, at, end in members(data, begin):
+            if key == "metadata":
+                meta = _strings(data, at, _METADATA)
+            elif key in {"kind", "apiVersion"}:
+                top[key] = _string(data, at, end)
+    except TooManyMembersError:
+        return Identity()
     return Identity(
         kind=top.get("kind", ""),
         api_version=top.get("apiVersion", ""),

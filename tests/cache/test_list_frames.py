@@ -12,7 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cache.frame_bodies import ANY_CUT, chunks, item, json_value, read_list
-from listwatch.cache import frame_values, frames
+from listwatch import json_values
+from listwatch.cache import frames
 from listwatch.cache.frames import ListFrames
 from listwatch.cache.kinds import ExpectedKind
 from listwatch.cache.list_watch import ObjectList
@@ -277,7 +278,7 @@ class Work:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bytes = 0
-        monkeypatch.setattr(frame_values, "_raw", self._counting(frame_values._raw))
+        monkeypatch.setattr(json_values, "_raw", self._counting(json_values._raw))
         monkeypatch.setattr(frames, "_top", self._counting(frames._top))
         past_space = frames._past_space
 
@@ -293,7 +294,7 @@ class Work:
             try:
                 value = function(data)
             except msgspec.DecodeError as error:
-                hint = frame_values._TRAILING(str(error))
+                hint = json_values._TRAILING(str(error))
                 self.bytes += int(hint[1]) if hint else len(data)
                 raise
             self.bytes += len(data)

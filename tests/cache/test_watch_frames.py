@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import sys
 import tracemalloc
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.frame_bodies import ANY_CUT, chunks, item, json_value, read_list, read_watch
-from listwatch.cache import frame_values
+from listwatch import json_values
 from listwatch.cache.frames import WatchFrames
 from listwatch.cache.kinds import ExpectedKind
 from listwatch.cache.list_watch import BOOKMARK, ERROR, WatchEvent
@@ -355,7 +356,7 @@ def test_a_stream_that_is_slow_to_cut_is_cut_in_steps() -> None:
 def test_the_work_grows_with_the_bytes_only(unit: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that are searched for the end of a value, or decoded."""
     work = 0
-    find, raw = ValueEnd.find, frame_values._raw
+    find, raw = ValueEnd.find, json_values._raw
 
     def counting(scan: ValueEnd, data: bytes, limit: int | None = None) -> int:
         nonlocal work
@@ -369,14 +370,14 @@ def test_the_work_grows_with_the_bytes_only(unit: bytes, monkeypatch: pytest.Mon
         try:
             value = raw(data)
         except msgspec.DecodeError as error:
-            hint = frame_values._TRAILING(str(error))
+            hint = json_values._TRAILING(str(error))
             work += int(hint[1]) if hint else len(data)
             raise
         work += len(data)
         return value
 
     monkeypatch.setattr(ValueEnd, "find", counting)
-    monkeypatch.setattr(frame_values, "_raw", decoding)
+    monkeypatch.setattr(json_values, "_raw", decoding)
     for size in (200, 1 << 14):
         body = unit * (30_000 // len(unit))
         work = 0
@@ -386,6 +387,43 @@ def test_the_work_grows_with_the_bytes_only(unit: bytes, monkeypatch: pytest.Mon
             while reader.is_behind:
                 reader.feed()
         assert work < 6 * len(body)
+
+
+LONG = 2**21 + 2**16
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        b'"metadata":{"name":5},' + b'"a":1,' * (LONG // 6),
+        b'"metadata":{"name":5,%b"a":1},' % (b'"a":1,' * (LONG // 6)),
+        b'"metadata":{"name":5},' + b'"\\u0061":1,' * (LONG // 11),
+        b'"metadata":{"name":5},"y":"\\ud83d","x":[%b{}],' % (b"{}," * (LONG // 3)),
+        b'"metadata":{"name":"a"},"x":%b1%b,' % (b'{"a":' * (LONG // 6), b"}" * (LONG // 6)),
+    ],
+    ids=["members", "metadata", "escapes", "half", "deep"],
+)
+@pytest.mark.parametrize(
+    "form", [b'{"type":"ADDED","object":{%b"z":1}}\n', b'{%b"type":"ADDED"}\n']
+)
+def test_one_long_event_that_is_no_object_is_not_looked_into_for_long(
+    form: bytes, inside: bytes
+) -> None:
+    """What a turn of the event loop costs is counted in calls."""
+    reader, calls, most, events = WatchFrames(decode_object), 0, 0, 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event.endswith("call")
+
+    for piece in chunks(form % inside, 2**16):
+        calls = 0
+        sys.setprofile(count)
+        events += len(reader.feed(piece))
+        sys.setprofile(None)
+        most = max(most, calls)
+    assert events == 1
+    assert most < 100_000
 
 
 # --- Of which kind the events are ----------------------------------------------------------------

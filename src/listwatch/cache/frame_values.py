@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from listwatch.cache.list_watch import Decoder
-from listwatch.json_values import end_of_value, identity, is_json_but_for_text
+from listwatch.json_values import decoded_end, end_of_value, identity, is_json_but_for_text
 from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder
 
 #: Bytes of an item or an event at most. etcd takes 1.5 MB unless told otherwise; decoding one
@@ -15,8 +15,6 @@ from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder
 MAX_BYTES: Final = 8 * 2**20
 OPENING: Final = frozenset(b"{[")
 
-_raw = msgspec.json.Decoder(msgspec.Raw).decode
-_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)").search
 _TRUNCATED: Final = "Input data was truncated"
 _MAYBE_HALF = re.compile(rb"\\u[dD][89a-fA-F]").search
 
@@ -50,20 +48,14 @@ def bare(error: ObjectDecodeError | RecursionError, raw: bytes) -> ObjectDecodeE
 def end_of_json(view: memoryview, position: int) -> int:
     """Return where the value ends that begins there, or -1 if that can't be told."""
     try:
-        with view[position:] as rest:
-            _raw(rest)
+        return decoded_end(view, position)
     except msgspec.DecodeError as error:
-        why = str(error)
-        if (hint := _TRAILING(why)) is not None:
-            return position + int(hint[1]) - 1
         # The decoder takes what follows half a character for the other half, and may then miss
         # the end of the string.
-        if why == _TRUNCATED and not _MAYBE_HALF(view, position):
+        if str(error) == _TRUNCATED and not _MAYBE_HALF(view, position):
             return -1
     except RecursionError:
         pass
-    else:
-        return len(view)
     if view[position] not in OPENING:
         return -1
     # Brackets show where a value ends, but only if it has no other fault.

@@ -17,7 +17,14 @@ from listwatch.cache.list_watch import (
     WatchEvent,
 )
 from listwatch.errors import FrameError, StatusError
-from listwatch.json_values import BROKEN, ValueEnd, identity, members
+from listwatch.json_values import (
+    BROKEN,
+    LONGEST_SCAN,
+    TooManyMembersError,
+    ValueEnd,
+    identity,
+    members,
+)
 from listwatch.objects import Object, ObjectDecodeError
 
 _any = msgspec.json.Decoder().decode
@@ -429,11 +436,16 @@ def _read_position(raw: bytes) -> tuple[str, bool, str, str]:
 
 def _scan_envelope(line: bytes) -> tuple[str, bytes]:
     kind, raw = "", b""
-    for key, begin, end in members(line):
-        if key == "type":
-            kind = line[begin + 1 : end - 1].decode("utf-8", "replace")
-        elif key == "object":
-            raw = line[begin:end]
+    if len(line) > LONGEST_SCAN:
+        return kind, raw
+    try:
+        for key, begin, end in members(line):
+            if key == "type":
+                kind = line[begin + 1 : end - 1].decode("utf-8", "replace")
+            elif key == "object":
+                raw = line[begin:end]
+    except TooManyMembersError:
+        return "", b""
     return kind, raw
 
 
