@@ -75,7 +75,7 @@ def test_the_help_of_observe_has_the_exit_codes() -> None:
     [
         (["observe"], 2, "you must specify at least one argument containing the resource"),
         (["observe", "pods", "--names", "echo"], 2, "--delete and --names must both be specified"),
-        (["observe", "pods", "--exit-after", "soon"], 2, "'soon' is no duration"),
+        (["observe", "pods", "--exit-after", "soon"], 2, "'soon' is not a duration"),
         (["observe", "pods", "--parallel", "0"], 2, "--parallel"),
         (["observe", "pods", "-o", "xml", "--template", "x"], 2, "--output=xml: unknown format"),
         (["observe", "pods", "--template", "{.a"], 2, "unclosed action"),
@@ -83,7 +83,7 @@ def test_the_help_of_observe_has_the_exit_codes() -> None:
         (["observe", "pods", "-o", "jsonpath-file", "--template", "/no"], 2, "/no"),
         (["observe", "pods", "-o", "json", "--", "true"], 2, "remove it or the command"),
         (["observe", "pods", "-l", "a=b=c"], 2, "a=b=c"),
-        (["observe", "pods", "--max-deletes", "all"], 2, "'all' is no limit"),
+        (["observe", "pods", "--max-deletes", "all"], 2, "'all' is not a limit"),
         (["observe", "pods", "--", "no-such-command"], 127, "no-such-command: no such command"),
         (["observe", "pods", "--", "/etc/passwd"], 126, "/etc/passwd: not an executable file"),
         (["observe", "pods", "--parallel", "1001"], 2, "1001 is not in the range 1<=x<=1000"),

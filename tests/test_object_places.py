@@ -167,7 +167,7 @@ def test_raw_fields_that_are_null_are_absent(spec: bytes | None) -> None:
     "part", [b'"labels":{"a":1}', b'"labels":[]', b'"ownerReferences":[{"uid":1}]']
 )
 def test_labels_and_owners_of_the_wrong_types_are_refused_when_they_arrive(part: bytes) -> None:
-    with pytest.raises(ObjectDecodeError, match="no Kubernetes object") as caught:
+    with pytest.raises(ObjectDecodeError, match="not a Kubernetes object") as caught:
         ObjectDecoder()(b'{"metadata":{"name":"a","namespace":"n",%b}}' % part)
     assert caught.value.key == "n/a"
 

@@ -59,8 +59,7 @@ class ShortageLog:
             return
         self._next = now + WARNING_SECONDS
         _logger.warning(
-            "%s: %s; it goes on by itself when there is room (raise the limit of open files, "
-            "ulimit -n)",
+            "%s: %s; continuing when there is room (raise the limit of open files, ulimit -n)",
             what,
             error.strerror or error,
         )

@@ -95,7 +95,7 @@ def stray(cancellation: asyncio.CancelledError) -> RuntimeError:
     """
     if is_cancelled():
         raise cancellation
-    error = RuntimeError("something that it waited for was cancelled")
+    error = RuntimeError("an awaited task or future was cancelled")
     error.__cause__ = cancellation
     return error
 

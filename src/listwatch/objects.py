@@ -210,7 +210,7 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
             make, value = _decoder(into).decode, self.json()
         elif isinstance(into, type) and hasattr(into, "openapi_types"):
             raise TypeError(
-                f"{into.__name__} can't be made of a dict: give a function that calls "
+                f"{into.__name__} cannot be built from a dict: pass a function that calls "
                 "ApiClient.deserialize (see decode= in docs/informers.md)"
             )
         else:
@@ -374,7 +374,7 @@ class ObjectDecoder:
         if fields is not None:
             given: Any = fields
             if not (isinstance(given, type) and issubclass(given, msgspec.Struct)):
-                raise TypeError(f"fields={fields!r}: it takes a type that is a msgspec.Struct")
+                raise TypeError(f"fields={fields!r} must be a msgspec.Struct type")
             info = msgspec.structs.fields(fields)
             collide = {f.encode_name for f in info} & {"metadata", "kind", "apiVersion"}
             # Those fields need a pass of their own; and so do slices, which are to be of the bytes
@@ -447,7 +447,7 @@ class ObjectDecoder:
         meta = head.metadata
         name = meta._key  # noqa: SLF001 - metadata that are not finished
         if not name:
-            raise ObjectDecodeError("an object without metadata.name")
+            raise ObjectDecodeError("the object lacks metadata.name")
         managed = meta._source  # noqa: SLF001 - as above
         if managed is not NO_RAW and not self._keep_managed_fields:
             raw = cut_managed_fields(data, begin, end, managed)
@@ -531,7 +531,7 @@ def _no_object(why: str, raw: bytes) -> ObjectDecodeError:
     # Frames try bytes that are less or more than one object; a scan of these would be in vain.
     is_guess = why == _TRUNCATED or why.startswith(_TRAILING)
     key = None if is_guess else identity(raw).key
-    return ObjectDecodeError(f"no Kubernetes object: {why}", key=key)
+    return ObjectDecodeError(f"not a Kubernetes object: {why}", key=key)
 
 
 def _with_type(raw: bytes, kind: str, api_version: str) -> bytes:
@@ -564,7 +564,7 @@ def object_key(item: object) -> ObjectKey:
             if isinstance(name, str) and name and isinstance(namespace, str):
                 return ObjectKey(namespace, name)
         raise KeyFunctionError("an object without metadata.name has no key")
-    raise KeyFunctionError(f"a {type(item).__name__} has no key; only Kubernetes objects have")
+    raise KeyFunctionError(f"a {type(item).__name__} has no key; pass a Kubernetes object")
 
 
 def meta_namespace_key(item: object) -> str:

@@ -69,7 +69,7 @@ class Connection:
     def __enter__(self) -> Self:
         if self._thread is not None:
             self._check_process()
-            raise RuntimeError("a connection is opened once; make another one")
+            raise RuntimeError("a connection opens once: create a new one")
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="listwatch", daemon=True)
         self._thread.start()
@@ -103,7 +103,7 @@ class Connection:
             return
         if thread is threading.current_thread():
             raise RuntimeError(
-                "a connection can't be closed from its own thread: a handler runs there"
+                "a connection can't be closed from a handler, which runs on the connection's thread"
             )
         if loop is not None and stop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(stop.set)
@@ -153,7 +153,7 @@ class Connection:
         self._check_process()
         loop, thread = self._loop, self._thread
         if thread is threading.current_thread():
-            raise RuntimeError("this waits for the thread that it is called in; use asyncio there")
+            raise RuntimeError("a handler cannot wait for its own thread; use asyncio there")
         if loop is None or thread is None or loop.is_closed():
             raise StoppedError("the connection is not open")
         coroutine = work()
@@ -165,7 +165,7 @@ class Connection:
         try:
             return _result(future, thread, seconds)
         except CancelledError:
-            raise StoppedError("the connection was closed meanwhile") from None
+            raise StoppedError("the connection was closed while waiting") from None
         except BaseException:
             future.cancel()
             raise
@@ -228,7 +228,7 @@ def _result(future: Future[T], thread: threading.Thread, seconds: float | None) 
                 raise
             # What reaches a loop in its last moments is never answered.
             if not thread.is_alive() and not future.done():
-                raise StoppedError("the connection was closed meanwhile") from None
+                raise StoppedError("the connection was closed while waiting") from None
         else:
             break
     if error is not None:

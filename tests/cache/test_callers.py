@@ -148,7 +148,7 @@ async def test_a_handler_that_waits_for_what_was_cancelled_has_failed_and_is_tol
     await caller(on_add, FakeClock(), failures).tell(added("a", "b"))
     assert told == ["a", "b"]
     assert [str(failure) for failure in failures] == [
-        "one: handler of added a: something that it waited for was cancelled"
+        "one: handler of added a: an awaited task or future was cancelled"
     ]
 
 

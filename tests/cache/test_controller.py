@@ -178,7 +178,7 @@ async def test_a_sync_that_can_not_come_is_an_error() -> None:
     waiting = asyncio.ensure_future(controller.wait_for_sync())
     await clock.advance(100)
     running.cancel()
-    with pytest.raises(StoppedError, match="ended before its sync"):
+    with pytest.raises(StoppedError, match="stopped before it synced"):
         await waiting
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -310,7 +310,7 @@ async def test_waiting_for_a_sync_that_can_not_come_any_more_is_an_error() -> No
         waiting = asyncio.ensure_future(scene.informer.wait_for_sync())
         await scene.clock.settle()
         assert not waiting.done()
-    with pytest.raises(StoppedError, match="pods ended before its sync"):
+    with pytest.raises(StoppedError, match="pods stopped before it synced"):
         await waiting
 
 

@@ -20,20 +20,24 @@ def a_source() -> ListerWatcher:
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        ({"compress": "gzip"}, ValueError, "compress='gzip': there is only 'zstd'"),
-        ({"decode": 5}, TypeError, "decode=5: it takes a type, or a function of a dict"),
-        ({"decode": "Pod"}, TypeError, "decode='Pod': it takes a type, or a function of a dict"),
+        ({"compress": "gzip"}, ValueError, "compress='gzip' is not supported: use 'zstd'"),
+        ({"decode": 5}, TypeError, "decode=5 must be a type, or a function that takes a dict"),
+        (
+            {"decode": "Pod"},
+            TypeError,
+            "decode='Pod' must be a type, or a function that takes a dict",
+        ),
         (
             {"fields": dict},
             TypeError,
-            "fields=<class 'dict'>: it takes a type that is a msgspec.Struct",
+            "fields=<class 'dict'> must be a msgspec.Struct type",
         ),
         (
             {"indexers": {"namespace": len}},
             ValueError,
-            "there is an index 'namespace' already; choose another name",
+            "index 'namespace' already exists; choose another name",
         ),
-        ({"audit_relist": 0}, ValueError, "0 s between two audits: it must be 1 s or more"),
+        ({"audit_relist": 0}, ValueError, "0 s is too short an audit period: use 1 s or more"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused(
@@ -46,14 +50,14 @@ def test_an_option_that_makes_no_sense_is_refused(
 
 def test_a_view_of_no_type_is_refused() -> None:
     no_type: Any = "Pod"
-    with pytest.raises(TypeError, match="it takes a type, or a function of a dict"):
+    with pytest.raises(TypeError, match="must be a type, or a function that takes a dict"):
         SharedInformer(a_source()).view(no_type)
 
 
 @pytest.mark.parametrize("handler", [print, HandlerFuncs])
 def test_a_function_or_a_class_is_no_handler(handler: Any) -> None:
     with pytest.raises(
-        TypeError, match=r"is no handler, .* HandlerFuncs\(on_add, on_update, on_del"
+        TypeError, match=r"is not a handler, .* HandlerFuncs\(on_add, on_update, on_del"
     ):
         SharedInformer(a_source()).add_handler(handler)
 

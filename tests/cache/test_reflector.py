@@ -839,7 +839,7 @@ async def test_it_stops_at_once_in_every_state_and_can_begin_anew(setup: Any, st
 
 async def test_it_does_not_run_twice_at_once() -> None:
     async with Scene("a") as scene:
-        with pytest.raises(RuntimeError, match="runs already"):
+        with pytest.raises(RuntimeError, match="is already running"):
             await scene.reflector.run()
 
 

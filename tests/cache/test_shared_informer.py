@@ -545,7 +545,7 @@ async def test_it_runs_once_and_its_cache_stays() -> None:
     assert scene.clock.next_timer is None
     with pytest.raises(RuntimeError, match="runs once"):
         await scene.informer.run()
-    with pytest.raises(StoppedError, match="pods has ended"):
+    with pytest.raises(StoppedError, match="pods has stopped"):
         scene.informer.add_handler(Recorder())
 
 

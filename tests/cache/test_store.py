@@ -182,9 +182,9 @@ def test_an_unknown_index_is_an_error_that_names_those_there_are() -> None:
         lambda: store.index("nod", A),
     ]
     for read in reads:
-        with pytest.raises(UnknownIndexError, match=r"no index 'nod'; there are: 'node'"):
+        with pytest.raises(UnknownIndexError, match=r"no index 'nod'; known indices: 'node'"):
             read()
-    with pytest.raises(UnknownIndexError, match="there are: none"):
+    with pytest.raises(UnknownIndexError, match="known indices: none"):
         Indexer().by_index("x", "y")
 
 

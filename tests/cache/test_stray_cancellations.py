@@ -95,7 +95,7 @@ async def test_a_source_that_raises_it_is_asked_again_later(watch_list: bool) ->
         assert (cancelling.lists + cancelling.watches, informer.has_synced) == (1, False)
         await clock.advance(10)
         assert informer.lister.get("a").name == "a"
-        assert str(failures[0].error) == "something that it waited for was cancelled"
+        assert str(failures[0].error) == "an awaited task or future was cancelled"
         assert failures[0].delay is not None
 
 

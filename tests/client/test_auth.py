@@ -288,7 +288,7 @@ async def test_what_would_break_out_of_a_header_is_refused_in_one_line(
                 await http.request("GET", "/x")
 
     for stream in (True, False):
-        with pytest.raises(ConfigError, match=r"^FILE: what is to be sent as .* line break") as e:
+        with pytest.raises(ConfigError, match=r"^FILE: the value of header .* line break") as e:
             await send(stream=stream)
         assert "sw0rd" not in str(e.value)
         assert "\n" not in str(e.value)

@@ -176,7 +176,7 @@ async def test_a_client_of_another_event_loop_says_so_and_goes_on_in_its_own(
     server.answers["/x"] = {}
     async with HTTP(Config(server=server.url)) as http:
         await get(http)
-        with pytest.raises(RuntimeError, match=r"another event loop.*make a client in each"):
+        with pytest.raises(RuntimeError, match=r"another event loop.*create a client in each"):
             await asyncio.to_thread(asyncio.run, get(http))
         assert await get(http) == b"{}"
 

@@ -261,7 +261,7 @@ async def test_an_answer_that_is_no_discovery_is_told(
     server: ScriptedServer, client: Client
 ) -> None:
     server.answers["/api"] = respond(b"<html>", type_="text/html")
-    with pytest.raises(FrameError, match="something else than discovery"):
+    with pytest.raises(FrameError, match="did not return a discovery document"):
         await client.discovery.find("pods")
 
 

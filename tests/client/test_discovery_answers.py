@@ -155,7 +155,7 @@ def test_whatever_a_server_answers_is_read_or_refused(odd: Any) -> None:
     "body", [b"", b"hello", b"<html>", b"null", b"[]", b"[" * 100_000, b'"x"', b"\xff"]
 )
 def test_what_is_no_mapping_is_refused(body: bytes) -> None:
-    with pytest.raises(FrameError, match="/apis answered with something else than discovery"):
+    with pytest.raises(FrameError, match="/apis did not return a discovery document"):
         answers.decode(body, "/apis")
 
 
@@ -177,8 +177,8 @@ def test_a_scope_that_can_not_be_read_leaves_the_resource_out_and_says_so() -> N
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (respond(b"", type_="application/json"), "something else than discovery"),
-        (respond(b"hello"), "something else than discovery"),
+        (respond(b"", type_="application/json"), "did not return a discovery document"),
+        (respond(b"hello"), "did not return a discovery document"),
         (respond(b"down", code=503, type_="text/plain"), "down"),
         (respond(b"\x1b[2J", code=500, type_="text/plain"), "\\x1b[2J"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\n{", "broke within"),

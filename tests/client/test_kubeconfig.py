@@ -156,7 +156,7 @@ def test_in_a_pod_without_files_the_service_account_counts(pod: Path, tmp_path: 
     (pod / "ca.crt").unlink()
     with pytest.raises(ConfigError, match=r"ca\.crt is missing"):
         load_config(environ=environ)
-    with pytest.raises(ConfigError, match="no pod"):
+    with pytest.raises(ConfigError, match="not running in a pod"):
         in_cluster_config(environ={}, directory=pod)
 
 
@@ -232,17 +232,17 @@ GROUP = "client.authentication.k8s.io"
 EXEC_V1 = {"apiVersion": f"{GROUP}/v1", "interactiveMode": "Never"}
 
 ERRORS: dict[str, tuple[object, list[str]]] = {
-    "no YAML": ("a: [1\nb: 2", ["line 2", "no YAML"]),
+    "no YAML": ("a: [1\nb: 2", ["line 2", "invalid YAML"]),
     "a list": ([1], ["a kubeconfig must be a mapping, not a list"]),
     "another kind": (broken(kind="Pod"), ["kind is Config, not 'Pod'"]),
     "no context": (broken(**{"current-context": ""}), ["no current-context", "use-context", ": c"]),
     "an unknown context": (
         broken(**{"current-context": "x"}),
-        ["current-context names context 'x', which is not there (there: c)"],
+        ["current-context names context 'x', which does not exist (known: c)"],
     ),
     "an unknown cluster": (
         broken(clusters=[]),
-        ["context 'c' names cluster 'c', which is not there (there: none)"],
+        ["context 'c' names cluster 'c', which does not exist (known: none)"],
     ),
     "an unknown user": (broken(users=None), ["context 'c' names user 'c'"]),
     "no server": (broken(clusters=[{"name": "c", "cluster": {}}]), ["cluster 'c' has no server"]),
@@ -251,9 +251,9 @@ ERRORS: dict[str, tuple[object, list[str]]] = {
     "a text for a mapping": (broken(users=[{"name": "c", "user": "x"}]), ["user 'c' must be a"]),
     "no base64": (
         content(cluster={"certificate-authority-data": "%"}),
-        ["cluster 'c'", "certificate-authority-data is no base64"],
+        ["cluster 'c'", "certificate-authority-data is not valid base64"],
     ),
-    "a number for a token": (content(user={"token": 12}), ["user 'c'", "token must be a text"]),
+    "a number for a token": (content(user={"token": 12}), ["user 'c'", "token must be a string"]),
     "a text for a flag": (
         content(cluster={"insecure-skip-tls-verify": "yes"}),
         ["insecure-skip-tls-verify must be true or false"],
@@ -286,7 +286,7 @@ ERRORS: dict[str, tuple[object, list[str]]] = {
     ),
     "an exec of an unknown mode": (
         content(user={"exec": {**EXEC_V1, "command": "x", "interactiveMode": "Sometimes"}}),
-        ["'Sometimes' is none of Never, IfAvailable, Always"],
+        ["'Sometimes' is not one of Never, IfAvailable, Always"],
     ),
     "an exec with a broken env": (
         content(user={"exec": {**EXEC_V1, "command": "x", "env": [{"name": "A"}]}}),
@@ -327,7 +327,7 @@ def test_files_that_can_not_be_read_are_told(write: Write, tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="can't be read: Is a directory"):
         load_config(tmp_path)
     (tmp_path / "latin").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="it is no UTF-8"):
+    with pytest.raises(ConfigError, match="is not valid UTF-8"):
         load_config(tmp_path / "latin")
     with pytest.raises(ConfigError, match=r"of KUBECONFIG does not exist.*set KUBECONFIG"):
         load_config(environ={"KUBECONFIG": str(tmp_path / "missing")})

@@ -272,7 +272,7 @@ async def test_a_list_that_takes_long_and_is_never_silent_for_long_succeeds() ->
 
 async def test_an_answer_that_is_no_list_is_told(server: ScriptedServer, client: Client) -> None:
     server.answers["/api/v1/configmaps"] = respond(b"<html>welcome", type_="text/html")
-    with pytest.raises(FrameError, match="is no object but a page for people"):
+    with pytest.raises(FrameError, match="is not an object but a web page"):
         await client.list_watch(CM).list(ListOptions())
 
 

@@ -113,7 +113,7 @@ async def test_a_connection_that_stays_is_enough() -> None:
 
 async def test_one_that_is_closed_at_once_is_none() -> None:
     async with serving(close) as url:
-        with pytest.raises(DisconnectedError, match="closes connections at once"):
+        with pytest.raises(DisconnectedError, match="closes connections immediately"):
             await try_to_connect("127.0.0.1", port_of(url), clock=Clock())
 
 

@@ -59,7 +59,7 @@ def test_the_configured_proxy_comes_first() -> None:
 @pytest.mark.parametrize("url", ["ftp://u:s3cret@x", "http://", "http://u:s3cret@x:port", "x"])
 def test_a_proxy_that_is_no_url_is_told_without_its_password(url: str) -> None:
     config = Config(server="https://x", proxy_url=url, source="FILE")
-    with pytest.raises(ConfigError, match=r"^FILE: proxy-url is no URL of the form") as caught:
+    with pytest.raises(ConfigError, match=r"^FILE: proxy-url is not a URL of the form") as caught:
         HTTP(config)
     assert "s3cret" not in str(caught.value)
 

@@ -172,7 +172,7 @@ def flow(config: str) -> str:
 def test_what_something_else_shares_is_left_alone(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(text)
-    with pytest.raises(ConfigError, match="share their place with something else"):
+    with pytest.raises(ConfigError, match="share an anchor with another value"):
         save(path)
     assert path.read_text() == text
     assert [file.name for file in tmp_path.iterdir()] == ["config"]

@@ -209,7 +209,7 @@ async def test_the_request_has_the_callers_headers_after_the_host() -> None:
         ("ftp://h/", {}, "begins with http:// or https://"),
         ("http:///path", {}, "and a host"),
         ("http://user:secret@h/", {}, "without a user"),
-        ("https://h/", {}, "https needs an SSLContext"),
+        ("https://h/", {}, "an https URL needs an SSLContext"),
         ("http://h/", {"A": "b\r\nC: d"}, "the header 'A' has characters"),
         ("http://h/", {"A b": "c"}, "the header 'A b' has characters"),
         ("http://h/", {"A": "\udc80"}, "the header 'A' has characters"),
@@ -421,7 +421,7 @@ async def test_an_answer_has_one_reader() -> None:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(connection.read_head())
         await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match="an answer has one reader"):
+        with pytest.raises(RuntimeError, match="an answer can be read only once"):
             await connection.read_head()
         receive(connection, CHUNKED)
         await task

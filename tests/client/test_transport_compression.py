@@ -65,11 +65,11 @@ async def test_a_compressed_event_is_given_when_it_is_flushed() -> None:
 @pytest.mark.parametrize(
     ("coding", "body", "words"),
     [
-        ("gzip", gzip.compress(BODY)[:-1], "a gzip body that ends in the middle"),
-        ("gzip", b"plain text", "a body that is no gzip"),
-        ("gzip", gzip.compress(BODY) + b"more", "a body that is no gzip"),
-        ("deflate", zlib.compress(BODY)[:-5], "a deflate body that ends in the middle"),
-        ("deflate", b"\xff\xff", "a body that is no deflate"),
+        ("gzip", gzip.compress(BODY)[:-1], "a gzip body that is truncated"),
+        ("gzip", b"plain text", "a body that is not valid gzip"),
+        ("gzip", gzip.compress(BODY) + b"more", "a body that is not valid gzip"),
+        ("deflate", zlib.compress(BODY)[:-5], "a deflate body that is truncated"),
+        ("deflate", b"\xff\xff", "a body that is not valid deflate"),
     ],
 )
 async def test_wrong_compression_is_an_error(coding: str, body: bytes, words: str) -> None:

@@ -96,9 +96,7 @@ async def test_a_login_page_is_named_with_its_title(server: ScriptedServer, meth
     server.answers["/x"] = respond(PAGE, type_="text/html; charset=utf-8")
     error = await failure(Config(server=server.url, token="a-long-token"), method)
     assert type(error) is FrameError
-    assert f"{server.url}: the answer to {method} /x is no object but a page for people " in str(
-        error
-    )
+    assert f"{server.url}: the answer to {method} /x is not an object but a web page " in str(error)
     assert "Sign in & go\\x1b[2J)" in str(error)
 
 

@@ -80,7 +80,7 @@ def test_a_file_in_use_damaged_or_nowhere_is_a_clear_error(tmp_path: Path) -> No
     broken = tmp_path / "broken"
     broken.write_text("this is no database, but a text of some length\n" * 100)
     before = broken.read_bytes()
-    with pytest.raises(StateError, match="damaged or no state file"):
+    with pytest.raises(StateError, match="damaged or not a state file"):
         StateFile(broken, BINDING)
     assert broken.read_bytes() == before
     with pytest.raises(StateError, match="/dev/null is not a regular file; name another"):

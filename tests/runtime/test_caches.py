@@ -111,7 +111,7 @@ def test_one_selection_has_one_cache_and_one_kind_of_fields() -> None:
     cache.want_fields(None)
     cache.want_fields(Fields)
     cache.want_fields(Fields)
-    with pytest.raises(ValueError, match="two reconcilers want different fields= of pods"):
+    with pytest.raises(ValueError, match="two reconcilers use different fields= for pods"):
         cache.want_fields(Others)
 
 

@@ -73,7 +73,7 @@ def test_a_new_project_passes_its_own_tests(tmp_path: Path) -> None:
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
-    with pytest.raises(ConfigError, match=r"README\.md exists: nothing was written"):
+    with pytest.raises(ConfigError, match=r"README\.md already exists: nothing was written"):
         write_project(tmp_path, names("website"))
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
 
@@ -84,9 +84,9 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         ("Web", {}, "'Web' can't name a resource"),
         ("web-site", {}, "'web-site' can't name a resource"),
         ("web", {"plural": "../x"}, "can't name a resource"),
-        ("web", {"kind": "web"}, "'web' is no kind"),
-        ("web", {"group": "acme"}, "'acme' is no API group"),
-        ("web", {"group": "Acme.io"}, "'Acme.io' is no API group"),
+        ("web", {"kind": "web"}, "'web' is not a kind"),
+        ("web", {"group": "acme"}, "'acme' is not an API group"),
+        ("web", {"group": "Acme.io"}, "'Acme.io' is not an API group"),
     ],
 )
 def test_names_that_no_resource_can_have_are_refused(
@@ -295,7 +295,7 @@ def test_a_resource_without_its_group_is_told(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM.format(resource="deployments"))
     result = CliRunner().invoke(rbac_command, [str(path)])
-    assert "'deployments' names no group" in str(result.exception)
+    assert "'deployments' is not a resource of the core group" in str(result.exception)
 
 
 def test_rbac_prints_what_a_program_needs(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ async def test_a_write_gets_no_more_time_than_the_leadership_has() -> None:
     await clock.advance(9.9)
     assert not task.done()
     await clock.advance(0.2)
-    with pytest.raises(LeadershipLostError, match="it may have been carried out"):
+    with pytest.raises(LeadershipLostError, match="the server may have executed it"):
         await task
     assert http.sent == ["PUT /x"]
 
@@ -146,7 +146,7 @@ async def test_every_write_of_a_real_client_is_fenced(name: str) -> None:
     http = Answering(["example.com/x"] if name == "remove_finalizer" else [])
     clock = FakeClock()
     plain = Client(http.config, clock=clock).through(http)  # type: ignore[arg-type]  # as HTTP answers
-    with pytest.raises(LeadershipLostError, match="this process does not lead"):
+    with pytest.raises(LeadershipLostError, match="this process is not the leader"):
         await WRITES[name](fenced(plain, lambda: None, clock))
     assert http.sent == []
     _ = await WRITES[name](fenced(plain, lambda: guard_for(clock, 10), clock))

@@ -198,7 +198,7 @@ async def test_a_source_that_can_not_begin_is_an_error() -> None:
         lambda: reconciler.events(stream_of_nothing),
     ]
     for add_late in adders:
-        with pytest.raises(RuntimeError, match="has stopped: it takes no more sources"):
+        with pytest.raises(RuntimeError, match="has stopped: sources can no longer be added"):
             add_late()
 
 

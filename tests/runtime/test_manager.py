@@ -238,7 +238,7 @@ async def test_names_of_reconcilers_are_unique(server: APIServer) -> None:
 
 
 async def test_the_client_is_there_once_it_runs(server: APIServer) -> None:
-    with pytest.raises(NotStartedError, match="client is there once the manager runs"):
+    with pytest.raises(NotStartedError, match="client is available while the manager runs"):
         _ = make(server, Log()).client
 
 

@@ -367,8 +367,8 @@ async def test_keys_of_other_shards_are_left_alone() -> None:
         (lambda r: r.for_("a").for_("b"), "is for a already"),
         (lambda r: r.every(0), "too often"),
         (lambda r: r.get("x"), "is for no resource"),
-        (lambda r: (r(print), r(print)), "has a function already"),
-        (lambda r: r.for_("a").lister("b"), "has caches of a; which is 'b'"),
+        (lambda r: (r(print), r(print)), "already has a function"),
+        (lambda r: r.for_("a").lister("b"), "has no cache of 'b', only of a"),
         (lambda r: r.for_("a").lister(), "there once the manager has started"),
     ],
 )

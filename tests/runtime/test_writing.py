@@ -256,5 +256,5 @@ async def test_a_name_that_is_no_finalizer_is_refused(client: Client, name: str)
     async def clean_up() -> None:
         raise AssertionError
 
-    with pytest.raises(ValueError, match="is no finalizer like"):
+    with pytest.raises(ValueError, match="is not a finalizer such as"):
         await finalize(client, owner(), name, clean_up)

@@ -215,7 +215,7 @@ def test_it_is_used_without_asyncio_too() -> None:
         _ = server.embedded
     with APIServer() as server:
         assert server.embedded.url == server.url
-        with pytest.raises(RuntimeError, match="runs already"):
+        with pytest.raises(RuntimeError, match="is already running"):
             server.__enter__()
     with pytest.raises(RuntimeError, match="does not run: use it in a `with` statement"):
         server.compact()

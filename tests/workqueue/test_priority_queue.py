@@ -221,7 +221,7 @@ async def test_priority_of_an_item_that_no_worker_has_is_an_error(
 async def test_a_time_that_never_comes_is_refused_and_changes_nothing(
     queue: PriorityQueue[str], seconds: float
 ) -> None:
-    with pytest.raises(ValueError, match="give a finite number"):
+    with pytest.raises(ValueError, match="use a finite number"):
         queue.add_after("a", seconds)
     with pytest.raises(TypeError, match="a list can't be queued"):
         queue.add(["a"])  # type: ignore[arg-type]  # what a caller without a type checker may pass

@@ -187,7 +187,7 @@ async def test_a_given_up_resource_is_forgotten_and_logged(
     assert await manager.retry(Thing("a"), LookupError("no a")) is True
     assert await manager.retry(Thing("a"), LookupError("no a")) is False
     assert len(manager) == 0
-    assert caplog.messages == ["a is given up after 1 retries: no a"]
+    assert caplog.messages == ["giving up on a after 1 retries: no a"]
 
 
 async def test_something_newer_in_the_queue_wins_over_the_failed_resource(

@@ -118,7 +118,7 @@ async def test_mistakes_are_told_to_the_thread_that_made_them(
         await in_thread(blocking.add, [])
     with pytest.raises(TypeError, match="a list can't be queued"):
         await in_thread(blocking.add_after, [], 1)
-    with pytest.raises(ValueError, match="give a finite number"):
+    with pytest.raises(ValueError, match="use a finite number"):
         await in_thread(blocking.add_after, "a", float("nan"))
     assert queue.statistics().waiting == 0
 
@@ -203,11 +203,11 @@ def test_when_the_loop_ends_a_waiting_thread_is_told() -> None:
         return blocking
 
     blocking = asyncio.run(main())
-    with pytest.raises(QueueClosedError, match="event loop of the work queue has ended"):
+    with pytest.raises(QueueClosedError, match="work queue's event loop has stopped"):
         outcome.result(10)
-    with pytest.raises(QueueClosedError, match="event loop of the work queue is gone"):
+    with pytest.raises(QueueClosedError, match="work queue's event loop is closed"):
         blocking.add("a")
-    with pytest.raises(QueueClosedError, match="event loop of the work queue is gone"):
+    with pytest.raises(QueueClosedError, match="work queue's event loop is closed"):
         in_another_thread(blocking.get)
 
 
@@ -233,7 +233,7 @@ def test_a_call_that_reaches_a_loop_in_its_last_moments_is_not_waited_for_foreve
             pass
         loop._ready.clear()  # type: ignore[attr-defined]  # which never gets to it
         loop.close()
-        with pytest.raises(QueueClosedError, match="event loop of the work queue is gone"):
+        with pytest.raises(QueueClosedError, match="work queue's event loop is closed"):
             forgetting.result(10)
 
 

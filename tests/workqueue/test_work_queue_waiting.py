@@ -33,7 +33,9 @@ async def test_a_time_that_is_over_is_now(queue: WorkQueue[str], seconds: float)
 async def test_a_time_that_never_comes_is_refused(
     queue: WorkQueue[str], clock: FakeClock, seconds: float
 ) -> None:
-    with pytest.raises(ValueError, match=r"'a' can't wait .* seconds: give a finite number"):
+    with pytest.raises(
+        ValueError, match=r"'a' can't be delayed by .* seconds: use a finite number"
+    ):
         queue.add_after("a", seconds)
 
     class Nonsense(ItemFastSlowRateLimiter[str]):
@@ -42,7 +44,9 @@ async def test_a_time_that_never_comes_is_refused(
             return seconds
 
     limited: WorkQueue[str] = WorkQueue(clock=clock, rate_limiter=Nonsense(1, 1, 1))
-    with pytest.raises(ValueError, match=r"'a' can't wait .* seconds: give a finite number"):
+    with pytest.raises(
+        ValueError, match=r"'a' can't be delayed by .* seconds: use a finite number"
+    ):
         limited.add_rate_limited("a")
     for state in (queue.statistics(), limited.statistics()):
         assert (state.depth, state.waiting, state.retries) == (0, 0, 0)

@@ -85,7 +85,7 @@ class Auditor:
         self._source = list_watch
         self._store = store
         if period < 1.0:
-            raise ValueError(f"{period:g} s between two audits: it must be 1 s or more")
+            raise ValueError(f"{period:g} s is too short an audit period: use 1 s or more")
         self._period = period
         self._decoder = decoder
         self._on_error = on_error

@@ -239,7 +239,7 @@ class ThreadedCaller(Caller):
             try:
                 if inspect.iscoroutine(waiting := tell(self._handler, change)):
                     waiting.close()
-                    raise TypeError("a threaded handler's methods can't be coroutine functions")  # noqa: TRY301 - handled as what a handler raises
+                    raise TypeError("a threaded handler's methods must not be coroutine functions")  # noqa: TRY301 - handled as what a handler raises
             except BaseException as error:  # noqa: BLE001 - reported in the loop; here it would only end the thread
                 failed.append((change, error))
             self._delivered += 1

@@ -96,7 +96,7 @@ class Controller:
 
     def __init__(self, config: ControllerConfig) -> None:
         if (config.process is None) is (config.process_batch is None):
-            raise ValueError("a ControllerConfig needs either process or process_batch")
+            raise ValueError("give a ControllerConfig either process or process_batch")
         self._config = config
         self._clock = config.clock
         self._on_error = (
@@ -147,7 +147,7 @@ class Controller:
         """
         await self._synced.wait()
         if not self.has_synced:
-            raise StoppedError(f"{self._config.name or 'the informer'} ended before its sync")
+            raise StoppedError(f"{self._config.name or 'the informer'} stopped before it synced")
 
     async def run(self) -> None:
         """Reflect and process until cancelled, or until somebody closes the queue.
@@ -155,7 +155,7 @@ class Controller:
         What waits in the queue at a cancellation is left there.
         """
         if self._stopped:
-            raise RuntimeError("a controller runs once; make another one")
+            raise RuntimeError("a controller runs once: create a new one")
         try:
             async with asyncio.TaskGroup() as tasks:
                 reflecting = tasks.create_task(self.reflector.run())

@@ -158,7 +158,7 @@ class InformerFactory:
         informer = self._informers.get(selection)
         if informer is None:
             if self._ended:
-                raise StoppedError("the factory has ended: it makes no more informers")
+                raise StoppedError("the factory has stopped and creates no more informers")
             informer = self._informers[selection] = self._make(selection)
             if self._running is not None:
                 self._running.create_task(informer.run())
@@ -260,7 +260,7 @@ class InformerFactory:
             RuntimeError: it runs, or has run, already.
         """
         if self._used:
-            raise RuntimeError("a factory runs once; make another one")
+            raise RuntimeError("a factory runs once: create a new one")
         self._used = True
         try:
             async with asyncio.TaskGroup() as self._running:
@@ -273,7 +273,7 @@ class InformerFactory:
 
     async def __aenter__(self) -> Self:
         if self._used:
-            raise RuntimeError("a factory runs once; make another one")
+            raise RuntimeError("a factory runs once: create a new one")
         self._own = asyncio.TaskGroup()
         await self._own.__aenter__()
         self._own_task = self._own.create_task(self.run())

@@ -152,7 +152,7 @@ class FIFO(ABC):
     async def pop_batch(self, process: BatchProcess, limit: int = 1000) -> int:
         """Wait for entries, process them, and return their number: see `Queue.pop_batch`."""
         if limit < 1:
-            raise ValueError(f"a batch of at most {limit}: the limit must be 1 or more")
+            raise ValueError(f"the batch limit must be 1 or more, not {limit}")
         while not (batch := self._take(limit)):
             await self._wait()
         try:
@@ -247,10 +247,10 @@ class FIFO(ABC):
         """
         if not isinstance(item, Object) and isinstance(item, Deltas):
             if not item:
-                raise KeyFunctionError("deltas without a delta have no key")
+                raise KeyFunctionError("an empty list of deltas has no key")
             newest = item[-1].object
             if newest is None:
-                raise KeyFunctionError(f"a {item[-1].type} delta is of no object and has no key")
+                raise KeyFunctionError(f"a {item[-1].type} delta has no object and so no key")
             item = newest
         if not isinstance(item, Object) and isinstance(item, DeletedFinalStateUnknown):
             return item.key

@@ -39,7 +39,7 @@ def part_decoder(decoder: Decoder) -> DecodePart:
 def bare(error: ObjectDecodeError | RecursionError, raw: bytes) -> ObjectDecodeError:
     """Return an error that may be kept, with the key of the object where one can be told."""
     if isinstance(error, RecursionError):
-        return ObjectDecodeError("an object that is nested too deeply", key=identity(raw).key)
+        return ObjectDecodeError("an object is nested too deeply", key=identity(raw).key)
     # An error that is kept would pin, through its tracebacks, the buffers it was found in.
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)

@@ -35,7 +35,7 @@ _HEAD_TRIES: Final = 8
 _PREFIX: Final = 96
 #: How often a separator may be learnt anew.
 _LESSONS: Final = 32
-#: How many items that are no objects a list may have.
+#: How many items that are not objects a list may have.
 _MAX_POISON: Final = 10_000
 #: How many of them are taken in a turn of the event loop.
 _MOST_POISON_AT_ONCE: Final = 50
@@ -147,7 +147,7 @@ class ListFrames:
         if (len(pending) >= self._hold or self._separator) and (self._head or self._find_head()):
             self._cut()
         if len(pending) > self._max and not self._is_behind:
-            raise FrameError(f"a list has more than {self._max} bytes without a whole item")
+            raise FrameError(f"a list has more than {self._max} bytes without a complete item")
 
     def finish(self) -> ObjectList:
         """Return the list, whose body has ended.
@@ -168,12 +168,14 @@ class ListFrames:
             head = _list_head(body)
         except (msgspec.DecodeError, RecursionError) as error:
             cut = "" if body else " (it is empty)"
-            raise FrameError(f"the body is no whole list{cut}: {error}") from None
+            raise FrameError(f"the list body is incomplete or invalid{cut}: {error}") from None
         kind = head.kind or ""
         if "items" not in top and not kind.endswith("List"):
             if kind == "Status":
                 raise StatusError.from_status(_any(body))
-            raise FrameError(f"the body is no list but {kind or 'an object without a kind'}")
+            raise FrameError(
+                f"expected a list, but the body is {kind or 'an object without a kind'}"
+            )
         items = bytes(top.get("items", b"null"))
         if self._head:
             self._refuse_second_items(body, items)
@@ -182,7 +184,7 @@ class ListFrames:
         try:
             rest = [] if items == b"null" else _raws(items)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise FrameError(f"the items of the list are no array: {error}") from None
+            raise FrameError(f"the items of the list are not an array: {error}") from None
         for item in rest[1 if self._stand_in else 0 :]:
             self._add(bytes(item))
         if self._expected is not None:
@@ -241,7 +243,7 @@ class ListFrames:
 
     def _report(self, error: ObjectDecodeError | RecursionError, raw: bytes) -> None:
         if len(self._undecodable) == _MAX_POISON:
-            raise FrameError(f"the list has more than {_MAX_POISON} items that are no objects")
+            raise FrameError(f"the list has more than {_MAX_POISON} items that are not objects")
         self._undecodable.append(bare(error, raw))
 
     def _cut(self) -> None:
@@ -336,7 +338,7 @@ class ListFrames:
                 self._hold = _NEVER
                 return -1
             if pending[after] != _COMMA:
-                raise FrameError("an item of the list is followed by neither a comma nor the end")
+                raise FrameError("an item of the list must be followed by a comma or the end")
             after = _past_space(pending, after + 1)
         if after == len(pending):
             self._hold = 2 * (after - position)

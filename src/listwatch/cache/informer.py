@@ -95,7 +95,7 @@ class Informer:
         rng: random.Random | None = None,
     ) -> None:
         if fields is not None and decoder is not None:
-            raise ValueError("an informer takes fields= or decoder=, not both")
+            raise ValueError("give an informer either fields= or decoder=, not both")
         self.name = name
         clock = clock if clock is not None else Clock()
         on_error = on_error if on_error is not None else LogFailures(clock)
@@ -165,7 +165,7 @@ class Informer:
 
     async def __aenter__(self) -> Self:
         if self._tasks is not None:
-            raise RuntimeError("an informer runs once; make another one")
+            raise RuntimeError("an informer runs once: create a new one")
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
         self._running = self._tasks.create_task(self.run())

@@ -85,8 +85,8 @@ async def ask_for_missing(
     if unproven:
         report(
             UnprovenError(
-                f"{unproven} objects are missing in a list that has items without a name; they "
-                "stay in the cache until the server says that they are gone"
+                f"{unproven} objects are missing from a list that has unnamed items; they "
+                "stay in the cache until the server confirms that they are gone"
             ),
             None,
         )

@@ -67,7 +67,7 @@ class _Progress:
             FrameError: it leads nowhere.
         """
         if (token := page.continue_token) in self._tokens:
-            raise FrameError("the server gave the same continue token twice in one list")
+            raise FrameError("the server returned the same continue token twice in one list")
         if token:
             self._tokens.add(token)
         edges = (page.items[0].key, page.items[-1].key) if page.items else None
@@ -75,7 +75,7 @@ class _Progress:
             self._idle += 1
             if token and self._idle >= _MOST_IDLE_PAGES:
                 raise FrameError(
-                    f"the server gave {self._idle} pages of one list that bring nothing new"
+                    f"the server returned {self._idle} pages of one list without a new object"
                 )
         else:
             self._edges.add(edges)

@@ -35,7 +35,7 @@ class Pending:
 
     def __init__(self, bound: int | None = None) -> None:
         if bound is not None and bound < 1:
-            raise ValueError(f"a bound of {bound} pending changes: it must be 1 or more")
+            raise ValueError(f"max_pending must be 1 or more, not {bound}")
         self._bound = bound
         self._queue: deque[Entry] = deque()
         # While this is in use, the queue is empty. Finding the first key of a dict that loses its

@@ -89,7 +89,7 @@ class Listener:
         """
         await self._synced.wait()
         if self._removed:
-            raise StoppedError(f"{self.name} was removed, or ended, before its sync")
+            raise StoppedError(f"{self.name} was removed or stopped before it synced")
 
     def statistics(self) -> ListenerStatistics:
         """Return what was told until now."""
@@ -245,9 +245,11 @@ class Processor:
             ValueError: a resync period of less than a second, or a bound of less than one.
         """
         if self._ended:
-            raise StoppedError(f"{self._name or 'the informer'} has ended: it tells nobody more")
+            raise StoppedError(
+                f"{self._name or 'the informer'} has stopped and takes no more handlers"
+            )
         if resync_period is not None and 0 < resync_period < _SHORTEST_RESYNC:
-            raise ValueError(f"a resync period of {resync_period:g} s: it must be 1 s or more")
+            raise ValueError(f"resync_period must be 1 s or more, not {resync_period:g} s")
         name = name or type(handler).__name__
         listener = Listener(self, name, max_pending)
         if handler is not None:

@@ -60,7 +60,7 @@ _WATCH_SECONDS: Final = (300, 600)
 _ANSWER_SECONDS: Final = 150.0
 #: How long a list that has begun may be silent.
 _LIST_SILENCE_SECONDS: Final = 75.0
-#: So many items that are no objects are a reason to do things in another way.
+#: So many items that are not objects are a reason to do things in another way.
 _MANY: Final = 50
 #: How long the questions after initial events may take.
 _QUESTIONS_SECONDS: Final = 600.0
@@ -191,7 +191,7 @@ class Reflector:
         Ends otherwise only by what `on_error` raises, or by a mistake of ours.
         """
         if self.state not in {Phase.IDLE, Phase.STOPPED}:
-            raise RuntimeError(f"reflector {self.name!r} runs already")
+            raise RuntimeError(f"reflector {self.name!r} is already running")
         self._state = self._first_state
         self._reader.version = ""
         self._pending = None
@@ -239,7 +239,7 @@ class Reflector:
                 return await self._probe()
             case machine.Inquire():
                 return await self._inquire()
-        raise machine.UnexpectedInputError(f"{effect} can't be performed")
+        raise machine.UnexpectedInputError(f"{effect} cannot be performed")
 
     # --- Waits ----------------------------------------------------------------------------------
 
@@ -426,7 +426,7 @@ class Reflector:
         fault = None if error is None else fault_of(error, opened=watch.opened is not None)
         if watch.watchdog.expired:
             fault = watch.watchdog.fault
-            error = TimeoutError(f"the server was silent for {watch.watchdog.silence:g} s")
+            error = TimeoutError(f"the server sent nothing for {watch.watchdog.silence:g} s")
             if initial and watch.opened is not None:
                 fault = Fault.NO_END
                 error = TimeoutError("the server did not end the initial events")

@@ -235,7 +235,7 @@ class SharedCache:
     ) -> None:
         """Wait until everything up to a version is in the cache; see `SharedInformer`."""
         if not resource_version.isdecimal():
-            raise ValueError(f"{resource_version!r} is no resource version that can be compared")
+            raise ValueError(f"{resource_version!r} is not a comparable resource version")
         await self._writer.wait_for(resource_version, seconds)
 
     # --- Running --------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class SharedCache:
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Keep the cache and tell the listeners until cancelled, or until `stop` is set."""
         if self.started_at is not None:
-            raise RuntimeError("an informer runs once; make another one")
+            raise RuntimeError("an informer runs once: create a new one")
         self.started_at = self._clock.now()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -264,7 +264,7 @@ class SharedCache:
 
     async def __aenter__(self) -> None:
         if self._tasks is not None or self.started_at is not None:
-            raise RuntimeError("an informer runs once; make another one")
+            raise RuntimeError("an informer runs once: create a new one")
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
         self._running = self._tasks.create_task(self.run())

@@ -116,9 +116,9 @@ class SharedInformer(Generic[T]):
         packer: ZstdCodec | None = None
         if compress is not None:
             if compress != "zstd":
-                raise ValueError(f"compress={compress!r}: there is only 'zstd'")
+                raise ValueError(f"compress={compress!r}is not supported: use 'zstd'")
             if codec is not None:
-                raise ValueError("compress= makes a codec: give only one of compress= and codec=")
+                raise ValueError("give either compress= or codec=, not both")
             codec = packer = ZstdCodec()
         if decoder is None:
             decoder = ObjectDecoder(
@@ -212,8 +212,8 @@ class SharedInformer(Generic[T]):
         told: Any = handler
         if isinstance(told, type) or not isinstance(told, ResourceEventHandler):
             raise TypeError(
-                f"{handler!r} is no handler, which has on_add, on_update and on_delete: "
-                "HandlerFuncs(on_add, on_update, on_delete) makes one of functions"
+                f"{handler!r} is not a handler, since it lacks on_add, on_update or on_delete: "
+                "HandlerFuncs(on_add, on_update, on_delete) turns functions into one"
             )
         if self.decode is not None:
             told = DecodingEventHandler(self.decode, handler)
@@ -234,7 +234,7 @@ class SharedInformer(Generic[T]):
         if not listener.is_of(self._cache.processor):
             raise ValueError(
                 f"{listener.name} is not a handler of {self.name or 'this informer'}: "
-                "call its own remove(), or remove it from the informer that it was added to"
+                "call its remove(), or remove it from the informer it was added to"
             )
         listener.remove()
 

@@ -489,7 +489,7 @@ class Indexer(Store):
             return indices[name]
         except KeyError:
             names = ", ".join(map(repr, indices)) or "none"
-            raise UnknownIndexError(f"no index {name!r}; there are: {names}") from None
+            raise UnknownIndexError(f"no index {name!r}; known indices: {names}") from None
 
     # --- Writing, in the event loop's thread ---
 
@@ -533,7 +533,7 @@ class Indexer(Store):
 
     def _refuse_taken_names(self, indexers: Mapping[str, IndexFunc]) -> None:
         if taken := self._state.indices.keys() & indexers.keys():
-            raise ValueError(f"there is an index {min(taken)!r} already; choose another name")
+            raise ValueError(f"index {min(taken)!r} already exists; choose another name")
 
 
 _NO_BUCKET: Mapping[str, Object] = MappingProxyType({})

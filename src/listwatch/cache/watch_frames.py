@@ -214,7 +214,7 @@ class WatchFrames:
             self._scan = _Scan(0)
             events += self.feed(self._go_on(events, self._take_line_pieces()))
         if self._pending and _BETWEEN_EVENTS.fullmatch(self._pending) is None:
-            raise FrameError("the watch ended within an event")
+            raise FrameError("the watch ended in the middle of an event")
         return events
 
     def _add(self, events: list[WatchEvent], data: bytes, begin: int, end: int) -> bool:

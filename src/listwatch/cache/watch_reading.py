@@ -168,7 +168,7 @@ class Watch:
         lasted = 0.0 if self.opened is None else now - self.opened
         if self.useless > _MOST_USELESS + _USELESS_A_SECOND * lasted:
             raise UselessWatchError(
-                f"the watch brought {self.useless} events in {lasted:.1f} s that change nothing"
+                f"the watch brought {self.useless} events without effect in {lasted:.1f} s"
             )
 
 
@@ -422,7 +422,7 @@ class WatchReader:
 def _count_empty(watch: Watch) -> None:
     watch.empty += 1
     if watch.empty > _MOST_EMPTY_BATCHES:
-        raise UselessWatchError("the watch brings bytes without end and no event")
+        raise UselessWatchError("the watch sends bytes without end but no event")
 
 
 def _raise_if_end(event: WatchEvent) -> None:
@@ -430,7 +430,7 @@ def _raise_if_end(event: WatchEvent) -> None:
     if event.type == ERROR or isinstance(event.error, StatusError):
         if isinstance(event.error, StatusError):
             raise event.error
-        raise StatusError("an ERROR event without a status") from event.error
+        raise StatusError("the watch sent an ERROR event without a status") from event.error
 
 
 def _event_error(event: WatchEvent) -> Exception:

@@ -120,7 +120,7 @@ class DeltaProcessor:
                 )
                 await self._compare(replacement, initial=initial, changes=changes)
             case _:
-                raise ValueError(f"a {delta.type} delta among those for all objects")
+                raise ValueError(f"a {delta.type} delta cannot apply to all objects")
 
     async def _compare(
         self, replacement: Replacement, *, initial: bool, changes: list[Change]

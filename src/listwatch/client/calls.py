@@ -68,7 +68,7 @@ class Calls:
             return await self.resource(resource)
         kind, api_version = obj.get("kind"), obj.get("apiVersion")
         if not isinstance(kind, str) or not isinstance(api_version, str):
-            raise ObjectDecodeError("an object to send needs its kind and apiVersion")
+            raise ObjectDecodeError("the object to send lacks kind or apiVersion; set both")
         if not subresource:
             return await self._discovery.for_kind(api_version, kind)
         candidates = await self._discovery.with_subresource(subresource, api_version, kind)
@@ -80,7 +80,8 @@ class Calls:
                 return candidate
         names = [str(candidate) for candidate in candidates]
         raise UnknownResourceError(
-            f"a {kind} may belong to {', '.join(names)}; say which by resource=", candidates=names
+            f"a {kind} is ambiguous: {', '.join(names)}; choose one with resource=",
+            candidates=names,
         )
 
     async def _has(
@@ -121,7 +122,7 @@ class Calls:
     ) -> Object:
         """Send a request about one object by its name, and return the object."""
         if not name:
-            raise ValueError("an empty name is no object's")
+            raise ValueError("an object's name must not be empty")
         found = await self.resource(resource)
         path = found.path(self.namespace(found, None, namespace), name, subresource)
         return await self.call(method, path, query, found, body=body, content_type=content_type)

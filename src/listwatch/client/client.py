@@ -346,12 +346,14 @@ class Client:
         body = outgoing(obj)
         meta = metadata_of(body)
         if name and not subresource:
-            raise ValueError("name= is that of a subresource's object; set metadata.name instead")
+            raise ValueError("name= is only for subresources; set metadata.name instead")
         if subresource and not (name := name or str(meta.get("name") or "")):
-            raise ValueError(f"{subresource} of which object? Give its name")
+            raise ValueError(f"{subresource} needs the object's name; pass name=")
         found = await self._calls.resource_of(body, resource, subresource, namespace)
         if "metadata" not in body and not subresource and found.verbs != ("create",):
-            raise ObjectDecodeError("an object to send needs its metadata")  # a review does not
+            raise ObjectDecodeError(
+                "the object to send lacks metadata; set metadata.name"
+            )  # a review does not
         query = write_query(
             field_manager=field_manager, field_validation=field_validation, dry_run=dry_run
         )
@@ -390,14 +392,14 @@ class Client:
         """
         if isinstance(obj, Object) and obj.partial:
             raise PartialObjectError(
-                f"{obj.kind} {obj.key} lacks fields that the server has, and an update would "
-                "delete them; get the whole object, or patch it"
+                f"{obj.kind} {obj.key} was read without some of its fields, and an update would "
+                "delete them; get the whole object first, or patch it"
             )
         body = outgoing(obj)
         meta = metadata_of(body)
         name = meta.get("name")
         if not isinstance(name, str) or not name:
-            raise ObjectDecodeError("an object without metadata.name can't be updated")
+            raise ObjectDecodeError("the object lacks metadata.name and cannot be updated; set it")
         found = await self._calls.resource_of(body, resource, subresource, namespace)
         own = self._calls.namespace(found, meta.get("namespace"), namespace)
         path = found.path(own, name, subresource)
@@ -441,9 +443,9 @@ class Client:
             ValueError: an apply without a `field_manager`, or `force` without an apply.
         """
         if type is PatchType.APPLY and not field_manager:
-            raise ValueError("an apply needs a field_manager, who will own the fields")
+            raise ValueError("an apply needs field_manager=, the owner of the fields")
         if force and type is not PatchType.APPLY:
-            raise ValueError("only an apply can be forced")
+            raise ValueError("force= is only for apply patches")
         query = write_query(
             field_manager=field_manager, field_validation=field_validation, dry_run=dry_run
         )

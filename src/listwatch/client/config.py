@@ -198,7 +198,7 @@ def base_url(config: Config) -> tuple[str, str]:
         parts, valid = urlsplit(""), False
     if not valid or parts.scheme not in {"http", "https"}:
         raise ConfigError(
-            f"{where}: the server {without_password(text)!r} is no URL of the form https://HOST:PORT"
+            f"{where}: the server {without_password(text)!r} is not a URL of the form https://HOST:PORT"
         )
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise ConfigError(f"{where}: the server's URL must have no user, query or fragment")

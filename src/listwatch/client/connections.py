@@ -250,7 +250,7 @@ class Pool:
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError(
                 f"the connections to {self._where} belong to another event loop, or to the process "
-                "that this one was forked off: make a client in each"
+                "that this one was forked off: create a client in each"
             )
         self._users += 1
         try:

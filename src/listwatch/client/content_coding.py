@@ -48,7 +48,7 @@ class ContentDecoder:
             try:
                 data = self._inflate.decompress(piece, room)
             except zlib.error as error:
-                raise FrameError(f"a body that is no {self._coding}: {error}") from error
+                raise FrameError(f"a body that is not valid {self._coding}: {error}") from error
             if data:
                 decoded.append(data)
                 room -= len(data)
@@ -73,4 +73,4 @@ class ContentDecoder:
             FrameError: it ended in the middle.
         """
         if self._inflate is not None:
-            raise FrameError(f"a {self._coding} body that ends in the middle")
+            raise FrameError(f"a {self._coding} body that is truncated")

@@ -105,8 +105,8 @@ class ConfiguredAuthenticator:
                 pair = f"{config.username}:{config.password}".encode()
             except UnicodeEncodeError:
                 raise ConfigError(
-                    f"{config.source}: the username or password has half a character (a lone "
-                    "surrogate), which can't be sent"
+                    f"{config.source}: the username or password has an invalid character (a lone "
+                    "surrogate); correct it"
                 ) from None
             self._static = f"Basic {base64.b64encode(pair).decode()}"
         self._chain = _pem(config.client_certificate_data, config.client_certificate, "certificate")
@@ -144,7 +144,7 @@ class ConfiguredAuthenticator:
         except ConfigError as error:
             token, problem = "", error
         except UnicodeDecodeError:
-            token, problem = "", ConfigError(f"{self._token_path}: the token is no ASCII")
+            token, problem = "", ConfigError(f"{self._token_path}: the token is not ASCII")
         if token:
             self._complaints.discard("token")
             self._last = f"Bearer {token}"

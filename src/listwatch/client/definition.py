@@ -119,7 +119,7 @@ class Definition:
         answer = await self._ask(path, "application/json")
         served = answers.plain(answer, group, version)
         if served.unavailable or not isinstance(answer.get("resources"), list):
-            raise FrameError(f"{path} can't tell all that it serves")
+            raise FrameError(f"{path} does not list everything it serves")
         return any(_is_same(resource, other) for other in served.resources)
 
     async def _ask(self, path: str, accept: str) -> Mapping[str, Any]:

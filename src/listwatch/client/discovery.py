@@ -101,7 +101,7 @@ class Discovery:
         if len(first) > 1:
             names = sorted(str(resource) for resource in first.values())
             raise UnknownResourceError(
-                f"{word!r} may mean {' or '.join(names)}; say which", candidates=names
+                f"{word!r} is ambiguous: {' or '.join(names)}; choose one", candidates=names
             )
         return first.popitem()[1]
 

@@ -36,7 +36,7 @@ def decode(body: bytes, path: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise FrameError(f"{path} answered with something else than discovery")
+        raise FrameError(f"{path} did not return a discovery document")
     return value
 
 

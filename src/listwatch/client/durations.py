@@ -19,7 +19,7 @@ def seconds_of(text: str) -> float:
         pass
     else:
         if not 0 <= seconds < float("inf"):
-            raise ValueError(f"{text!r} is no duration; it must be a number from 0 on")
+            raise ValueError(f"{text!r} is not a valid duration; it must not be negative")
         return seconds
     seconds, at = 0.0, 0
     for match in _PART.finditer(text):
@@ -28,5 +28,5 @@ def seconds_of(text: str) -> float:
         at = match.end()
         seconds += float(match[1]) * _UNITS[match[2]]
     if not text or at != len(text):
-        raise ValueError(f"{text!r} is no duration; write 30s, 1m30s, 500ms or 2h")
+        raise ValueError(f"{text!r} is not a duration; write for example 30s, 1m30s, 500ms or 2h")
     return seconds

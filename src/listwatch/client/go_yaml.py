@@ -101,7 +101,7 @@ def compose(text: str) -> Node | None:
         words = _QUOTED.sub("'…'", error.problem or error.context or "")
         raise YAMLError(words, mark.line + 1 if mark else None) from None
     except (yaml.YAMLError, *_FOREIGN):
-        raise YAMLError("it can't be parsed") from None
+        raise YAMLError("invalid YAML") from None
 
 
 def scalar_value(text: str) -> tuple[str, object]:
@@ -187,7 +187,7 @@ class _Values:
                 else [self.of(item) for item in node.value]
             )
         except RecursionError:
-            raise YAMLError("it is nested too deep", node.start_mark.line + 1) from None
+            raise YAMLError("nested too deeply", node.start_mark.line + 1) from None
         self._open.discard(id(node))
         return made[id(node)]
 
@@ -204,7 +204,7 @@ class _Values:
         merged = self.of(node)
         for part in reversed(merged) if isinstance(merged, list) else (merged,):
             if not isinstance(part, dict):
-                raise YAMLError("map merge needs a mapping", node.start_mark.line + 1)
+                raise YAMLError("a merge key (<<) needs a mapping", node.start_mark.line + 1)
             into.update(part)
 
 
@@ -216,7 +216,7 @@ def _scalar(node: ScalarNode) -> object:
         if kind != tag and (kind, tag) != ("int", "float"):
             raise YAMLError(f"the tag !!{tag} does not fit the value", line)
         if isinstance(value, float) and not math.isfinite(value):
-            raise YAMLError("JSON has no such number", line)
+            raise YAMLError("the number cannot be written as JSON", line)
         return value
     if tag == "binary":
         try:
@@ -233,4 +233,4 @@ def _key(node: Node) -> str:
             return "true" if value else "false"
         if isinstance(value, str | int | float):
             return str(value)
-    raise YAMLError("a key must be a text", node.start_mark.line + 1)
+    raise YAMLError("a key must be a string", node.start_mark.line + 1)

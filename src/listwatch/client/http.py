@@ -338,7 +338,7 @@ class HTTP:
                     silence.postpone(SILENCE_TIMEOUT)
         except TimeoutError:
             raise TimeoutError(
-                f"{self._base} has sent nothing for {SILENCE_TIMEOUT:g} s within an answer"
+                f"{self._base} sent nothing for {SILENCE_TIMEOUT:g} s in the middle of an answer"
             ) from None
         return b"".join(pieces)
 
@@ -352,8 +352,8 @@ class HTTP:
     def _check_header(self, name: str, value: str) -> None:
         if _NO_HEADER.search(value):
             raise ConfigError(
-                f"{self.config.source or self._base}: what is to be sent as {name} has a line "
-                "break or another character that no header may have; correct it"
+                f"{self.config.source or self._base}: the value of header {name} has a line "
+                "break or another character that headers must not have; correct it"
             )
 
     def _hidden(self, text: str, credentials: Credentials) -> str:
@@ -398,8 +398,8 @@ class HTTP:
             body = b""
         words = self._hidden(_words(body, response), credentials)
         raise FrameError(
-            f"{self._base}: the answer to {request} is no object but a page for people ({words}); "
-            "is there a login page or a proxy before the server?"
+            f"{self._base}: the answer to {request} is not an object but a web page ({words}); "
+            "is there a login page or a proxy in front of the server?"
         )
 
     def _log_warnings(self, response: Response, credentials: Credentials) -> None:

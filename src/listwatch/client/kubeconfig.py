@@ -76,7 +76,7 @@ class _Entry(msgspec.Struct, frozen=True):
         if value is None:
             return ""
         if not isinstance(value, str):
-            raise ConfigError(f"{self.where}: {field} must be a text, not {_shown(value)}")
+            raise ConfigError(f"{self.where}: {field} must be a string, not {_shown(value)}")
         return value
 
     def flag(self, field: str) -> bool:
@@ -89,7 +89,7 @@ class _Entry(msgspec.Struct, frozen=True):
         try:
             return base64.b64decode("".join(self.text(field).split()), validate=True)
         except (binascii.Error, ValueError):
-            raise ConfigError(f"{self.where}: {field} is no base64") from None
+            raise ConfigError(f"{self.where}: {field} is not valid base64") from None
 
     def path(self, field: str) -> str:
         """Return a file's path; a relative one counts from the file that names it."""
@@ -109,7 +109,7 @@ class _Entry(msgspec.Struct, frozen=True):
         if value is None:
             return ()
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise ConfigError(f"{self.where}: {field} must be a list of texts")
+            raise ConfigError(f"{self.where}: {field} must be a list of strings")
         return tuple(value)
 
     def items(self, field: str) -> Sequence[Any]:
@@ -186,7 +186,7 @@ def load_config(
         tried = ", ".join(map(str, paths)) or "no file"
         raise ConfigError(
             f"no kubeconfig: {tried} {'of KUBECONFIG ' if explicit else ''}does not exist, "
-            "and this is no pod with a service account; set KUBECONFIG to a kubeconfig file"
+            "and no pod's service account is mounted; set KUBECONFIG to a kubeconfig file"
         )
     return _config(files, context=context, cluster=cluster, user=user, namespace=namespace)
 
@@ -204,10 +204,10 @@ def in_cluster_config(
     port = environ.get("KUBERNETES_SERVICE_PORT", "443")
     token, authority = directory / "token", directory / "ca.crt"
     if not host:
-        raise ConfigError("KUBERNETES_SERVICE_HOST is not set: this is no pod")
+        raise ConfigError("KUBERNETES_SERVICE_HOST is not set: not running in a pod")
     for file in (token, authority):
         if not file.is_file():
-            raise ConfigError(f"{file} is missing: this pod has no service account mounted")
+            raise ConfigError(f"{file} is missing: no service account is mounted in this pod")
     try:
         namespace = (directory / "namespace").read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -256,10 +256,10 @@ def _parse(path: Path, content: bytes) -> Mapping[str, Any]:
     try:
         loaded = go_yaml.load(go_yaml.decode_text(content)[0])
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} can't be read: it is no UTF-8") from None
+        raise ConfigError(f"{path} is not valid UTF-8") from None
     except go_yaml.YAMLError as error:
         place = f", line {error.line}" if error.line else ""
-        raise ConfigError(f"{path}{place}: no YAML: {error}") from None
+        raise ConfigError(f"{path}{place}: invalid YAML: {error}") from None
     if loaded is None:
         return {}
     if not isinstance(loaded, Mapping):
@@ -306,7 +306,7 @@ def _pick(files: _Files, kind: str, name: str, named_by: str) -> _Entry:
     if name not in entries:
         known = ", ".join(sorted(entries)) or "none"
         raise ConfigError(
-            f"{files.where}: {named_by} {kind} {name!r}, which is not there (there: {known})"
+            f"{files.where}: {named_by} {kind} {name!r}, which does not exist (known: {known})"
         )
     return entries[name]
 
@@ -334,7 +334,7 @@ def _config(
     by_context = f"context {chosen!r} names"
     cluster_name = cluster or entry.text("cluster")
     if not cluster_name:
-        raise ConfigError(f"{entry.where} names no cluster")
+        raise ConfigError(f"{entry.where} has no cluster; set one")
     server = _pick(files, "cluster", cluster_name, "the argument names" if cluster else by_context)
     user_name = user or entry.text("user")
     account = (
@@ -368,7 +368,7 @@ def _warn_of_unknown(entry: _Entry) -> None:
 def _cluster_settings(entry: _Entry) -> dict[str, Any]:
     server = entry.text("server")
     if not server:
-        raise ConfigError(f"{entry.where} has no server; set it to the API server's URL")
+        raise ConfigError(f"{entry.where} has no server; set server to the API server's URL")
     settings = {
         "server": server,
         "certificate_authority": entry.path("certificate-authority"),
@@ -392,7 +392,7 @@ def _user_settings(entry: _Entry, cluster: _Entry) -> dict[str, Any]:
     extra = {}
     for name, values in entry.mapping("as-user-extra").items():
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise ConfigError(f"{entry.where}: as-user-extra {name!r} must be a list of texts")
+            raise ConfigError(f"{entry.where}: as-user-extra {name!r} must be a list of strings")
         extra[name] = tuple(values)
     if entry.mapping("exec") and entry.mapping("auth-provider"):
         raise ConfigError(f"{entry.where} has both exec and auth-provider; remove one of them")
@@ -420,7 +420,7 @@ def _exec(user: _Entry, cluster: _Entry) -> ExecConfig:
     entry = user.part("exec")
     command, version = entry.text("command"), entry.text("apiVersion")
     if not command:
-        raise ConfigError(f"{entry.where} has no command")
+        raise ConfigError(f"{entry.where} has no command; set one")
     if version not in _EXEC_VERSIONS:
         raise ConfigError(
             f"{entry.where}: apiVersion {version!r} is not supported; set it to "
@@ -439,7 +439,7 @@ def _exec(user: _Entry, cluster: _Entry) -> ExecConfig:
         raise ConfigError(f"{entry.where}: interactiveMode must be set with apiVersion {version}")
     if mode and mode not in _INTERACTIVE_MODES:
         raise ConfigError(
-            f"{entry.where}: interactiveMode {mode!r} is none of {', '.join(_INTERACTIVE_MODES)}"
+            f"{entry.where}: interactiveMode {mode!r} is not one of {', '.join(_INTERACTIVE_MODES)}"
         )
     if "/" in command and not command.startswith("/"):
         command = str(entry.file.parent / command)

@@ -189,7 +189,9 @@ class ResourceListWatch:
             # sends everything.
             shard = self._shard
             if self.server_shards is None and not answer.sharded:
-                _logger.info("%s: the server knows no shardSelector and sends all objects", self)
+                _logger.info(
+                    "%s: the server does not support shardSelector and sends all objects", self
+                )
             self.server_shards = answer.sharded
             answer.items = [obj for obj in answer.items if shard.contains(obj.uid)]
         return answer
@@ -264,7 +266,7 @@ class ResourceListWatch:
                     size += sum(map(len, pieces))
                     if size > MAX_LIST_BYTES:
                         raise FrameError(
-                            f"the server has sent more than {MAX_LIST_BYTES} bytes as a list of "
+                            f"the server sent more than {MAX_LIST_BYTES} bytes as a list of "
                             f"{self._word}"
                         )
                     if progress is not None:
@@ -280,7 +282,7 @@ class ResourceListWatch:
                                 yielded = self._clock.now()
         except TimeoutError:
             raise TimeoutError(
-                f"the server has sent nothing for {SILENCE_TIMEOUT:g} s within a list of "
+                f"the server sent nothing for {SILENCE_TIMEOUT:g} s in the middle of a list of "
                 f"{self._word}"
             ) from None
 
@@ -376,7 +378,7 @@ class _Events:
             # Space is no event, and no sign of life either.
             self._space += sum(map(len, pieces))
             if self._space > MAX_SPACE_BYTES:
-                raise FrameError("the watch brings nothing but space")
+                raise FrameError("the watch sends nothing but white space")
             if not frames.is_behind:
                 await self._clock.sleep(0)
         raise StopAsyncIteration

@@ -79,7 +79,7 @@ class OIDCAuthenticator:
         if not self._refresh_token or not self._oidc.issuer_url:
             raise ConfigError(
                 f"{self._config.source}: the id token has expired, and there is no refresh-token "
-                "and idp-issuer-url to renew it; log in anew"
+                "and idp-issuer-url to renew it; log in again"
             )
         answer = await self._ask()
         token = answer.get("id_token")

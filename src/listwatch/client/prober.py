@@ -108,14 +108,14 @@ async def try_to_connect(
             )
         async with clock.timeout(_LINGER_SECONDS):
             await probe.lost.wait()
-        raise DisconnectedError("the server closes connections at once")
+        raise DisconnectedError("the server closes connections immediately")
     except TimeoutError as error:
         if transport is None:  # the system's own limit
             raise DisconnectedError("no connection in time") from error
     except SSLCertVerificationError:
         return
     except SSLEOFError as error:
-        raise DisconnectedError("the server closes connections at once") from error
+        raise DisconnectedError("the server closes connections immediately") from error
     except SSLError:
         return
     except OSError as error:

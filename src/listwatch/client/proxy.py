@@ -46,7 +46,7 @@ def _checked(url: str, where: str) -> str:
     except ValueError:
         valid = False
     if not valid:
-        raise ConfigError(f"{where} is no URL of the form {'|'.join(_SCHEMES[:3])}://HOST:PORT")
+        raise ConfigError(f"{where} is not a URL of the form {'|'.join(_SCHEMES[:3])}://HOST:PORT")
     return url
 
 

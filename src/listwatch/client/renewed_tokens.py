@@ -52,7 +52,7 @@ def _locked(path: Path) -> Iterator[None]:
     try:
         os.close(os.open(lock, os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as error:
-        raise ConfigError(f"{lock} can't be made: {error.strerror}") from None
+        raise ConfigError(f"{lock} cannot be created: {error.strerror}") from None
     try:
         yield
     finally:
@@ -84,7 +84,7 @@ def _with_tokens(path: Path, content: bytes, user: str, tokens: Mapping[str, str
         root = go_yaml.compose(text)
         entry = None if root is None else _entry(root, user)
         if entry is None:
-            raise ConfigError(f"{path}: user {user!r} is gone")
+            raise ConfigError(f"{path}: user {user!r} no longer exists")
         settings = _settings(entry)
         if settings is None:
             raise changed
@@ -94,11 +94,11 @@ def _with_tokens(path: Path, content: bytes, user: str, tokens: Mapping[str, str
             after = f"{after[: edit.begin]}{edit.text}{after[edit.end :]}"
         if go_yaml.load(after) != expected:
             raise ConfigError(
-                f"{path} can't be updated: the tokens of user {user!r} share their place with "
-                "something else; write them without an anchor"
+                f"{path} can't be updated: the tokens of user {user!r} share an anchor with "
+                "another value; write them without the anchor"
             )
     except go_yaml.YAMLError as error:
-        raise ConfigError(f"{path} can't be updated: no YAML: {error}") from None
+        raise ConfigError(f"{path} can't be updated: invalid YAML: {error}") from None
     except (AttributeError, KeyError, TypeError):
         raise changed from None
     return after.encode(encoding)

@@ -56,7 +56,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(subresource)
         for part in parts:
             if part in {".", ".."} or "/" in part:
-                raise ValueError(f"{part!r} can't be the name of an object")
+                raise ValueError(f"{part!r} is not a valid object name")
         return "/" + "/".join(quote(part, safe=":") for part in parts)
 
     def __str__(self) -> str:

@@ -73,7 +73,7 @@ def _load(context: ssl.SSLContext, certificate: Certificate, where: str) -> None
         ) from None
     except (ssl.SSLError, ValueError):
         raise ConfigError(
-            f"{where}: the client certificate and key are no PEM, or don't belong together"
+            f"{where}: the client certificate and key are not PEM or do not match"
         ) from None
 
 

@@ -136,7 +136,7 @@ class _Connection(asyncio.BufferedProtocol):
             if data:
                 parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail(FrameError(f"{self.target} switched protocols, which nobody asked for"))
+            self._fail(FrameError(f"{self.target} switched protocols without being asked"))
         except httptools.HttpParserError as error:
             if self.complete:  # bytes after the answer: it stands, but nothing may follow it
                 self.abort()
@@ -202,7 +202,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def on_message_begin(self) -> None:
         if self.complete:
-            raise FrameError("a second answer to one request")
+            raise FrameError("the server sent a second answer to one request")
 
     def on_status(self, status: bytes) -> None:
         self.reason += status
@@ -308,7 +308,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     async def _wait(self) -> None:
         if self._waiter is not None:
-            raise RuntimeError("an answer has one reader")
+            raise RuntimeError("an answer can be read only once")
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
@@ -342,7 +342,7 @@ class Response:
         self._connection = connection
         coding = ",".join(self.headers.getall("Content-Encoding", ())).strip().lower()
         if coding not in {"", "identity", "gzip", "x-gzip", "deflate"}:
-            raise FrameError("an answer in a Content-Encoding that was not asked for")
+            raise FrameError("the answer has a Content-Encoding that was not requested")
         self._decoder = (
             None if coding in {"", "identity"} else ContentDecoder(coding.removeprefix("x-"))
         )
@@ -546,13 +546,13 @@ def _request(
     unix_socket: str | None,
 ) -> tuple[Target, bytes]:
     if not _URL.fullmatch(url):
-        raise ValueError("a URL has ASCII characters without spaces; percent-encode the others")
+        raise ValueError("a URL must be ASCII without spaces; percent-encode other characters")
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
-        raise ValueError("a URL begins with http:// or https:// and a host, without a user")
+        raise ValueError("a URL must start with http:// or https:// and a host, without a user")
     is_secure = parts.scheme == "https"
     if is_secure and ssl is None:
-        raise ValueError("https needs an SSLContext")
+        raise ValueError("an https URL needs an SSLContext")
     target = Target(
         host=parts.hostname,
         port=parts.port or (443 if is_secure else 80),

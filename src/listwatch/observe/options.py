@@ -139,9 +139,9 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.names_command and not self.delete_command:
             raise UsageError("--delete and --names must both be specified")
         if self.all_namespaces and self.namespace is not None:
-            raise UsageError("--all-namespaces and --namespace exclude each other")
+            raise UsageError("use either --all-namespaces or --namespace, not both")
         if self.ui and not self.listen_address:
-            raise UsageError("--ui needs a --listen-addr to be seen at")
+            raise UsageError("--ui needs --listen-addr, the address to serve the page at")
         if self.stdin == "template" and self.template is None:
             raise UsageError("--stdin=template needs a --template")
         if self.names_dry_run and not self.names_command:
@@ -175,7 +175,7 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
             ("--object-env-var", self.object_env_var),
         ):
             if "=" in name or "\0" in name:
-                raise UsageError(f"{option}: {name!a} can't be a variable's name")
+                raise UsageError(f"{option}: {name!a} is not a valid variable name")
 
 
 def _is_text(word: str) -> bool:
@@ -226,7 +226,9 @@ def parse_delete_limit(text: str) -> DeleteLimit:
         return DeleteLimit()
     match = re.fullmatch(r"(\d+)(%?)", text)
     if match is None or (match[2] and int(match[1]) > 100):
-        raise UsageError(f"{text!r} is no limit; write a number such as 10, a share such as 25%")
+        raise UsageError(
+            f"{text!r} is not a limit; write a number such as 10, a percentage such as 25%"
+        )
     return DeleteLimit(share=int(match[1])) if match[2] else DeleteLimit(count=int(match[1]))
 
 

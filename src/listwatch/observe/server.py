@@ -121,5 +121,7 @@ def _is_ours(value: str, own: str) -> bool:
 def _split(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ListenError(f"{address!r} is no address; write host:port, such as 127.0.0.1:11251")
+        raise ListenError(
+            f"{address!r} is not an address; write host:port, such as 127.0.0.1:11251"
+        )
     return host.strip("[]"), int(port)

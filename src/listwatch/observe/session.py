@@ -239,7 +239,7 @@ async def find_source(client: Client, word: str, options: ObserveOptions, namesp
     resource = await client.discovery.find(word)
     if resource.verbs and not {"list", "watch"}.issubset(resource.verbs):
         verbs = ", ".join(resource.verbs)
-        raise UsageError(f"{word} can't be listed and watched, it knows only: {verbs}")
+        raise UsageError(f"{word} can't be listed and watched; its verbs are: {verbs}")
     field_selector = options.field_selector
     if len(options.names) == 1:
         name = f"metadata.name={options.names[0]}"

@@ -115,7 +115,9 @@ class StateFile:
         run("PRAGMA locking_mode = EXCLUSIVE")
         tables = {name for (name,) in run("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if tables and not tables >= _TABLES:
-            raise StateError(f"{self._path} is no state file but another database; name another")
+            raise StateError(
+                f"{self._path} is another kind of database; choose another --state file"
+            )
         for (result,) in run("PRAGMA quick_check(1)").fetchall():
             if result != "ok":
                 raise self._damaged(result)
@@ -270,7 +272,7 @@ def _reason(error: Exception) -> str:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return "it is in use by another process"
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR:
-            return f"it is damaged or no state file ({error}); move it away to start anew"
+            return f"it is damaged or not a state file ({error}); move it away to start anew"
         case sqlite3.SQLITE_FULL:
             return f"{error}; make room"
         case _:

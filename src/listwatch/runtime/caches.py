@@ -64,7 +64,7 @@ class Cache:
         """
         if self._informer is None:
             raise RuntimeError(
-                f"the cache of {self.selection} is there once the manager has started"
+                f"the cache of {self.selection} is available once the manager has started"
             )
         return self._informer
 
@@ -95,11 +95,11 @@ class Cache:
             return
         if self._informer is not None and self._fields is None:
             raise ValueError(
-                f"the cache of {self.selection} has started without fields=: name them before"
+                f"the cache of {self.selection} has started without fields=: set fields= earlier"
             )
         if self._fields not in {None, fields}:
             raise ValueError(
-                f"two reconcilers want different fields= of {self.selection}: use one Struct"
+                f"two reconcilers use different fields= for {self.selection}: use the same Struct"
             )
         self._fields = fields
 
@@ -203,7 +203,7 @@ class Caches:
             RuntimeError: the manager has not started yet.
         """
         if self._factory is None:
-            raise RuntimeError("informers are there once the manager has started")
+            raise RuntimeError("informers are available once the manager has started")
         return self._factory
 
     def open(self, source: ListWatchSource) -> None:

@@ -178,7 +178,7 @@ class EventRecorder:
     ) -> None:
         if problems := qualified_name_problems(component):
             raise ValueError(
-                f"component must say who reports, for example 'widget-controller', not "
+                f"component must name the reporter, for example 'widget-controller', not "
                 f"{component!r}: {problems[0]}"
             )
         self._client = client

@@ -49,7 +49,7 @@ class _FencedHTTP:
             return await self._http.request(method, path, *args, **options)
         guard = self._guard()
         if guard is None:
-            raise LeadershipLostError(f"{method} {path} refused: this process does not lead")
+            raise LeadershipLostError(f"{method} {path} refused: this process is not the leader")
         guard.check()
         try:
             async with self._clock.timeout(guard.remaining()) as limit:
@@ -58,6 +58,6 @@ class _FencedHTTP:
             if not limit.expired:
                 raise
             raise LeadershipLostError(
-                f"{method} {path} was not answered while this process led; "
-                "it may have been carried out"
+                f"{method} {path} got no answer before the leadership ended; "
+                "the server may have executed it"
             ) from None

@@ -301,7 +301,7 @@ class Candidate:
         """Renew until leadership is lost, and return why."""
         guard = self.guard
         if guard is None:
-            raise RuntimeError("nothing to hold: call acquire first")
+            raise RuntimeError("no lease is held: call acquire first")
         while (left := guard.remaining()) > 0:
             await self._clock.sleep(min(self._timings.retry_period, left))
             if (left := guard.remaining()) > 0:
@@ -329,7 +329,7 @@ class Candidate:
                 while not await self._try_release():
                     await self._clock.sleep(RELEASE_SHARE * self._timings.retry_period)
         except TimeoutError:
-            _logger.warning("lease %s could not be given up; it will expire", self._key)
+            _logger.warning("lease %s could not be released; it will expire", self._key)
 
     def statistics(self) -> LeaderElectionStatistics:
         """Return the state of this moment; any thread may ask."""

@@ -84,7 +84,7 @@ def _run_file(loading: Loading) -> dict[str, Any]:
     except SystemExit as end:
         if not loading.asked:
             raise ConfigError(
-                f"{path}: it ends the process ({end!r}) while it is loaded: put that below "
+                f"{path}: it exits ({end!r}) while it is loaded: put that below "
                 '`if __name__ == "__main__":`'
             ) from None
     return module.__dict__

@@ -131,9 +131,9 @@ class Manager:
         clock: Clock | None = None,
     ) -> None:
         if config is not None and client is not None:
-            raise ValueError("a Manager takes config= or client=, not both")
+            raise ValueError("give a Manager either config= or client=, not both")
         if leader_election is not None and sharding is not None:
-            raise ValueError("a Manager takes leader_election= or sharding=, not both")
+            raise ValueError("give a Manager either leader_election= or sharding=, not both")
         self.name = name
         self._config = config
         self._given_client = client
@@ -187,7 +187,7 @@ class Manager:
         """Return a new reconciler, to be given its sources and its function; see `Reconciler`."""
         self._check_not_started()
         if any(other.name == name for other in self._reconcilers):
-            raise ValueError(f"there is a reconciler {name} already: names label metrics")
+            raise ValueError(f"a reconciler {name} already exists: choose another name")
         made = Reconciler(
             name,
             self._caches,
@@ -382,7 +382,7 @@ class Manager:
             pass
         else:
             raise RuntimeError(
-                "an event loop runs already: use `async with app:` or `await app.serve()`"
+                "an event loop is already running: use `async with app:` or `await app.serve()`"
             )
         if self._is_held("app.run()"):
             return
@@ -402,7 +402,7 @@ class Manager:
             return
         self._check_not_started()
         if not self._reconcilers and not self._tasks:
-            raise ValueError("a Manager with no reconciler and no task has nothing to do")
+            raise ValueError("the Manager has no reconciler and no task: add one")
         self._has_run = True
         try:
             async with AsyncExitStack() as stack:
@@ -482,7 +482,7 @@ class Manager:
 
     def _check_not_started(self) -> None:
         if self._has_run:
-            raise RuntimeError("a Manager runs once, and is put together before")
+            raise RuntimeError("a Manager runs once: configure it before, or create a new one")
 
     async def _start(self, stack: AsyncExitStack) -> None:
         client = self._given_client
@@ -642,7 +642,7 @@ class Manager:
         error = unwrap(error)
         if self._failure is None:
             self._failure = (name, error)
-            _logger.error("%s failed, so everything stops: %s", name, error)
+            _logger.error("%s failed, stopping everything: %s", name, error)
         else:
             _logger.error("%s failed too: %s", name, error)
         self._stop.set()
@@ -755,7 +755,7 @@ def _led(run: Task, guard: LeadershipGuard) -> WhileLeading[object]:
 
 def _there(part: P | None, name: str) -> P:
     if part is None:
-        raise NotStartedError(f"the {name} is there once the manager runs")
+        raise NotStartedError(f"the {name} is available while the manager runs")
     return part
 
 

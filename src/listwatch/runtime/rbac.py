@@ -108,8 +108,8 @@ def _split(word: str) -> tuple[str, str]:
         group = rest
     if not group and resource not in _CORE:
         raise ConfigError(
-            f"{word!r} names no group, and is no resource of the core group: "
-            "write it like 'deployments.apps'"
+            f"{word!r} is not a resource of the core group and names no group: "
+            "write for example 'deployments.apps'"
         )
     return group, f"{resource}{slash}{subresource}"
 

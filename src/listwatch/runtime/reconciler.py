@@ -195,9 +195,9 @@ class Reconciler:
     def __call__(self, function: F) -> F:
         """Take the function, as a decorator; returns it as it was."""
         if self._function is not None:
-            raise ValueError(f"reconciler {self.name} has a function already")
+            raise ValueError(f"reconciler {self.name} already has a function")
         if self._threaded and inspect.iscoroutinefunction(function):
-            raise ValueError(f"reconciler {self.name}: threaded=True is for plain functions")
+            raise ValueError(f"reconciler {self.name}: threaded=True needs a plain function")
         self._function = function
         return function
 
@@ -225,7 +225,7 @@ class Reconciler:
                 wakes only those of cached objects: others belong to another replica.
         """
         if self._primary is not None:
-            raise ValueError(f"reconciler {self.name} is for {self._primary.selection} already")
+            raise ValueError(f"reconciler {self.name} is already for {self._primary.selection}")
         selection = Selection(resource, namespace, label_selector, field_selector, shard=shard)
         self._primary = self._use(selection, fields)
         self._primary.add_handler(
@@ -305,7 +305,7 @@ class Reconciler:
             verbs: such as "create" and "patch".
         """
         if not verbs:
-            raise ValueError(f"reconciler {self.name}: which verbs does it use on {resource}?")
+            raise ValueError(f"reconciler {self.name}: name the verbs it uses on {resource}")
         self.written.setdefault(resource, set()).update(verbs)
         return self
 
@@ -317,7 +317,7 @@ class Reconciler:
             keys: gives the keys; by default those of all objects that it is for.
         """
         if not seconds > 0:
-            raise ValueError(f"reconciler {self.name}: every {seconds} seconds is too often")
+            raise ValueError(f"reconciler {self.name}: every({seconds}) is too short an interval")
         self._check_may_add()
         timer = (seconds, self._all_keys if keys is None else keys)
         self._timers.append(timer)
@@ -369,7 +369,7 @@ class Reconciler:
     def get(self, key: str) -> Object | None:
         """Return the cached object of this key, or None when there is none (any more)."""
         if self._primary is None:
-            raise ValueError(f"reconciler {self.name} is for no resource: call for_")
+            raise ValueError(f"reconciler {self.name} has no resource: call for_")
         return self._primary.indexer.get_by_key(key)
 
     def lister(self, resource: str = "") -> Lister:
@@ -408,7 +408,7 @@ class Reconciler:
         if len(found) != 1:
             known = ", ".join(map(str, self._used))
             raise ValueError(
-                f"reconciler {self.name} has caches of {known}; which is {resource!r}?"
+                f"reconciler {self.name} has no cache of {resource!r}, only of {known}"
             )
         return found[0]
 
@@ -485,7 +485,7 @@ class Reconciler:
                     self._spawn(self._follow(stream))
                 await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
                 if not self._stopping:
-                    raise RuntimeError("somebody has cancelled one of its workers")
+                    raise RuntimeError("one of its workers was cancelled")
                 await asyncio.wait(workers)
                 self._group = None
                 for task in self._beside:
@@ -533,7 +533,9 @@ class Reconciler:
 
     def _check_may_add(self) -> None:
         if self._stopping:
-            raise RuntimeError(f"reconciler {self.name} has stopped: it takes no more sources")
+            raise RuntimeError(
+                f"reconciler {self.name} has stopped: sources can no longer be added"
+            )
         if self._loop is None:
             return
         try:
@@ -565,7 +567,9 @@ class Reconciler:
         if not self._owned:
             return
         if self._primary is None:
-            raise ValueError(f"reconciler {self.name} owns something but is for nothing: call for_")
+            raise ValueError(
+                f"reconciler {self.name} has owns but no resource of its own: call for_"
+            )
         assert self._discovery is not None  # noqa: S101 - prepare has set it
         if self._owner is None:
             self._owner = await self._discovery.find(self._primary.selection.resource)
@@ -704,7 +708,9 @@ class Reconciler:
             if limit.expired:
                 # What the function made of its cancellation is no reason to believe it has ended.
                 self._timeouts += 1
-                error = error or TimeoutError(f"it went on after its {self._timeout:g} s")
+                error = error or TimeoutError(
+                    f"it ignored its cancellation after {self._timeout:g} s"
+                )
             self._settle(key, result, error)
         finally:
             self._running.discard(key)

@@ -159,7 +159,7 @@ class Membership:
         """Take part until the own lease is lost, and return why."""
         guard = self._candidate.guard
         if guard is None:
-            raise RuntimeError("no member yet: call acquire first")
+            raise RuntimeError("not a member yet: call acquire first")
         try:
             while (left := guard.remaining()) > 0:
                 again = False

@@ -77,7 +77,7 @@ class KeySource:
 
 def _keys(keys: Iterable[str]) -> Iterable[str]:
     if isinstance(keys, str):
-        raise TypeError(f"a map function gives a list of keys, not one string: {keys!r}")
+        raise TypeError(f"a map function must return a list of keys, not one string: {keys!r}")
     return keys
 
 

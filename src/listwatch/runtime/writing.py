@@ -51,7 +51,9 @@ def owner_reference(owner: Object, *, controller: bool = True) -> dict[str, Any]
             foreground until that is gone.
     """
     if not owner.uid:
-        raise OwnershipError(f"{owner.kind} {owner.key} has no uid, so it can't own anything yet")
+        raise OwnershipError(
+            f"{owner.kind} {owner.key} has no uid and cannot own objects: create it first"
+        )
     reference: dict[str, Any] = {
         "apiVersion": owner.api_version,
         "kind": owner.kind,
@@ -77,7 +79,7 @@ def set_owner(obj: dict[str, Any], owner: Object, *, controller: bool = True) ->
         raise OwnershipError(
             f"{owner.kind} {owner.key} can't own {name} in "
             f"{f'namespace {namespace}' if namespace else 'no namespace'}: "
-            "an owner in a namespace owns in that namespace only"
+            "a namespaced owner can only own objects in its namespace"
         )
     references = [
         other for other in metadata.get("ownerReferences") or [] if other.get("uid") != owner.uid
@@ -295,7 +297,7 @@ async def finalize(
     """
     if "/" not in finalizer or (problems := qualified_name_problems(finalizer)):
         why = "" if "/" not in finalizer else f": {problems[0]}"
-        raise ValueError(f"{finalizer!r} is no finalizer like 'example.com/widgets'{why}")
+        raise ValueError(f"{finalizer!r} is not a finalizer such as 'example.com/widgets'{why}")
     if obj.meta.deletion_timestamp is None:
         if finalizer in obj.meta.finalizers:
             return obj

@@ -128,7 +128,7 @@ class APIServer:
 
     def _begin(self, home: _Home) -> None:
         if self._home is not None:
-            raise RuntimeError("this APIServer runs already")
+            raise RuntimeError("this APIServer is already running")
         self._owner = os.getpid()
         home.start()
         self._home = home

@@ -59,7 +59,9 @@ class PriorityQueue(WorkQueue[K]):
             rate_limiter=rate_limiter or ItemExponentialFailureRateLimiter(),
         )
         if ageing is not None and not ageing >= 0:
-            raise ValueError(f"ageing must be 0 seconds or more, or None for never, not {ageing}")
+            raise ValueError(
+                f"ageing must be 0 seconds or more, or None to disable it, not {ageing}"
+            )
         # The priority of every item that is due or waits, and of every item in process.
         self._priority: dict[K, int] = {}
         self._priority_in_process: dict[K, int] = {}

@@ -47,7 +47,7 @@ class TokenBucket:
         if not (qps > 0 and math.isfinite(qps)):
             raise ValueError(f"qps must be a finite number above 0, not {qps!r}")
         if not burst >= 1:
-            raise ValueError(f"burst must be at least 1, or no token would ever come, not {burst}")
+            raise ValueError(f"burst must be at least 1, not {burst}")
         self._qps = qps
         self._burst = burst
         self._clock = clock or Clock()

@@ -166,10 +166,10 @@ class QueueRetryManager(Generic[T]):
             raise
         if not again:
             self._failures.pop(key, None)
-            _log.warning("%s is given up after %d retries: %s", key, count, error)
+            _log.warning("giving up on %s after %d retries: %s", key, count, error)
             return False
         self._failures[key] = (count + 1, stamp, start)
-        _log.info("%s is queued again, time %d: %s", key, count + 1, error)
+        _log.info("requeueing %s, retry %d: %s", key, count + 1, error)
         await self._limiter.accept()
         self._queue.add_if_not_present(resource)
         return True
@@ -188,7 +188,7 @@ class QueueRetryManager(Generic[T]):
         except Exception as error:
             raise RetryKeyError(
                 f"no key for a {type(resource).__name__} ({error}): "
-                "give the retry manager the queue's own key function, such as queue.key_of"
+                "pass the retry manager the queue's key function, such as queue.key_of"
             ) from error
 
 

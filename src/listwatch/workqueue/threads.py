@@ -175,7 +175,7 @@ class BlockingWorkQueue(Generic[K]):
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError as error:
-            raise QueueClosedError("the event loop of the work queue is gone") from error
+            raise QueueClosedError("the work queue's event loop is closed") from error
 
     def _ask(self, call: Callable[..., T], *arguments: object) -> T:
         self._refuse_own_thread()
@@ -193,14 +193,14 @@ class BlockingWorkQueue(Generic[K]):
     def _refuse_own_thread(self) -> None:
         if threading.get_ident() == self._thread:
             raise RuntimeError(
-                "a BlockingWorkQueue is for other threads: in the event loop use its WorkQueue"
+                "a BlockingWorkQueue is for other threads: use its WorkQueue in the event loop"
             )
 
     def _refuse_other_process(self) -> None:
         if os.getpid() != self._process:
             raise RuntimeError(
                 "this work queue belongs to another process, which was forked: its event loop "
-                "doesn't run here, so make a queue in this process"
+                "doesn't run here, so create a queue in this process"
             )
 
     def _start(self, work: Coroutine[object, object, T]) -> "concurrent.futures.Future[T]":
@@ -215,18 +215,18 @@ class BlockingWorkQueue(Generic[K]):
             return asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError as error:
             work.close()
-            raise QueueClosedError("the event loop of the work queue is gone") from error
+            raise QueueClosedError("the work queue's event loop is closed") from error
 
     def _result(self, future: "concurrent.futures.Future[T]") -> T:
         while True:
             try:
                 error = future.exception(_LOOK_AFTER_LOOP)
             except concurrent.futures.CancelledError as cancelled:
-                raise QueueClosedError("the event loop of the work queue has ended") from cancelled
+                raise QueueClosedError("the work queue's event loop has stopped") from cancelled
             except TimeoutError:
                 # What reaches a loop in its last moments is never answered.
                 if self._loop.is_closed():
-                    raise QueueClosedError("the event loop of the work queue is gone") from None
+                    raise QueueClosedError("the work queue's event loop is closed") from None
             else:
                 break
         if error is not None:

@@ -376,7 +376,7 @@ class WorkQueue(Generic[K]):
             due_since = self._dirty.pop(item)
         except KeyError:
             raise RuntimeError(
-                f"{item!r} was changed while it was queued: queue a key that stays as it is"
+                f"{item!r} was changed while it was queued: queue immutable keys"
             ) from None
         self._queue_duration.observe(now - due_since)
         self._processing[item] = now
@@ -546,7 +546,7 @@ def _resolve(future: asyncio.Future[bool], value: bool) -> None:  # noqa: FBT001
 def check_delay(item: object, seconds: object) -> None:
     """Raise a ValueError if this is no time to wait."""
     if not (isinstance(seconds, int | float) and seconds <= sys.float_info.max):
-        raise ValueError(f"{item!r} can't wait {seconds!r} seconds: give a finite number")
+        raise ValueError(f"{item!r} can't be delayed by {seconds!r} seconds: use a finite number")
 
 
 def check_hashable(item: object) -> None:
@@ -560,5 +560,5 @@ def check_hashable(item: object) -> None:
 def unhashable(item: object) -> TypeError:
     """Return the error for an item that can't be a key."""
     return TypeError(
-        f"a {type(item).__name__} can't be queued, for it is not hashable: queue a key instead"
+        f"a {type(item).__name__} is not hashable and can't be queued: queue a key instead"
     )

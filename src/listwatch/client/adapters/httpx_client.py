@@ -101,7 +101,7 @@ def adapt(theirs: Any, clock: Clock) -> tuple[Config, Connections, Authenticator
     module = type(theirs).__module__.partition(".")[0]
     if module == "kr8s":
         if not theirs._asyncio:  # noqa: SLF001 - nothing public tells
-            raise TypeError("give the API object of kr8s.asyncio: await kr8s.asyncio.api()")
+            raise TypeError("pass kr8s' asynchronous API object: await kr8s.asyncio.api()")
         server, namespace = theirs.auth.server, theirs.auth.namespace
     else:
         server, namespace = theirs.config.cluster.server, theirs.namespace

@@ -191,7 +191,7 @@ class ServiceController:
         clock: Clock | None = None,
     ) -> None:
         if workers < 1:
-            raise ValueError(f"{workers} workers: it must be 1 or more")
+            raise ValueError(f"workers must be 1 or more, not {workers}")
         self._clock = clock or Clock()
         self._provider = provider
         self._api = api
@@ -400,7 +400,7 @@ class ServiceController:
         except RetryAfterError:
             raise
         except ImplementedElsewhereError as error:
-            _logger.info("service %s is somebody else's: %s", service.key, error)
+            _logger.info("service %s belongs to another controller: %s", service.key, error)
             cached.applied, cached.nodes = service, self._nodes.nodes()
         except Exception as error:
             self._tell(service, "Warning", "SyncLoadBalancerFailed", _failed("syncing", error))
@@ -485,7 +485,7 @@ class ServiceController:
                 return await call
         except TimeoutError as error:
             raise TimeoutError(
-                str(error) or f"the provider was not done within {self._provider_timeout:g} s"
+                str(error) or f"the provider did not finish within {self._provider_timeout:g} s"
             ) from error
 
     def _tell(

@@ -53,7 +53,7 @@ class Effort:
         """
         self._left -= steps + letters // _LETTERS_A_STEP
         if self._left < 0:
-            raise TemplateLimitError("it takes too many steps or makes too long a text")
+            raise TemplateLimitError("the template takes too many steps or its output is too long")
 
 
 def json_text(value: Any, *, indent: int = 0) -> str:

@@ -51,14 +51,14 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
         for word in (name, plural or name):
             if not _NAME.fullmatch(word):
                 raise ConfigError(
-                    f"{word!r} can't name a resource: use up to 40 lower-case letters and digits, "
+                    f"{word!r} is not a resource name: use up to 40 lower-case letters and digits, "
                     "like 'website'"
                 )
         kind = kind or name.capitalize()
         if not _KIND.fullmatch(kind):
-            raise ConfigError(f"{kind!r} is no kind: write it in CamelCase, like 'Website'")
+            raise ConfigError(f"{kind!r} is not a kind: write it in CamelCase, like 'Website'")
         if "." not in group or subdomain_problems(group):
-            raise ConfigError(f"{group!r} is no API group: use a domain, like 'example.com'")
+            raise ConfigError(f"{group!r} is not an API group: use a domain, like 'example.com'")
         return cls(singular=name, plural=plural or f"{name}s", kind=kind, group=group)
 
     def fill(self, text: str) -> str:
@@ -87,7 +87,9 @@ def write_project(directory: Path, names: Names) -> list[Path]:
     }
     for path in contents:
         if path.exists():
-            raise ConfigError(f"{path} exists: nothing was written; choose another directory")
+            raise ConfigError(
+                f"{path} already exists: nothing was written; choose another directory"
+            )
     for path, text in contents.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -161,7 +161,7 @@ async def test_a_change_is_refused_in_words_where_haproxy_does_not_start_again(
             return provider.statistics().restarts > 0
 
         await eventually(has_ended, "the end of HAProxy")
-        with pytest.raises(HAProxyError, match=r"^haproxy has ended and has not started again"):
+        with pytest.raises(HAProxyError, match=r"^haproxy exited and did not start again"):
             await provider.ensure_deleted("c", service)
 
 
@@ -241,7 +241,7 @@ async def test_a_process_that_ends_as_it_starts_is_not_waited_for(
         provider._haproxy.process.kill()
 
         async def has_failed() -> bool:
-            return "haproxy does not start: haproxy has ended" in caplog.text
+            return "haproxy does not start: haproxy exited" in caplog.text
 
         await eventually(has_failed, "the failure")
         provider._haproxy.binary = working

@@ -24,7 +24,7 @@ def test_a_socket_listens_where_it_shall_and_nobody_else_can() -> None:
 
 
 def test_an_address_that_is_not_the_machines_is_told() -> None:
-    with pytest.raises(ProviderError, match=r"192\.0\.2\.1 is no address of this machine"):
+    with pytest.raises(ProviderError, match=r"192\.0\.2\.1 is not an address of this machine"):
         bind(socket.SOCK_STREAM, "192.0.2.1", 0)
 
 

@@ -420,7 +420,7 @@ async def test_tcp_and_udp_may_share_a_port() -> None:
     ("annotations", "spec", "words"),
     [
         ({"local.listwatch/proxy-protocol": "v3"}, {}, "must be none, v1 or v2"),
-        ({}, {"loadBalancerSourceRanges": ["everybody"]}, "'everybody' is no network"),
+        ({}, {"loadBalancerSourceRanges": ["everybody"]}, "'everybody' is not a network"),
         ({}, {"loadBalancerIP": "192.0.2.1"}, "not in the provider's range"),
     ],
 )

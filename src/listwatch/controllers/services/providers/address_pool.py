@@ -35,7 +35,7 @@ class AddressPool:
             ipaddress.ip_network(network, strict=False) for network in networks
         ]
         if not self.networks:
-            raise ValueError("an address pool needs a network, such as 127.0.0.0/8")
+            raise ValueError("give the address pool a network, such as 127.0.0.0/8")
         self._owners: dict[IPAddress, str] = {}
         # Who is said to have an address, the first one first; and what was said of each.
         self._reserved: dict[IPAddress, list[str]] = {}

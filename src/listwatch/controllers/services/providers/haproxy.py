@@ -143,14 +143,14 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
                 await self._up.wait()
         except TimeoutError:
             raise HAProxyError(
-                f"haproxy has ended and has not started again within {RELOAD_SECONDS:g} s"
+                f"haproxy exited and did not start again within {RELOAD_SECONDS:g} s"
             ) from None
 
     async def _keep_running(self) -> None:
         while True:
             code = await self._haproxy.ended()
             self._up.clear()
-            _logger.error("haproxy has ended with code %s and is started again", code)
+            _logger.error("haproxy exited with code %s and is being restarted", code)
             self._restarts += 1
             await self._clock.sleep(RESTART.delay(0))
             async with self._changing:
@@ -302,7 +302,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             try:
                 await self._haproxy.tell([f"shutdown sessions server {frontend.server(number)}"])
             except (HAProxyError, OSError) as error:
-                _logger.warning("connections of a removed backend go on: %s", error)
+                _logger.warning("connections of a removed backend were not closed: %s", error)
             frontend.slots[number] = Slot()
 
     async def _reload(self) -> None:

@@ -98,7 +98,7 @@ class HAProxyProcess:
     async def ended(self) -> int:
         """Wait until it has ended, and return its exit code."""
         if self.process is None:
-            raise RuntimeError("it has not been started")
+            raise RuntimeError("haproxy has not been started")
         return await self.process.wait()
 
     async def end(self) -> None:
@@ -138,7 +138,7 @@ class HAProxyProcess:
             if line and not line.startswith(("no need to change", "IP changed", "port changed"))
         ]
         if complaints:
-            raise HAProxyError(f"haproxy answers: {' '.join(complaints)[:300]}")
+            raise HAProxyError(f"haproxy rejected a command: {' '.join(complaints)[:300]}")
 
     async def ask(self, name: str, commands: Sequence[str]) -> str:
         """Return the answer to commands at one of the sockets."""
@@ -176,7 +176,7 @@ class HAProxyProcess:
                 .splitlines()
                 if "[ALERT]" in line
             )
-            raise HAProxyError(f"haproxy refuses its configuration: {words[:500]}")
+            raise HAProxyError(f"haproxy rejected its configuration: {words[:500]}")
 
     async def _wait_for(self, generation: int, *, reload: bool = False) -> None:
         ask_at = self._clock.now()
@@ -184,7 +184,7 @@ class HAProxyProcess:
             async with self._clock.timeout(RELOAD_SECONDS):
                 while await self._generation() != generation:
                     if self.process is None or self.process.returncode is not None:
-                        raise HAProxyError("haproxy has ended before it took its configuration")
+                        raise HAProxyError("haproxy exited before it loaded its configuration")
                     # A master that still is at its last reload may miss the next.
                     if reload and self._clock.now() >= ask_at:
                         ask_at = self._clock.now() + _RELOAD_AGAIN_SECONDS
@@ -193,7 +193,7 @@ class HAProxyProcess:
                     await self._clock.sleep(_POLL_SECONDS)
         except TimeoutError:
             raise HAProxyError(
-                f"haproxy has not taken its configuration within {RELOAD_SECONDS:g} s"
+                f"haproxy did not load its configuration within {RELOAD_SECONDS:g} s"
             ) from None
 
     async def _generation(self) -> int:

@@ -95,7 +95,7 @@ def parse_source_ranges(ranges: Sequence[str]) -> tuple[Network, ...]:
             networks.append(ipaddress.ip_network(text.strip(), strict=False))
         except ValueError:
             raise ProviderError(
-                f"loadBalancerSourceRanges: {text!r} is no network like 192.0.2.0/24"
+                f"loadBalancerSourceRanges: {text!r} is not a network such as 192.0.2.0/24"
             ) from None
     return tuple(networks)
 
@@ -139,7 +139,7 @@ def _explained(error: OSError, address: str, port: int) -> ProviderError:
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return ProviderError(
-            f"{address} is no address of this machine: add it to an interface, or choose a range "
-            "within 127.0.0.0/8"
+            f"{address} is not an address of this machine: add it to an interface, or choose a "
+            "range within 127.0.0.0/8"
         )
     return ProviderError(f"can't listen on {where}: {error.strerror or error}")

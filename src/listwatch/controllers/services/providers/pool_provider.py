@@ -69,9 +69,7 @@ class PoolProvider(ABC, Generic[B]):
         clock: Clock | None,
     ) -> None:
         if (backends == "endpoint-slices") != (endpoint_slices is not None):
-            raise ValueError(
-                "endpoint_slices= is needed for backends='endpoint-slices', and for nothing else"
-            )
+            raise ValueError("give endpoint_slices= with backends='endpoint-slices', and only then")
         self._clock = clock or Clock()
         self._pool = AddressPool() if pool is None else pool
         self._slices = endpoint_slices
@@ -134,7 +132,7 @@ class PoolProvider(ABC, Generic[B]):
 
     def _running(self) -> asyncio.TaskGroup:
         if self._group is None:
-            raise ProviderError("the provider runs within `async with` only")
+            raise ProviderError("use the provider within `async with`")
         return self._group
 
     def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
@@ -203,7 +201,7 @@ class PoolProvider(ABC, Generic[B]):
                 if address in {wanted, before} or tries >= _ADDRESS_TRIES:
                     raise
                 _logger.info("service %s: %s, another address is tried", service.key, error)
-        raise ProviderError("no address is left")  # the pool has said so before
+        raise ProviderError("no free address is left")  # the pool has said so before
 
     def _backends(self, balancer: B, port: ServicePort) -> list[Backend]:
         if self._slices is not None:

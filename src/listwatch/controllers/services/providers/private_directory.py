@@ -45,4 +45,6 @@ def _remove_leftovers(prefix: str) -> None:
         except (FileNotFoundError, BlockingIOError):
             continue  # removed by somebody else meanwhile, not one of ours, or in use
         except OSError as error:
-            _logger.warning("%s is left of a program that was killed: %s", directory, error)
+            _logger.warning(
+                "cannot remove %s, left behind by a killed program: %s", directory, error
+            )
