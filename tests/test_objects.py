@@ -328,7 +328,7 @@ def test_a_generated_model_that_can_not_be_made_of_a_dict_is_refused() -> None:
         def __init__(self, api_version: str | None = None) -> None:
             self.api_version = api_version
 
-    with pytest.raises(TypeError, match=r"V1Pod can't be made of a dict: .*deserialize"):
+    with pytest.raises(TypeError, match=r"V1Pod cannot be built from a dict: .*deserialize"):
         decode_object(raw(POD), "Pod", "v1").decode(V1Pod)
 
 

@@ -170,7 +170,7 @@ def test_a_closed_connection_says_so_and_the_cache_stays(cluster: Cluster) -> No
     assert pods.lister.get("a", "ns").name == "a"
     with pytest.raises(StoppedError, match="not open"):
         pods.wait_for_resource_version("99")
-    with pytest.raises(RuntimeError, match="opened once"):
+    with pytest.raises(RuntimeError, match="opens once"):
         connection.__enter__()
 
 

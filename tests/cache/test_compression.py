@@ -124,7 +124,7 @@ async def test_an_informer_compresses_on_request() -> None:
         assert figures.objects == 1
         assert figures.packed_bytes == informer.indexer.stored_bytes() == cached.stored_bytes
         assert figures.raw_bytes == len(cached.raw)
-    with pytest.raises(ValueError, match="only one of"):
+    with pytest.raises(ValueError, match="either compress= or codec="):
         SharedInformer(source, compress="zstd", codec=ZstdCodec())
 
 

@@ -132,9 +132,9 @@ def test_the_key_of_deltas_is_their_newest_objects_and_a_tombstones_its_own() ->
     assert queue.key_of(DeletedFinalStateUnknown("ns/t")) == "ns/t"
     both = Deltas([Delta(A, make("a")), Delta(D, DeletedFinalStateUnknown("b"))])
     assert queue.key_of(both) == "b"
-    with pytest.raises(KeyFunctionError, match="deltas without a delta"):
+    with pytest.raises(KeyFunctionError, match="empty list of deltas"):
         queue.key_of(Deltas())
-    with pytest.raises(KeyFunctionError, match="a Bookmark delta is of no object"):
+    with pytest.raises(KeyFunctionError, match="a Bookmark delta has no object"):
         queue.key_of(Deltas([Delta(DeltaType.BOOKMARK)]))
 
 

@@ -161,7 +161,7 @@ def test_feed_returns_an_event_as_soon_as_it_is_whole() -> None:
 def test_half_an_event_at_the_end_is_an_error(body: bytes) -> None:
     reader = WatchFrames(decode_object)
     assert reader.feed(body) == []
-    with pytest.raises(FrameError, match="ended within an event"):
+    with pytest.raises(FrameError, match="ended in the middle of an event"):
         reader.finish()
 
 

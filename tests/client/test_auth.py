@@ -298,7 +298,7 @@ async def test_what_would_break_out_of_a_header_is_refused_in_one_line(
 async def test_a_token_file_of_two_lines_is_refused(server: ScriptedServer, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("one\ntwo\n")
     async with HTTP(Config(server=server.url, token_file=str(tmp_path / "token"))) as http:
-        with pytest.raises(ConfigError, match="sent as Authorization has a line break"):
+        with pytest.raises(ConfigError, match="header Authorization has a line break"):
             await http.request("GET", "/x")
     assert server.requests == []
 

@@ -464,7 +464,7 @@ async def test_a_unix_socket_is_spoken_to(tmp_path: Path) -> None:
     [
         ({"certificate_authority_data": b"x"}, "certificate-authority-data is no PEM"),
         ({"certificate_authority": "/no/ca"}, "certificate-authority /no/ca can't be read"),
-        ({"client_certificate_data": b"x", "client_key_data": b"y"}, "are no PEM, or don't belong"),
+        ({"client_certificate_data": b"x", "client_key_data": b"y"}, "are not PEM or do not match"),
         ({"client_certificate_data": b"x"}, "client certificate lacks its key"),
         ({"client_key": "k"}, "client certificate lacks its certificate"),
         ({"client_certificate": "/no/c", "client_key": "/no/k"}, "/no/c: the client certificate"),

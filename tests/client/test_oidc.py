@@ -136,7 +136,7 @@ async def test_an_expired_token_without_a_way_to_renew_it_is_told(
     issuer: Issuer, clock: FakeClock
 ) -> None:
     source = OIDCAuthenticator(issuer.config(jwt("old", -1), renewable=False), clock)
-    with pytest.raises(ConfigError, match=r"^FILE: the id token has expired.*log in anew"):
+    with pytest.raises(ConfigError, match=r"^FILE: the id token has expired.*log in again"):
         await source.credentials()
 
 
@@ -261,10 +261,10 @@ def test_a_file_that_somebody_else_writes_is_left_alone(tmp_path: Path) -> None:
     file = write(tmp_path / "config")
     before = file.read_text()
     (tmp_path / "config.lock").touch()
-    with pytest.raises(ConfigError, match=r"config\.lock can't be made: File exists"):
+    with pytest.raises(ConfigError, match=r"config\.lock cannot be created: File exists"):
         save_tokens(file, "jane", id_token="a", refresh_token="b")
     (tmp_path / "config.lock").unlink()
-    with pytest.raises(ConfigError, match="user 'jim' is gone"):
+    with pytest.raises(ConfigError, match="user 'jim' no longer exists"):
         save_tokens(file, "jim", id_token="a", refresh_token="b")
     with pytest.raises(ConfigError, match="user 'joe' has changed"):
         save_tokens(file, "joe", id_token="a", refresh_token="b")

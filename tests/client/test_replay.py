@@ -300,7 +300,7 @@ async def test_an_error_within_a_watch_is_of_its_kind(name: str, kind: type[Stat
 async def test_a_table_is_no_list_and_no_object(name: str) -> None:
     capture = load(name)
     if name == "list-table":
-        with pytest.raises(FrameError, match="no list but Table"):
+        with pytest.raises(FrameError, match="the body is Table"):
             await replay(capture, list_pods)
         return
     lines = capture.body().splitlines()

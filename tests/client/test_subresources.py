@@ -128,7 +128,7 @@ async def test_an_eviction_that_a_budget_forbids_is_the_servers_refusal(
 
 async def test_a_subresource_needs_the_name_of_its_object(client: Client) -> None:
     token = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
-    with pytest.raises(ValueError, match="token of which object"):
+    with pytest.raises(ValueError, match="token needs the object's name"):
         await client.create(token, subresource="token")
 
 

@@ -206,7 +206,7 @@ async def test_the_request_has_the_callers_headers_after_the_host() -> None:
         ("http://h/a b", {}, "percent-encode"),
         ("http://h/é", {}, "percent-encode"),
         ("http://h/\r\nX: y", {}, "percent-encode"),
-        ("ftp://h/", {}, "begins with http:// or https://"),
+        ("ftp://h/", {}, "must start with http:// or https://"),
         ("http:///path", {}, "and a host"),
         ("http://user:secret@h/", {}, "without a user"),
         ("https://h/", {}, "an https URL needs an SSLContext"),
@@ -245,9 +245,9 @@ async def test_what_cannot_be_sent_is_refused_before_connecting(
         (OK + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "sent no valid HTTP/1.1"),
         (
             OK + b"Content-Encoding: br\r\nContent-Length: 1\r\n\r\nx",
-            "Content-Encoding that was not asked for",
+            "Content-Encoding that was not requested",
         ),
-        (OK + b"Content-Encoding: gzip, gzip\r\n\r\nx", "Content-Encoding that was not asked for"),
+        (OK + b"Content-Encoding: gzip, gzip\r\n\r\nx", "Content-Encoding that was not requested"),
     ],
 )
 async def test_what_is_no_answer_is_refused(data: bytes, words: str) -> None:

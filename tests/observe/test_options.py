@@ -36,7 +36,7 @@ def test_durations_are_read_as_go_writes_them(text: str, seconds: float) -> None
 
 @pytest.mark.parametrize("text", ["", "x", "5x", "-1s", "-1", "1s x", "s", "inf", "nan", "1d"])
 def test_what_is_no_duration_is_refused_with_its_text(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a duration"):
+    with pytest.raises(UsageError, match="is not a (valid )?duration"):
         parse_duration(text)
 
 
@@ -105,7 +105,7 @@ def test_a_command_is_looked_for_before_anything_is_observed(tmp_path: Path) -> 
         ({"field_selector": "a=\udcff"}, UsageError, r"^--field-selector: .* is not UTF-8$"),
         ({"listen_address": "\udcff:0"}, UsageError, r"^--listen-addr: .* is not UTF-8$"),
         ({"type_env_var": "A=b"}, UsageError, "--type-env-var: 'A=b' is not a valid variable name"),
-        ({"object_env_var": "A=b"}, UsageError, "--object-env-var: 'A=b' can't be a variable's"),
+        ({"object_env_var": "A=b"}, UsageError, "--object-env-var: 'A=b' is not a valid variable"),
         ({"command": ("no-such-command",)}, CommandNotFoundError, "no-such-command"),
         ({"delete_command": ("no-such-command",)}, CommandNotFoundError, "no-such-command"),
     ],

@@ -81,9 +81,9 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("Web", {}, "'Web' can't name a resource"),
-        ("web-site", {}, "'web-site' can't name a resource"),
-        ("web", {"plural": "../x"}, "can't name a resource"),
+        ("Web", {}, "'Web' is not a resource name"),
+        ("web-site", {}, "'web-site' is not a resource name"),
+        ("web", {"plural": "../x"}, "is not a resource name"),
         ("web", {"kind": "web"}, "'web' is not a kind"),
         ("web", {"group": "acme"}, "'acme' is not an API group"),
         ("web", {"group": "Acme.io"}, "'Acme.io' is not an API group"),
@@ -268,7 +268,7 @@ def _kubeconfig(tmp_path: Path) -> Path:
     [
         (("run", "/no/such.py"), 2, "File '/no/such.py' does not exist"),
         (("rbac", "/no/such.py"), 2, "File '/no/such.py' does not exist"),
-        (("new", "Bad Name"), 2, "error: 'Bad Name' can't name a resource"),
+        (("new", "Bad Name"), 2, "error: 'Bad Name' is not a resource name"),
         (("new", "x", "--directory", "/proc/x"), 1, "'/proc/x'"),
     ],
 )

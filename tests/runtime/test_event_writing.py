@@ -254,7 +254,7 @@ def test_any_name_of_a_manager_gives_a_component(name: str) -> None:
 
 @pytest.mark.parametrize("component", ["", "a b", "/x", "a" * 64, "x/"])
 def test_a_component_that_no_server_takes_is_refused(component: str) -> None:
-    with pytest.raises(ValueError, match="component must say who reports"):
+    with pytest.raises(ValueError, match="component must name the reporter"):
         EventRecorder(Server(), component)
 
 

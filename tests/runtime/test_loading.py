@@ -92,7 +92,7 @@ def test_the_main_block_never_runs_and_no_module_is_hidden(tmp_path: Path, name:
 
 
 def test_a_file_that_ends_the_process_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"it ends the process \(SystemExit\(3\)\)"):
+    with pytest.raises(ConfigError, match=r"it exits \(SystemExit\(3\)\)"):
         load_app(program(tmp_path, "sys.exit(3)"))
 
 
@@ -141,7 +141,7 @@ async def test_only_the_program_runs_afterwards(
     other: Manager = app.other  # type: ignore[attr-defined]  # the file has set it
     await other.serve()
     assert "app.serve() does nothing" in caplog.text
-    with pytest.raises(ValueError, match="nothing to do"):
+    with pytest.raises(ValueError, match="no reconciler and no task"):
         await app.serve()
 
 

@@ -216,14 +216,14 @@ async def test_an_unknown_resource_is_told_after_the_time_to_start(server: APISe
 
 
 async def test_it_runs_once_and_needs_something_to_do(server: APIServer) -> None:
-    with pytest.raises(ValueError, match="nothing to do"):
+    with pytest.raises(ValueError, match="no reconciler and no task"):
         await Manager(config=Config(server=server.url)).serve()
     app = make(server, Log())
     async with app:
         pass
     with pytest.raises(RuntimeError, match="runs once"):
         await app.serve()
-    with pytest.raises(RuntimeError, match="put together before"):
+    with pytest.raises(RuntimeError, match="configure it before"):
         app.reconciler("late")
 
 

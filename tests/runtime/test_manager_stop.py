@@ -73,7 +73,7 @@ async def test_a_task_that_ends_by_a_cancellation_of_something_else_is_a_failure
         future.cancel()
         await future
 
-    with pytest.raises(ManagerError, match="wait_for_what_is_cancelled failed: something that it"):
+    with pytest.raises(ManagerError, match="wait_for_what_is_cancelled failed: an awaited task"):
         await app.serve()
 
 

@@ -364,12 +364,12 @@ async def test_keys_of_other_shards_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda r: r.for_("a").for_("b"), "is for a already"),
-        (lambda r: r.every(0), "too often"),
-        (lambda r: r.get("x"), "is for no resource"),
+        (lambda r: r.for_("a").for_("b"), "is already for a"),
+        (lambda r: r.every(0), "too short an interval"),
+        (lambda r: r.get("x"), "has no resource"),
         (lambda r: (r(print), r(print)), "already has a function"),
         (lambda r: r.for_("a").lister("b"), "has no cache of 'b', only of a"),
-        (lambda r: r.for_("a").lister(), "there once the manager has started"),
+        (lambda r: r.for_("a").lister(), "available once the manager has started"),
     ],
 )
 def test_mistakes_in_putting_it_together_are_told(
@@ -543,7 +543,7 @@ async def test_a_function_that_cancels_a_worker_ends_the_reconciler_with_a_reaso
     with pytest.raises(ExceptionGroup) as caught:
         async with world.running():
             await world.clock.advance(1)
-    assert caught.group_contains(RuntimeError, match="cancelled one of its workers")
+    assert caught.group_contains(RuntimeError, match="one of its workers was cancelled")
 
 
 async def test_a_function_that_keeps_a_cancellation_to_itself_gets_no_other_key() -> None:

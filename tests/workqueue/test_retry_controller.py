@@ -235,7 +235,7 @@ async def test_a_key_function_that_fails_is_an_error_and_not_an_empty_key(
         raise AttributeError(f"{thing.key} has no metadata")
 
     manager: QueueRetryManager[Thing] = QueueRetryManager(queue, key_func, retry_never, clock=clock)
-    expected = r"no key for a Thing \(a has no metadata\): give the retry manager .*queue\.key_of"
+    expected = r"no key for a Thing \(a has no metadata\): pass the retry manager .*queue\.key_of"
     with pytest.raises(RetryKeyError, match=expected) as caught:
         await manager.retry(Thing("a"), LookupError())
     assert isinstance(caught.value.__cause__, AttributeError)

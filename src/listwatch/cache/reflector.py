@@ -426,7 +426,7 @@ class Reflector:
         fault = None if error is None else fault_of(error, opened=watch.opened is not None)
         if watch.watchdog.expired:
             fault = watch.watchdog.fault
-            error = TimeoutError(f"the server sent nothing for {watch.watchdog.silence:g} s")
+            error = TimeoutError(f"the server was silent for {watch.watchdog.silence:g} s")
             if initial and watch.opened is not None:
                 fault = Fault.NO_END
                 error = TimeoutError("the server did not end the initial events")

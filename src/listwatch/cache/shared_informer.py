@@ -116,7 +116,7 @@ class SharedInformer(Generic[T]):
         packer: ZstdCodec | None = None
         if compress is not None:
             if compress != "zstd":
-                raise ValueError(f"compress={compress!r}is not supported: use 'zstd'")
+                raise ValueError(f"compress={compress!r} is not supported: use 'zstd'")
             if codec is not None:
                 raise ValueError("give either compress= or codec=, not both")
             codec = packer = ZstdCodec()

@@ -31,4 +31,4 @@ def checked(decode: Into[T] | None) -> Into[T] | None:
     """
     if decode is None or callable(decode):
         return decode
-    raise TypeError(f"decode={decode!r}must be a type, or a function that takes a dict")
+    raise TypeError(f"decode={decode!r} must be a type, or a function that takes a dict")

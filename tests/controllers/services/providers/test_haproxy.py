@@ -229,7 +229,7 @@ async def test_a_configuration_that_is_refused_changes_nothing() -> None:
     async with running(slices) as provider, named_server("one") as one:
         _, address = await one_service(provider, slices, one)
         bad = make_service("bad", uid="a name with blanks", ports=[{"port": free_port()}])
-        with pytest.raises(HAProxyError, match="refuses its configuration"):
+        with pytest.raises(HAProxyError, match="rejected its configuration"):
             await provider.ensure("c", bad, ())
         assert await provider.get("c", bad) is None
         assert await ask(address) == "one hello"

@@ -220,7 +220,7 @@ async def test_a_configuration_that_can_never_be_used_is_told_at_once_with_hapro
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    with pytest.raises(HAProxyError, match=r"refuses its configuration: .*too long"):
+    with pytest.raises(HAProxyError, match=r"rejected its configuration: .*too long"):
         async with running(Slices()):
             pass
     assert _inside(deep) == []
