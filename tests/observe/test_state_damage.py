@@ -164,7 +164,10 @@ def _of_another_program(path: Path) -> None:
         (lambda path: path.symlink_to(path), "symbolic links"),
         (lambda path: path.write_text("kind: Pod\n" * 100), "damaged or not a state file"),
         (lambda path: path.write_bytes(b"\x1f\x8b" + bytes(5000)), "damaged or not a state file"),
-        (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(5000)), "damaged or not a state"),
+        (
+            lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(5000)),
+            "damaged or not a state",
+        ),
         (_of_another_program, "is another kind of database"),
         (lambda path: Path(f"{path}-wal").mkdir(), "state-wal is not a regular file"),
         (lambda path: os.mkfifo(f"{path}-journal"), "state-journal is not a regular file"),
