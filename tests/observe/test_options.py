@@ -36,7 +36,7 @@ def test_durations_are_read_as_go_writes_them(text: str, seconds: float) -> None
 
 @pytest.mark.parametrize("text", ["", "x", "5x", "-1s", "-1", "1s x", "s", "inf", "nan", "1d"])
 def test_what_is_no_duration_is_refused_with_its_text(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a (valid )?duration"):
+    with pytest.raises(UsageError, match=r"is not a (valid )?duration"):
         parse_duration(text)
 
 
