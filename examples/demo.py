@@ -26,8 +26,8 @@ from listwatch import Client, Object, load_config
 from listwatch.testing import (
     Action,
     ActionType,
-    Change,
-    ChangeType,
+    Chapter,
+    ChapterType,
     Comparison,
     Gap,
     PodWorkload,
@@ -51,7 +51,7 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         self.kubeconfig = directory / "kubeconfig"
-        self.done: list[Change] = []
+        self.done: list[Chapter] = []
         self._data = directory / "data"
         self._port = 0
         self._process: asyncio.subprocess.Process | None = None
@@ -133,16 +133,16 @@ class Cluster:
             obj = await self.client.delete(
                 "pods", meta["name"], meta["namespace"], grace_period_seconds=0
             )
-            kind = ChangeType.DELETED
+            kind = ChapterType.DELETED
         elif action.type is ActionType.CREATE:
             obj = await self.client.create(action.body)
-            kind = ChangeType.ADDED
+            kind = ChapterType.ADDED
         else:
             obj = await self.client.update(action.body)
-            kind = ChangeType.UPDATED
+            kind = ChapterType.UPDATED
         if obj is None:
             raise RuntimeError(f"the server did not tell the version of {action.key}'s deletion")
-        self.done.append(Change(kind, obj.key, obj.uid, int(obj.resource_version)))
+        self.done.append(Chapter(kind, obj.key, obj.uid, int(obj.resource_version)))
 
 
 class Observer:
@@ -220,7 +220,7 @@ class Observer:
         """How long the story is by now, in bytes."""
         return self._story.stat().st_size
 
-    def told(self) -> list[Change]:
+    def told(self) -> list[Chapter]:
         """Return the story so far."""
         lines = self._story.read_text().splitlines()
         return [_parse(line) for line in lines if line.count(" ") == 5]
@@ -239,10 +239,10 @@ def _readable(header: str) -> str:
     return f"{head}  {'/'.join(words[1:3])}" if command else head
 
 
-def _parse(line: str) -> Change:
+def _parse(line: str) -> Chapter:
     kind, namespace, name, uid, version, deleting = line.split(" ")
-    return Change(
-        ChangeType(kind), f"{namespace}/{name}", uid, int(version), deleting=bool(deleting)
+    return Chapter(
+        ChapterType(kind), f"{namespace}/{name}", uid, int(version), deleting=bool(deleting)
     )
 
 
@@ -340,11 +340,11 @@ async def live(cluster: Cluster, workload: PodWorkload) -> None:
         await cluster.carry_out(workload.changes(20), a_second=20)
 
 
-def differences_at_the_end(done: Iterable[Change], alive: Iterable[Object]) -> list[str]:
+def differences_at_the_end(done: Iterable[Chapter], alive: Iterable[Object]) -> list[str]:
     """Compare what is on the server with what was done, so that neither is taken on trust."""
     expected: dict[str, tuple[str, int]] = {}
     for change in sorted(done, key=lambda change: change.version):
-        if change.type is ChangeType.DELETED:
+        if change.type is ChapterType.DELETED:
             del expected[change.key]
         else:
             expected[change.key] = (change.uid, change.version)
@@ -358,7 +358,7 @@ def differences_at_the_end(done: Iterable[Change], alive: Iterable[Object]) -> l
 
 def report(
     result: Comparison,
-    done: Iterable[Change],
+    done: Iterable[Chapter],
     mistakes: list[str],
     *,
     objects: int,
@@ -368,9 +368,9 @@ def report(
     counts = Counter(change.type for change in done)
     table = Table(title="What was done, and the story told of it", show_header=False)
     for label, value in (
-        ("done: additions", counts[ChangeType.ADDED]),
-        ("done: changes", counts[ChangeType.UPDATED]),
-        ("done: deletions", counts[ChangeType.DELETED]),
+        ("done: additions", counts[ChapterType.ADDED]),
+        ("done: changes", counts[ChapterType.UPDATED]),
+        ("done: deletions", counts[ChapterType.DELETED]),
         ("told: script runs", result.told),
         ("states that the relist after the compaction skipped over", result.skipped_updates),
         ("objects that came and went unseen before that relist", result.skipped_lives),

@@ -12,7 +12,7 @@ import pytest
 from kubeconfigs import write_bearer
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
-from listwatch.testing.story import Change, ChangeType, Gap, compare
+from listwatch.testing.story import Chapter, ChapterType, Gap, compare
 from listwatch.testing.workload import Action, ActionType, PodWorkload
 from processes import LISTWATCH, api_server, listwatch, running
 
@@ -28,11 +28,11 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
 
 
-def _told(lines: list[str]) -> list[Change]:
+def _told(lines: list[str]) -> list[Chapter]:
     found = (HEADER.fullmatch(line) for line in lines)
     return [
-        Change(
-            ChangeType(header["type"]),
+        Chapter(
+            ChapterType(header["type"]),
             header["key"].replace(" ", "/"),
             header["uid"],
             int(header["version"]),
@@ -43,21 +43,21 @@ def _told(lines: list[str]) -> list[Change]:
     ]
 
 
-async def _carry_out(client: Client, action: Action) -> Change:
+async def _carry_out(client: Client, action: Action) -> Chapter:
     meta = action.body["metadata"]
     if action.type is ActionType.DELETE:
         name, namespace = meta["name"], meta["namespace"]
         obj = await client.delete("pods", name, namespace, grace_period_seconds=0)
         assert obj is not None
-        return Change(ChangeType.DELETED, obj.key, obj.uid, int(obj.resource_version))
+        return Chapter(ChapterType.DELETED, obj.key, obj.uid, int(obj.resource_version))
     if action.type is ActionType.CREATE:
         obj = await client.create(action.body)
-        return Change(ChangeType.ADDED, obj.key, obj.uid, int(obj.resource_version))
+        return Chapter(ChapterType.ADDED, obj.key, obj.uid, int(obj.resource_version))
     obj = await client.update(action.body)
-    return Change(ChangeType.UPDATED, obj.key, obj.uid, int(obj.resource_version))
+    return Chapter(ChapterType.UPDATED, obj.key, obj.uid, int(obj.resource_version))
 
 
-async def _carry_out_all(client: Client, actions: Iterable[Action]) -> list[Change]:
+async def _carry_out_all(client: Client, actions: Iterable[Action]) -> list[Chapter]:
     return [await _carry_out(client, action) for action in actions]
 
 
@@ -87,12 +87,12 @@ async def test_the_printed_story_is_what_was_done(kubeconfig: Path) -> None:
         # The list skipped what was before it; the watch told everything after it.
         assert result.told >= 300
         everything = await client.list("pods")
-    alive = {key for key in {c.key for c in done} if _last(done, key) is not ChangeType.DELETED}
+    alive = {key for key in {c.key for c in done} if _last(done, key) is not ChapterType.DELETED}
     assert {obj.key for obj in everything.items} == alive
     assert observe.err == []
 
 
-def _last(done: list[Change], key: str) -> ChangeType:
+def _last(done: list[Chapter], key: str) -> ChapterType:
     return next(change.type for change in reversed(done) if change.key == key)
 
 

@@ -19,7 +19,7 @@ from listwatch.cache.list_watch import ListerWatcher
 from listwatch.cache.processor import StoppedError
 from listwatch.errors import ConfigError
 from listwatch.objects import Object
-from listwatch.sync import Connection, Informer, connect
+from listwatch.sync import BlockingInformer, Connection, connect
 from listwatch.testing.fake_controller_source import FakeControllerSource, pod
 
 
@@ -129,8 +129,8 @@ def test_an_informer_speaks_in_a_type_of_ones_own(cluster: Cluster) -> None:
     failures: list[Failure] = []
     with Connection(lambda: opened(cluster), on_error=failures.append) as connection:
         pods = connection.informer("pods", decode=Pod)
-        assert_type(pods, Informer[Pod])
-        assert_type(connection.informer("pods"), Informer[Object])
+        assert_type(pods, BlockingInformer[Pod])
+        assert_type(connection.informer("pods"), BlockingInformer[Object])
         pods.wait_for_sync(20)
         assert pods.indexer is connection.informer("pods").indexer
         assert pods.lister.get("b").spec == {"x": 1}

@@ -64,7 +64,7 @@ class Connection:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
-        self._informers: dict[SharedInformer, Informer] = {}
+        self._informers: dict[SharedInformer, BlockingInformer] = {}
 
     def __enter__(self) -> Self:
         if self._thread is not None:
@@ -187,7 +187,7 @@ class Connection:
         transform: Transform | None = None,
         indexers: Mapping[str, IndexFunc] | None = None,
         decode: Into[T] | None = None,
-    ) -> "Informer[T]":
+    ) -> "BlockingInformer[T]":
         """Return the informer of a selection, which runs at once; see `InformerFactory.informer`.
 
         Raises:
@@ -208,9 +208,9 @@ class Connection:
 
         shared = self.call(make)
         if decode is not None:
-            return Informer(self, shared.view(decode))
-        same: Any = self._informers.setdefault(shared, Informer(self, shared))
-        return cast("Informer[T]", same)
+            return BlockingInformer(self, shared.view(decode))
+        same: Any = self._informers.setdefault(shared, BlockingInformer(self, shared))
+        return cast("BlockingInformer[T]", same)
 
     def wait_for_cache_sync(self, seconds: float | None = None) -> Mapping[str, str]:
         """Wait until all informers have synced; see `InformerFactory.wait_for_cache_sync`."""
@@ -265,7 +265,7 @@ class Registration:
         return self._connection.call(statistics)
 
 
-class Informer(Generic[T]):
+class BlockingInformer(Generic[T]):
     """A `SharedInformer` for programs without asyncio; `Connection.informer` makes it."""
 
     def __init__(self, connection: Connection, shared: SharedInformer[T]) -> None:

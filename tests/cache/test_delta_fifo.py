@@ -29,7 +29,7 @@ from listwatch.cache.deltas import (
     Queue,
     QueueStatistics,
     RequeueError,
-    TransformError,
+    RewriteError,
 )
 from listwatch.clock import FakeClock
 from listwatch.errors import QueueClosedError
@@ -115,15 +115,15 @@ async def test_a_deletion_of_what_is_neither_queued_nor_known_is_dropped() -> No
 
 @pytest.mark.parametrize("objects", [known(make("a")), Everything(), Broken([])])
 async def test_a_deletion_of_what_is_or_may_be_known_is_queued(objects: KnownObjects) -> None:
-    errors: list[Exception] = []
-    queue = DeltaFIFO(known_objects=objects, on_error=errors.append)
+    errors: list[BaseException] = []
+    queue = DeltaFIFO(known_objects=objects, on_error=lambda failure: errors.append(failure.error))
     queue.delete(make("a", 2))
     assert await drain(queue) == [("a", [(D, "2")])]
     assert [str(error) for error in errors] == ["no a today"] * isinstance(objects, Broken)
     assert queue.statistics().errors == len(errors)
 
 
-# --- Keys and transformers -----------------------------------------------------------------------
+# --- Keys and rewrites -----------------------------------------------------------------------
 
 
 def test_the_key_of_deltas_is_their_newest_objects_and_a_tombstones_its_own() -> None:
@@ -147,12 +147,12 @@ async def test_what_has_no_key_is_refused_and_changes_nothing() -> None:
     assert (len(queue), queue.has_synced, queue.statistics().adds) == (0, False, 0)
 
 
-async def test_the_transformer_sees_every_object_but_resyncs_and_tombstones() -> None:
+async def test_the_rewrite_sees_every_object_but_resyncs_and_tombstones() -> None:
     def bump(obj: Object) -> Object:
         return make(obj.name, int(obj.resource_version) + 100)
 
     store = known(make("k", 1), make("s", 1))
-    queue = DeltaFIFO(transformer=bump, known_objects=store)
+    queue = DeltaFIFO(rewrite=bump, known_objects=store)
     queue.add(make("a", 1))
     queue.update(make("a", 2))
     queue.delete(make("a", 3))
@@ -169,24 +169,22 @@ async def test_the_transformer_sees_every_object_but_resyncs_and_tombstones() ->
 
 
 @pytest.mark.parametrize("wrong", [raising(ValueError("bad")), lambda _: None])
-async def test_a_failing_transformer_costs_no_object(wrong: Callable[[Object], Object]) -> None:
-    errors: list[Exception] = []
-    queue = DeltaFIFO(transformer=wrong, on_error=errors.append)
+async def test_a_failing_rewrite_costs_no_object(wrong: Callable[[Object], Object]) -> None:
+    errors: list[BaseException] = []
+    queue = DeltaFIFO(rewrite=wrong, on_error=lambda failure: errors.append(failure.error))
     queue.replace([make("a", 1), make("b", 2)], "9")
     queue.update(make("a", 3))
     assert await drain(queue) == [("a", [(S, "1"), (U, "3")]), ("b", [(S, "2")])]
-    assert all(isinstance(error, TransformError) for error in errors)
-    assert [str(error)[:24] for error in errors] == [
-        f"transformer failed for {key}" for key in "aba"
-    ]
+    assert all(isinstance(error, RewriteError) for error in errors)
+    assert [str(error)[:20] for error in errors] == [f"rewrite failed for {key}" for key in "aba"]
     assert errors[0].__cause__ is not None
 
 
 async def test_without_on_error_such_errors_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    queue = DeltaFIFO(transformer=raising(ValueError("bad")))  # type: ignore[arg-type]  # never returns
+    queue = DeltaFIFO(rewrite=raising(ValueError("bad")))  # type: ignore[arg-type]  # never returns
     queue.add(make("a"))
     assert [record.getMessage() for record in caplog.records] == [
-        "transformer failed for a: ValueError: bad"
+        "queue a: rewrite failed for a: ValueError: bad"
     ]
 
 

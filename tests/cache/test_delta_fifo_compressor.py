@@ -142,8 +142,8 @@ async def test_a_failing_compressor_costs_no_delta() -> None:
             raise ValueError("two")
         return deltas
 
-    errors: list[Exception] = []
-    queue = DeltaFIFO(compressor=wreck, on_error=errors.append)
+    errors: list[BaseException] = []
+    queue = DeltaFIFO(compressor=wreck, on_error=lambda failure: errors.append(failure.error))
     for version in range(3):
         queue.update(make("a", version))
     assert await drain(queue) == [("a", [(U, "0"), (U, "1"), (U, "2")])]

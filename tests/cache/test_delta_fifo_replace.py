@@ -87,9 +87,11 @@ async def test_the_end_of_an_object_in_unknown_state_is_a_tombstone_without_obje
         def list_keys(self) -> list[str]:
             return ["a"]
 
-    errors: list[Exception] = []
+    errors: list[BaseException] = []
     known_objects = objects if isinstance(objects, Broken) else Listing()
-    queue = DeltaFIFO(known_objects=known_objects, on_error=errors.append)
+    queue = DeltaFIFO(
+        known_objects=known_objects, on_error=lambda failure: errors.append(failure.error)
+    )
     queue.replace([], "9")
     assert await drain(queue) == [("a", [(D, "†?")])]
     assert len(errors) == isinstance(objects, Broken)
@@ -260,8 +262,8 @@ async def test_a_resync_skips_what_cannot_be_looked_up_or_has_no_state() -> None
             }
             return items.get(key)
 
-    errors: list[Exception] = []
-    queue = DeltaFIFO(known_objects=Odd(), on_error=errors.append)
+    errors: list[BaseException] = []
+    queue = DeltaFIFO(known_objects=Odd(), on_error=lambda f: errors.append(f.error))
     queue.resync()
     assert await drain(queue) == [("a", [(S, "7")])]
     assert len(errors) == 1

@@ -281,8 +281,10 @@ async def test_added_and_deleted_is_a_deletion_where_the_consumer_knows_the_obje
 
 
 async def test_known_objects_that_fail_are_reported_and_the_deletion_is_told() -> None:
-    errors: list[Exception] = []
-    queue = EventQueue(known_objects=Broken(), on_error=errors.append)
+    errors: list[BaseException] = []
+    queue = EventQueue(
+        known_objects=Broken(), on_error=lambda failure: errors.append(failure.error)
+    )
     feed(queue, A, 1)
     feed(queue, D, 2)
     assert await drain(queue) == [("a", [(D, "2")])]

@@ -55,7 +55,7 @@ async def test_changes_come_out_as_they_came_in_and_nothing_is_merged_or_dropped
 
 
 async def test_what_has_no_key_is_refused_and_changes_nothing() -> None:
-    queue = OrderedFIFO(raising(ZeroDivisionError("oh")), transformer=lambda obj: obj)  # type: ignore[arg-type]  # never returns
+    queue = OrderedFIFO(raising(ZeroDivisionError("oh")), rewrite=lambda obj: obj)  # type: ignore[arg-type]  # never returns
     writes: list[Callable[[Object], None]] = [
         queue.add,
         queue.update,
@@ -100,14 +100,14 @@ async def test_a_resync_does_not_pile_up_behind_one_that_waits() -> None:
     assert await drain(queue) == [("", [(SYNC_ALL, "")]), ("a", [(U, "1")])]
 
 
-# --- Transformer ---------------------------------------------------------------------------------
+# --- Rewrite ---------------------------------------------------------------------------------
 
 
-async def test_the_transformer_sees_objects_of_changes_and_lists() -> None:
+async def test_the_rewrite_sees_objects_of_changes_and_lists() -> None:
     def bump(obj: Object) -> Object:
         return make(obj.name, int(obj.resource_version) + 100)
 
-    queue = OrderedFIFO(transformer=bump)
+    queue = OrderedFIFO(rewrite=bump)
     queue.replace([make("a", 1)], "9")
     queue.add(make("b", 2))
     queue.delete(make("b", 3))
@@ -118,16 +118,16 @@ async def test_the_transformer_sees_objects_of_changes_and_lists() -> None:
     assert [story(deltas) for deltas in others] == [[(A, "102")], [(D, "103")], [(D, "†4")]]
 
 
-async def test_a_failing_transformer_costs_no_object() -> None:
-    errors: list[Exception] = []
-    transformer = raising(ValueError("bad"))
-    queue = OrderedFIFO(transformer=transformer, on_error=errors.append)  # type: ignore[arg-type]  # never returns
+async def test_a_failing_rewrite_costs_no_object() -> None:
+    errors: list[BaseException] = []
+    rewrite = raising(ValueError("bad"))
+    queue = OrderedFIFO(rewrite=rewrite, on_error=lambda failure: errors.append(failure.error))  # type: ignore[arg-type]  # never returns
     queue.replace([make("a", 1), make("b", 2)], "9")
     queue.update(make("c", 3))
     popped = await pop_all(queue)
     assert sum(len(deltas[0].objects or "1") for deltas in popped) == 3
     assert [str(error) for error in errors] == [
-        f"transformer failed for {key}: ValueError: bad" for key in "abc"
+        f"rewrite failed for {key}: ValueError: bad" for key in "abc"
     ]
 
 

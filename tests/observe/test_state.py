@@ -249,7 +249,7 @@ class Writer:
     def __init__(self, kubeconfig: Path) -> None:
         self._kubeconfig = kubeconfig
         self._stop = threading.Event()
-        self.done: list[story.Change] = []
+        self.done: list[story.Chapter] = []
         self._thread = threading.Thread(target=self._write)
 
     def start(self) -> None:
@@ -276,29 +276,31 @@ class Writer:
                 }
                 if name not in alive:
                     obj = alive[name] = await client.create(body)
-                    kind = story.ChangeType.ADDED
+                    kind = story.ChapterType.ADDED
                 elif pick.random() < 0.3:
                     before = alive.pop(name)
                     found = await client.delete("configmaps", name)
                     obj = found if found is not None else before
-                    kind = story.ChangeType.DELETED
+                    kind = story.ChapterType.DELETED
                 else:
                     obj = alive[name] = await client.update(body)
-                    kind = story.ChangeType.UPDATED
-                change = story.Change(kind, obj.key, obj.uid, int(obj.resource_version))
+                    kind = story.ChapterType.UPDATED
+                change = story.Chapter(kind, obj.key, obj.uid, int(obj.resource_version))
                 self.done.append(change)
                 time.sleep(0.004)  # noqa: ASYNC251 - this loop has nothing else to do
 
 
-def _read(path: Path) -> list[story.Change]:
+def _read(path: Path) -> list[story.Chapter]:
     found = []
     for line in path.read_text().splitlines():
         kind, namespace, name, uid, version = line.split(" ")
-        found.append(story.Change(story.ChangeType(kind), f"{namespace}/{name}", uid, int(version)))
+        found.append(
+            story.Chapter(story.ChapterType(kind), f"{namespace}/{name}", uid, int(version))
+        )
     return found
 
 
-def _without_repeats(told: list[story.Change]) -> list[story.Change]:
+def _without_repeats(told: list[story.Chapter]) -> list[story.Chapter]:
     return list(dict.fromkeys(told))
 
 

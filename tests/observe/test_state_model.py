@@ -32,15 +32,15 @@ class Commands:
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         self.budget = ErrorBudget(-1, 0, clock)
-        self.running: list[story.Change] = []
-        self.finished: list[story.Change] = []
+        self.running: list[story.Chapter] = []
+        self.finished: list[story.Chapter] = []
 
     async def __call__(self, change: Change) -> None:
         assert change.object is not None
-        kind = story.ChangeType(change.type.plain)
-        if kind is story.ChangeType.SYNC:
-            kind = story.ChangeType.ADDED if change.old is None else story.ChangeType.UPDATED
-        told = story.Change(
+        kind = story.ChapterType(change.type.plain)
+        if kind is story.ChapterType.SYNC:
+            kind = story.ChapterType.ADDED if change.old is None else story.ChapterType.UPDATED
+        told = story.Chapter(
             kind, change.key, change.object.uid, int(change.object.resource_version)
         )
         self.running.append(told)
@@ -58,10 +58,10 @@ class World:
     def __init__(self, path: Path, parallel: int) -> None:
         self.clock = FakeClock()
         self.source = FakeControllerSource(clock=self.clock, bookmark_seconds=5.0)
-        self.done: list[story.Change] = []
+        self.done: list[story.Chapter] = []
         self.gaps: list[story.Gap] = []
-        self.allowed_repeats: Counter[story.Change] = Counter()
-        self.begun: dict[str, story.Change] = {}
+        self.allowed_repeats: Counter[story.Chapter] = Counter()
+        self.begun: dict[str, story.Chapter] = {}
         self.commands = Commands(self.clock)
         self._path = path
         self._parallel = parallel
@@ -74,13 +74,13 @@ class World:
         if delete and not known:
             return
         if delete:
-            obj, kind = self.source.delete(f"ns/{key}"), story.ChangeType.DELETED
+            obj, kind = self.source.delete(f"ns/{key}"), story.ChapterType.DELETED
         elif known:
             body = pod(key, "ns", n=len(self.done))
-            obj, kind = self.source.modify(body), story.ChangeType.UPDATED
+            obj, kind = self.source.modify(body), story.ChapterType.UPDATED
         else:
-            obj, kind = self.source.add(pod(key, "ns")), story.ChangeType.ADDED
-        self.done.append(story.Change(kind, obj.key, obj.uid, int(obj.resource_version)))
+            obj, kind = self.source.add(pod(key, "ns")), story.ChapterType.ADDED
+        self.done.append(story.Chapter(kind, obj.key, obj.uid, int(obj.resource_version)))
 
     def compact(self) -> None:
         # Whoever has not seen everything by now must list, and a list skips what it will.
@@ -103,14 +103,14 @@ class World:
         )
         self._task = asyncio.ensure_future(self._observer.run())
 
-    def told(self) -> list[story.Change]:
+    def told(self) -> list[story.Chapter]:
         """Return what was told; where the end of a life is, so is what was killed under way.
 
         A command that was running may have done its work, so that the end is due.
         """
-        told: list[story.Change] = []
+        told: list[story.Chapter] = []
         for change in self.commands.finished:
-            is_end = change.type is story.ChangeType.DELETED and change.uid in self.begun
+            is_end = change.type is story.ChapterType.DELETED and change.uid in self.begun
             if is_end and all(other.uid != change.uid for other in told):
                 told.append(self.begun[change.uid])
             told.append(change)

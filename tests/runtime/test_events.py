@@ -28,7 +28,7 @@ from listwatch.runtime.event_correlation import (
     Written,
 )
 from listwatch.runtime.events import QUEUE_LIMIT, EventRecorder, reference
-from listwatch.runtime.token_buckets import Lru
+from listwatch.runtime.key_limits import Lru
 
 POD = Object.from_dict(
     {

@@ -1,16 +1,16 @@
 import pytest
 
-from listwatch.testing.story import Change, ChangeType, Gap, compare
+from listwatch.testing.story import Chapter, ChapterType, Gap, compare
 
-A, U, D, S = ChangeType.ADDED, ChangeType.UPDATED, ChangeType.DELETED, ChangeType.SYNC
+A, U, D, S = ChapterType.ADDED, ChapterType.UPDATED, ChapterType.DELETED, ChapterType.SYNC
 DONE = [
-    Change(A, "ns/a", "u1", 1),
-    Change(A, "ns/b", "u2", 2),
-    Change(U, "ns/a", "u1", 3),
-    Change(D, "ns/a", "u1", 4),
-    Change(A, "ns/a", "u3", 5),
-    Change(U, "ns/b", "u2", 6),
-    Change(U, "ns/b", "u2", 7),
+    Chapter(A, "ns/a", "u1", 1),
+    Chapter(A, "ns/b", "u2", 2),
+    Chapter(U, "ns/a", "u1", 3),
+    Chapter(D, "ns/a", "u1", 4),
+    Chapter(A, "ns/a", "u3", 5),
+    Chapter(U, "ns/b", "u2", 6),
+    Chapter(U, "ns/b", "u2", 7),
 ]
 
 
@@ -21,7 +21,7 @@ def test_a_story_told_as_done_has_no_mistakes() -> None:
 
 
 def test_what_a_list_skipped_over_is_counted_and_no_mistake() -> None:
-    told = [Change(S, "ns/a", "u3", 5), Change(S, "ns/b", "u2", 7)]
+    told = [Chapter(S, "ns/a", "u3", 5), Chapter(S, "ns/b", "u2", 7)]
     result = compare(DONE, told, [Gap(0, 7)])
     assert result.mistakes == []
     assert (result.skipped_updates, result.skipped_lives) == (2, 1)
@@ -29,15 +29,15 @@ def test_what_a_list_skipped_over_is_counted_and_no_mistake() -> None:
 
 
 def test_a_missed_deletion_is_told_with_the_last_known_version() -> None:
-    told = [*DONE[:3], Change(D, "ns/a", "u1", 3), *DONE[4:]]
+    told = [*DONE[:3], Chapter(D, "ns/a", "u1", 3), *DONE[4:]]
     assert compare(DONE, told).mistakes == []
 
 
 def test_a_list_may_tell_a_known_state_again() -> None:
-    assert compare(DONE, [*DONE, Change(S, "ns/b", "u2", 7)]).mistakes == []
+    assert compare(DONE, [*DONE, Chapter(S, "ns/b", "u2", 7)]).mistakes == []
 
 
-def _without(index: int) -> list[Change]:
+def _without(index: int) -> list[Chapter]:
     return DONE[:index] + DONE[index + 1 :]
 
 
@@ -51,16 +51,19 @@ def _without(index: int) -> list[Change]:
         (_without(5), "ns/b: version 6 of uid u2 was never told"),
         (_without(6), "ns/b: its last state is version 7, told was 6"),
         ([*DONE, DONE[6]], "ns/b: Updated at version 7 after version 7"),
-        ([*DONE, Change(S, "ns/b", "u2", 6)], "ns/b: Sync at version 6 after version 7"),
-        ([*DONE, Change(A, "ns/b", "u2", 7)], "ns/b: Added at version 7, but it was there already"),
-        ([*DONE, Change(D, "ns/b", "u2", 8)], "ns/b: Deleted uid u2, which is still there"),
+        ([*DONE, Chapter(S, "ns/b", "u2", 6)], "ns/b: Sync at version 6 after version 7"),
+        (
+            [*DONE, Chapter(A, "ns/b", "u2", 7)],
+            "ns/b: Added at version 7, but it was there already",
+        ),
+        ([*DONE, Chapter(D, "ns/b", "u2", 8)], "ns/b: Deleted uid u2, which is still there"),
         ([*DONE, DONE[3]], "ns/a: Deleted uid u1, which was not told to be there"),
-        ([*DONE, Change(A, "ns/c", "u9", 9)], "ns/c: Added of uid 'u9', which never was"),
-        ([*DONE, Change(U, "ns/b", "u2", 9)], "ns/b: Updated at version 9, which was never made"),
+        ([*DONE, Chapter(A, "ns/c", "u9", 9)], "ns/c: Added of uid 'u9', which never was"),
+        ([*DONE, Chapter(U, "ns/b", "u2", 9)], "ns/b: Updated at version 9, which was never made"),
         ([*DONE, DONE[0]], "ns/a: Added of uid u1 before uid u3 was deleted"),
     ],
 )
-def test_every_doctored_story_is_found_out(told: list[Change], mistake: str) -> None:
+def test_every_doctored_story_is_found_out(told: list[Chapter], mistake: str) -> None:
     assert mistake in compare(DONE, told).mistakes
 
 
@@ -72,14 +75,14 @@ def test_a_gap_excuses_nothing_outside_it() -> None:
 
 
 def test_a_mark_of_deletion_is_told_once_before_the_deletion() -> None:
-    done = [Change(A, "a", "u", 1), Change(U, "a", "u", 2), Change(D, "a", "u", 4)]
-    mark = Change(U, "a", "u", 3, deleting=True)
+    done = [Chapter(A, "a", "u", 1), Chapter(U, "a", "u", 2), Chapter(D, "a", "u", 4)]
+    mark = Chapter(U, "a", "u", 3, deleting=True)
     assert compare(done, [*done[:2], mark, done[2]], marked=True).mistakes == []
     assert compare(done, done, [Gap(2, 4)], marked=True).mistakes == []
     (missing,) = compare(done, done, marked=True).mistakes
     assert missing == "a: uid u was told 0 times to be marked, not once"
     assert compare(done, [*done[:2], mark, mark, done[2]], marked=True).mistakes != []
-    early = Change(U, "a", "u", 2, deleting=True)
+    early = Chapter(U, "a", "u", 2, deleting=True)
     assert compare(done, [*done[:2], early, done[2]], marked=True).mistakes == [
         "a: marked for deletion at version 2, which was never done"
     ]

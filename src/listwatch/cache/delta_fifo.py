@@ -11,11 +11,10 @@ from listwatch.cache.deltas import (
     Item,
     KeyFunc,
     KnownObjects,
-    OnError,
     QueueStatistics,
-    Transformer,
-    log_error,
+    Rewrite,
 )
+from listwatch.cache.failures import OnError, log_with_trace
 from listwatch.cache.fifo import FIFO, one_delta
 from listwatch.clock import Clock, Timer
 from listwatch.errors import ListWatchError
@@ -59,11 +58,11 @@ class DeltaFIFO(FIFO):
         compressor: shortens a key's deltas. When it raises, they stay as they are, and the error
             goes to `on_error`.
         known_objects: what the consumer holds.
-        transformer: changes objects before they are queued, but not tombstones and resyncs. When
+        rewrite: changes objects before they are queued, but not tombstones and resyncs. When
             it raises, the object is queued as it came, and the error goes to `on_error`.
         emit_replaced: tell objects of a list as REPLACED; otherwise as SYNC.
         clock: for requeue delays and the ages in `statistics`.
-        on_error: takes what compressor, transformer and known objects raise where the queue can
+        on_error: takes what compressor, rewrite and known objects raise where the queue can
             do without them; by default it is logged. Must not raise.
     """
 
@@ -73,14 +72,14 @@ class DeltaFIFO(FIFO):
         *,
         compressor: Compressor | None = None,
         known_objects: KnownObjects | None = None,
-        transformer: Transformer | None = None,
+        rewrite: Rewrite | None = None,
         emit_replaced: bool = False,
         clock: Clock | None = None,
-        on_error: OnError = log_error,
+        on_error: OnError = log_with_trace,
     ) -> None:
         super().__init__(
             key_func,
-            transformer=transformer,
+            rewrite=rewrite,
             known_objects=known_objects,
             clock=clock,
             on_error=on_error,
@@ -104,8 +103,8 @@ class DeltaFIFO(FIFO):
         except Exception:  # noqa: BLE001 - key_of meets it again and says what is wrong
             key = self.key_of(obj)
         self._untouched = False
-        if self._transformer is not None:
-            obj = self._transformed(key, obj)
+        if self._rewrite is not None:
+            obj = self._rewritten(key, obj)
         self._queue(kind, key, obj)
 
     def delete(self, obj: Item) -> None:
@@ -130,8 +129,8 @@ class DeltaFIFO(FIFO):
                         return
                 except Exception as error:  # noqa: BLE001 - a user's function: reported
                     self._report(error)
-        if self._transformer is not None and isinstance(obj, Object):
-            obj = self._transformed(key, obj)
+        if self._rewrite is not None and isinstance(obj, Object):
+            obj = self._rewritten(key, obj)
         self._queue(_DELETED, key, obj)
 
     def replace(self, objs: Sequence[Object], resource_version: str) -> None:  # noqa: ARG002 - ReflectorStore's; no order across keys, so no position
@@ -149,7 +148,7 @@ class DeltaFIFO(FIFO):
         if initial:
             self._initial.update(listed)
         for key, obj in listed.items():
-            item = obj if self._transformer is None else self._transformed(key, obj)
+            item = obj if self._rewrite is None else self._rewritten(key, obj)
             self._queue(self._replaced, key, item, initial=initial)
         # What is queued is newer than what is in process, and that newer than what is known.
         newest = {

@@ -1,6 +1,5 @@
 """What the queues between reflector and store hold, and the interfaces that both of them have."""
 
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -10,8 +9,6 @@ import msgspec
 from listwatch.errors import ListWatchError
 from listwatch.objects import DeletedFinalStateUnknown, Object
 
-_logger = logging.getLogger(__name__)
-
 #: What a queue holds: an object, or the tombstone of one whose deletion was missed.
 Item: TypeAlias = Object | DeletedFinalStateUnknown
 
@@ -19,10 +16,7 @@ Item: TypeAlias = Object | DeletedFinalStateUnknown
 KeyFunc: TypeAlias = Callable[[object], str]
 
 #: Changes an object before it is queued, for example to cut what nobody reads.
-Transformer: TypeAlias = Callable[[Object], Object]
-
-#: Takes an error that has no caller to be raised to.
-OnError: TypeAlias = Callable[[Exception], None]
+Rewrite: TypeAlias = Callable[[Object], Object]
 
 
 class DeltaType(StrEnum):
@@ -117,12 +111,12 @@ class RequeueError(ListWatchError):
         super().__init__(message)
 
 
-class TransformError(ListWatchError):
-    """A transformer raised; the object was queued as it came."""
+class RewriteError(ListWatchError):
+    """A rewrite raised; the object was queued as it came."""
 
     def __init__(self, key: str, error: BaseException) -> None:
         self.key = key
-        super().__init__(f"transformer failed for {key}: {type(error).__name__}: {error}")
+        super().__init__(f"rewrite failed for {key}: {type(error).__name__}: {error}")
         self.__cause__ = error
 
 
@@ -195,7 +189,7 @@ class QueueStatistics(msgspec.Struct, frozen=True, gc=False):
         pops: entries given to a process function.
         failures: entries dropped because their process function raised.
         requeues: entries put back by `RequeueError` or a cancellation.
-        errors: what transformers, compressors and known objects raised.
+        errors: what rewrites, compressors and known objects raised.
         oldest_age_seconds: how long the entry at the head has been waiting; 0 without one.
         longest_running_seconds: how long the oldest running process function has been at it.
     """
@@ -263,8 +257,3 @@ class Queue(ReflectorStore, Protocol):
     def statistics(self) -> QueueStatistics:
         """Return figures for metrics."""
         ...
-
-
-def log_error(error: Exception) -> None:
-    """Log an error that a queue has no caller for: what queues do with it unless told otherwise."""
-    _logger.error("%s", error, exc_info=error)

@@ -9,9 +9,8 @@ from listwatch.cache.deltas import (
     DeltaType,
     KeyFunc,
     KnownObjects,
-    OnError,
-    log_error,
 )
+from listwatch.cache.failures import OnError, log_with_trace
 from listwatch.cache.merging import LAST_STATE, merge
 from listwatch.cache.store import Store
 from listwatch.clock import Clock
@@ -49,7 +48,7 @@ class EventQueue(DeltaFIFO):
         *,
         known_objects: KnownObjects | None = None,
         clock: Clock | None = None,
-        on_error: OnError = log_error,
+        on_error: OnError = log_with_trace,
     ) -> None:
         self._own: Store | None = None
         if known_objects is None:

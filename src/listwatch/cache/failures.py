@@ -47,6 +47,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 OnError: TypeAlias = Callable[[Failure], None]
 
 
+def log_with_trace(failure: Failure) -> None:
+    """Log a failure with its traceback: what queues do unless told otherwise."""
+    _log.error("%s", failure, exc_info=failure.error)
+
+
 #: What counts as one kind of failure: the name, what was tried, and the error's type.
 _Kind: TypeAlias = tuple[str, str, type[BaseException]]
 

@@ -15,13 +15,12 @@ from listwatch.cache.deltas import (
     Item,
     KeyFunc,
     KnownObjects,
-    OnError,
     Process,
     RequeueError,
-    Transformer,
-    TransformError,
-    log_error,
+    Rewrite,
+    RewriteError,
 )
+from listwatch.cache.failures import Failure, OnError, log_with_trace
 from listwatch.clock import Clock, is_cancelled
 from listwatch.errors import QueueClosedError
 from listwatch.objects import (
@@ -54,11 +53,11 @@ class FIFO(ABC):
 
     Args:
         key_func: gives the key of an object; not asked for tombstones, which carry theirs.
-        transformer: changes each object before it is queued. When it raises, the object is queued
+        rewrite: changes each object before it is queued. When it raises, the object is queued
             as it came, so that no change is lost, and the error goes to `on_error`.
         known_objects: what the consumer holds, to find deletions by.
         clock: for requeue delays and for the ages in `statistics`.
-        on_error: takes what a transformer, a compressor or known objects raise where the queue
+        on_error: takes what a rewrite, a compressor or known objects raise where the queue
             can do without them. By default it is logged. Must not raise.
     """
 
@@ -66,13 +65,13 @@ class FIFO(ABC):
         self,
         key_func: KeyFunc = meta_namespace_key,
         *,
-        transformer: Transformer | None = None,
+        rewrite: Rewrite | None = None,
         known_objects: KnownObjects | None = None,
         clock: Clock | None = None,
-        on_error: OnError = log_error,
+        on_error: OnError = log_with_trace,
     ) -> None:
         self._key_func = key_func
-        self._transformer = transformer
+        self._rewrite = rewrite
         self._known = known_objects
         self._clock = clock if clock is not None else Clock()
         self._now = self._clock.now
@@ -263,17 +262,18 @@ class FIFO(ABC):
                 f"key function failed for {item!r}: {type(error).__name__}: {error}"
             ) from error
 
-    def _transformed(self, key: str, obj: Object) -> Object:
-        assert self._transformer is not None  # noqa: S101 - the callers ask first; for the type checker
+    def _rewritten(self, key: str, obj: Object) -> Object:
+        assert self._rewrite is not None  # noqa: S101 - the callers ask first; for the type checker
         try:
-            result = self._transformer(obj)
+            result = self._rewrite(obj)
             if not isinstance(result, Object):
                 raise TypeError(f"it returned a {type(result).__name__}, not an Object")  # noqa: TRY301 - handled as what it raises
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a user's function: reported, and the object kept
-            self._report(TransformError(key, error))
+            self._report(RewriteError(key, error))
             return obj
         return result
 
     def _report(self, error: Exception) -> None:
         self._errors += 1
-        self._on_error(error)
+        key = getattr(error, "key", None)
+        self._on_error(Failure(error=error, doing="queue", key=key))

@@ -12,7 +12,7 @@ from listwatch.backoff import Backoff
 from listwatch.cache.callers import Caller, HandlerStatistics
 from listwatch.cache.controller import Controller, ControllerConfig, ControllerStatistics
 from listwatch.cache.delta_fifo import DeltaFIFO
-from listwatch.cache.deltas import Deltas, Queue, Transformer
+from listwatch.cache.deltas import Deltas, Queue, Rewrite
 from listwatch.cache.failures import Failure, LogFailures, OnError
 from listwatch.cache.handlers import ResourceEventHandler
 from listwatch.cache.known import NewestKnown
@@ -59,10 +59,10 @@ class Informer:
         handler: is told of every change; a `DecodingEventHandler` tells one of another type.
         indexers: index functions by name.
         resync_period: seconds between two times that the handler is told of every object again.
-        fifo: the queue; one of the caller's own has its own transformer.
+        fifo: the queue; one of the caller's own has its own rewrite.
         fields: a Struct of the fields to keep decoded with each object (see `ObjectDecoder`).
         decoder: makes the objects of bytes, in place of `fields`.
-        transformer: changes objects before they are stored.
+        rewrite: changes objects before they are stored.
         name: for logs and metrics.
         clock: time.
         page_size: of lists.
@@ -85,7 +85,7 @@ class Informer:
         fifo: FIFOChoice = "ordered",
         fields: type[msgspec.Struct] | None = None,
         decoder: Decoder | None = None,
-        transformer: Transformer | None = None,
+        rewrite: Rewrite | None = None,
         name: str = "",
         clock: Clock | None = None,
         page_size: int = 500,
@@ -106,7 +106,7 @@ class Informer:
             self.indexer, on_error=on_error, clock=clock, name=name, ordered=self._ordered
         )
         self._queue = make_queue(
-            fifo, self.indexer, transformer=transformer, clock=clock, on_error=on_error, name=name
+            fifo, self.indexer, rewrite=rewrite, clock=clock, on_error=on_error, name=name
         )
         self._controller = Controller(
             ControllerConfig(
@@ -193,23 +193,22 @@ def make_queue(
     choice: FIFOChoice,
     indexer: Indexer,
     *,
-    transformer: Transformer | None,
+    rewrite: Rewrite | None,
     clock: Clock,
     on_error: OnError,
     name: str,
 ) -> Queue:
     """Make the queue that stands before an indexer."""
 
-    def report(error: Exception) -> None:
-        key = getattr(error, "key", None)
-        on_error(Failure(error=error, doing="queue", name=name, key=key))
+    def report(failure: Failure) -> None:
+        on_error(msgspec.structs.replace(failure, name=name))
 
     if choice == "ordered":
-        return OrderedFIFO(transformer=transformer, clock=clock, on_error=report)
+        return OrderedFIFO(rewrite=rewrite, clock=clock, on_error=report)
     if choice == "delta":
         return DeltaFIFO(
             known_objects=indexer,
-            transformer=transformer,
+            rewrite=rewrite,
             emit_replaced=True,
             clock=clock,
             on_error=report,

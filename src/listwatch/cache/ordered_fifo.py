@@ -9,11 +9,10 @@ from listwatch.cache.deltas import (
     DeltaType,
     Item,
     KeyFunc,
-    OnError,
     QueueStatistics,
-    Transformer,
-    log_error,
+    Rewrite,
 )
+from listwatch.cache.failures import OnError, log_with_trace
 from listwatch.cache.fifo import FIFO, one_delta
 from listwatch.clock import Clock, Timer
 from listwatch.objects import DeletedFinalStateUnknown, Object, meta_namespace_key
@@ -39,21 +38,21 @@ class OrderedFIFO(FIFO):
 
     Args:
         key_func: gives the key of an object; not asked for tombstones.
-        transformer: changes objects before they are queued, but not tombstones and resyncs. When
+        rewrite: changes objects before they are queued, but not tombstones and resyncs. When
             it raises, the object is queued as it came, and the error goes to `on_error`.
         clock: for requeue delays and the ages in `statistics`.
-        on_error: takes what the transformer raises; by default it is logged. Must not raise.
+        on_error: takes what the rewrite raises; by default it is logged. Must not raise.
     """
 
     def __init__(
         self,
         key_func: KeyFunc = meta_namespace_key,
         *,
-        transformer: Transformer | None = None,
+        rewrite: Rewrite | None = None,
         clock: Clock | None = None,
-        on_error: OnError = log_error,
+        on_error: OnError = log_with_trace,
     ) -> None:
-        super().__init__(key_func, transformer=transformer, clock=clock, on_error=on_error)
+        super().__init__(key_func, rewrite=rewrite, clock=clock, on_error=on_error)
         self._items: deque[Deltas] = deque()
         # All of it is older than all of _items; while there is any, nothing else is taken.
         self._in_process: Sequence[Deltas] = ()
@@ -83,8 +82,8 @@ class OrderedFIFO(FIFO):
         except Exception:  # noqa: BLE001 - key_of meets it again and says what is wrong
             key = self.key_of(obj)
         self._untouched = False
-        if self._transformer is not None:
-            obj = self._transformed(key, obj)
+        if self._rewrite is not None:
+            obj = self._rewritten(key, obj)
         self._adds += 1
         deltas = _new(Deltas)
         deltas.append(Delta(kind, obj))
@@ -100,10 +99,10 @@ class OrderedFIFO(FIFO):
         """Queue a whole list, as one entry.
 
         Raises:
-            KeyFunctionError: there is a transformer, and an object has no key; nothing was queued.
+            KeyFunctionError: there is a rewrite, and an object has no key; nothing was queued.
         """
-        if self._transformer is not None:
-            objs = [self._transformed(self.key_of(obj), obj) for obj in objs]
+        if self._rewrite is not None:
+            objs = [self._rewritten(self.key_of(obj), obj) for obj in objs]
         initial, self._untouched = self._untouched, False
         delta = Delta(
             DeltaType.REPLACED_ALL, objects=tuple(objs), resource_version=resource_version

@@ -140,7 +140,7 @@ class SharedCache:
         queue = make_queue(
             "ordered",
             self.indexer,
-            transformer=None,
+            rewrite=None,
             clock=clock,
             on_error=self.on_error,
             name=name,

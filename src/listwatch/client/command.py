@@ -10,7 +10,7 @@ import yaml
 
 from listwatch.backoff import SERVER_START
 from listwatch.client.client import Client
-from listwatch.client.command_line import Failure, exit_code
+from listwatch.client.command_line import CommandError, exit_code
 from listwatch.client.config import Config
 from listwatch.client.connection_options import Connection, Duration, connection_options
 from listwatch.client.http import JSON
@@ -123,4 +123,4 @@ def config_command(
         for name, value in asyncio.run(check(config)).items() if checks else ():
             click.echo(f"{name}: {printable(value)}")
     except (ListWatchError, TimeoutError) as error:
-        raise Failure(error, exit_code(error)) from None
+        raise CommandError(error, exit_code(error)) from None

@@ -80,7 +80,7 @@ def exit_code(error: BaseException) -> int:
     return next((code for code, types in _EXIT_CODES if isinstance(error, types)), 1)
 
 
-class Failure(click.ClickException):
+class CommandError(click.ClickException):
     """Ends the program with one line on standard error.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from listwatch.client.command_line import Failure
+from listwatch.client.command_line import CommandError
 from listwatch.client.connection_options import Connection, connection_options
 from listwatch.errors import ListWatchError
 from listwatch.observe.options import (
@@ -41,10 +41,10 @@ Exit codes:
   141  standard output was closed by its reader"""
 
 
-def _failure(error: BaseException) -> Failure:
+def _failure(error: BaseException) -> CommandError:
     from listwatch.observe.session import exit_code  # noqa: PLC0415 - heavy
 
-    return Failure(error, exit_code(error))
+    return CommandError(error, exit_code(error))
 
 
 class _CommandAfterDashes(click.Command):

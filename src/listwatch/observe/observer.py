@@ -409,8 +409,8 @@ class _Feed:
                 await self._reaction.sync_line("ended", self._source.resource)
             self.processed.set()
 
-    def _report(self, error: Exception) -> None:
-        self._log(Failure(error=error, doing="queue", name=self._source.resource))
+    def _report(self, failure: Failure) -> None:
+        self._log(msgspec.structs.replace(failure, name=self._source.resource))
 
     def _on_error(self, failure: Failure) -> None:
         error = failure.error

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from listwatch.client.command_line import Failure
+from listwatch.client.command_line import CommandError
 from listwatch.client.connection_options import Command, Connection, connection_options
 from listwatch.errors import ConfigError, ListWatchError
 from listwatch.printable import printable
@@ -203,9 +203,9 @@ def new_command(
     try:
         written = write_project(where, Names.of(name, group=group, kind=kind, plural=plural))
     except ConfigError as error:
-        raise Failure(error, 2) from None
+        raise CommandError(error, 2) from None
     except OSError as error:
-        raise Failure(error, 1) from None
+        raise CommandError(error, 1) from None
     for path in written:
         click.echo(path)
     click.echo(f"\nNext: cd {where} && pip install pytest pytest-asyncio && python -m pytest")

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 
 import msgspec
 
-from listwatch.runtime.token_buckets import Lru, TokenBuckets
+from listwatch.runtime.key_limits import KeyLimits, Lru
 
 #: Events in a burst, and the seconds that one more takes, of one source, object and type.
 SPAM_BURST = 25
@@ -111,7 +111,7 @@ class SpamFilter:
     """A token bucket for each source, object and type."""
 
     def __init__(self) -> None:
-        self._buckets: TokenBuckets[Hashable] = TokenBuckets(SPAM_BURST, SPAM_INTERVAL)
+        self._buckets: KeyLimits[Hashable] = KeyLimits(SPAM_BURST, SPAM_INTERVAL)
 
     def accepts(self, occurrence: Occurrence) -> bool:
         """Take a token, if there is one."""

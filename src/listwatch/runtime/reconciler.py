@@ -17,10 +17,10 @@ from listwatch.objects import Object
 from listwatch.printable import printable
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.calling import Caller, ReconcileFunction
+from listwatch.runtime.key_limits import KeyLimits, Lru
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.results import Result, is_terminal
 from listwatch.runtime.sources import KeySource, MapFunc, owner_keys
-from listwatch.runtime.token_buckets import Lru, TokenBuckets
 from listwatch.shard_range import ShardRange
 from listwatch.workqueue.metrics import Histogram, HistogramStatistics, WorkQueueStatistics
 from listwatch.workqueue.priority_queue import LOW_PRIORITY, PriorityQueue
@@ -158,7 +158,7 @@ class Reconciler:
         self.queue: PriorityQueue[str] = PriorityQueue(
             name=name, clock=self._clock, rate_limiter=rate_limiter
         )
-        self._hot: TokenBuckets[str] = TokenBuckets(hot_key_burst, hot_key_interval)
+        self._hot: KeyLimits[str] = KeyLimits(hot_key_burst, hot_key_interval)
         #: The verbs for each resource that `writes` named.
         self.written: dict[str, set[str]] = {}
         self._primary: Cache | None = None

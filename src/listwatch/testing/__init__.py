@@ -34,8 +34,8 @@ if TYPE_CHECKING:
         named_udp_server,
     )
     from listwatch.testing.story import (
-        Change,
-        ChangeType,
+        Chapter,
+        ChapterType,
         Comparison,
         Gap,
         compare,
@@ -51,8 +51,8 @@ __all__ = [
     "APIServer",
     "Action",
     "ActionType",
-    "Change",
-    "ChangeType",
+    "Chapter",
+    "ChapterType",
     "Comparison",
     "FakeClock",
     "FakeControllerSource",
@@ -87,7 +87,7 @@ __getattr__, __dir__ = lazy_names(
             "LoadBalancerConformance ask ask_udp eventually free_port make_service "
             "named_server named_udp_server"
         ),
-        "listwatch.testing.story": "Change ChangeType Comparison Gap compare",
+        "listwatch.testing.story": "Chapter ChapterType Comparison Gap compare",
         "listwatch.testing.workload": "Action ActionType PodGenerator PodWorkload",
     },
 )

@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 
-class ChangeType(StrEnum):
+class ChapterType(StrEnum):
     """A chapter of an object's story."""
 
     ADDED = "Added"
@@ -17,7 +17,7 @@ class ChangeType(StrEnum):
     SYNC = "Sync"
 
 
-class Change(msgspec.Struct, frozen=True):
+class Chapter(msgspec.Struct, frozen=True):
     """One change of one object, done or told.
 
     Attributes:
@@ -30,7 +30,7 @@ class Change(msgspec.Struct, frozen=True):
             makes such a state of its own accord, so nobody who deletes knows its version.
     """
 
-    type: ChangeType
+    type: ChapterType
     key: str
     uid: str
     version: int = 0
@@ -71,8 +71,8 @@ class _Life(msgspec.Struct):
 
 
 def compare(
-    done: Iterable[Change],
-    told: Iterable[Change],
+    done: Iterable[Chapter],
+    told: Iterable[Chapter],
     gaps: Sequence[Gap] = (),
     *,
     marked: bool = False,
@@ -95,11 +95,11 @@ def compare(
     for change in done:
         done_count += 1
         life = lives[change.key].setdefault(change.uid, _Life())
-        if change.type is ChangeType.DELETED:
+        if change.type is ChapterType.DELETED:
             life.deleted = change.version
         else:
             life.versions.append(change.version)
-    stories: dict[str, list[Change]] = defaultdict(list)
+    stories: dict[str, list[Chapter]] = defaultdict(list)
     told_count = 0
     for change in told:
         told_count += 1
@@ -134,26 +134,26 @@ class _Reader:
         self._ended: set[str] = set()
         self._told: dict[str, list[int]] = defaultdict(list)
 
-    def read(self, story: Sequence[Change]) -> None:
+    def read(self, story: Sequence[Chapter]) -> None:
         for change in story:
             if change.uid not in self._lives:
                 self._wrong(f"{change.type} of uid {change.uid!r}, which never was")
-            elif change.type is ChangeType.DELETED:
+            elif change.type is ChapterType.DELETED:
                 self._deleted(change)
             else:
                 self._stated(change)
         for uid, life in self._lives.items():
             self._settle(uid, life)
 
-    def _stated(self, change: Change) -> None:
+    def _stated(self, change: Chapter) -> None:
         adds = self._uid is None
         if self._uid is not None and self._uid != change.uid:
             self._wrong(f"{change.type} of uid {change.uid} before uid {self._uid} was deleted")
         elif change.uid in self._ended:
             self._wrong(f"{change.type} of uid {change.uid} after its deletion")
-        elif change.type is ChangeType.ADDED and not adds:
+        elif change.type is ChapterType.ADDED and not adds:
             self._wrong(f"Added at version {change.version}, but it was there already")
-        elif change.type is ChangeType.UPDATED and adds:
+        elif change.type is ChapterType.UPDATED and adds:
             self._wrong(f"Updated to version {change.version}, but it was never added")
         elif adds and self._order_of(change.uid) < max(map(self._order_of, self._ended), default=0):
             self._wrong(f"uid {change.uid} told after a later life of that name")
@@ -163,14 +163,14 @@ class _Reader:
             self._marked(change)
         elif change.version not in self._lives[change.uid].versions:
             self._wrong(f"{change.type} at version {change.version}, which was never made")
-        elif told and change.version == told[-1] and change.type is ChangeType.SYNC:
+        elif told and change.version == told[-1] and change.type is ChapterType.SYNC:
             pass  # a list that found what was known already
         elif told and change.version <= told[-1]:
             self._wrong(f"{change.type} at version {change.version} after version {told[-1]}")
         else:
             told.append(change.version)
 
-    def _marked(self, change: Change) -> None:
+    def _marked(self, change: Chapter) -> None:
         self._marks[change.uid] += 1
         life, told = self._lives[change.uid], self._told[change.uid]
         if not life.versions[-1] < change.version < life.deleted:
@@ -178,7 +178,7 @@ class _Reader:
         elif told and change.version < told[-1]:
             self._wrong(f"{change.type} at version {change.version} after version {told[-1]}")
 
-    def _deleted(self, change: Change) -> None:
+    def _deleted(self, change: Chapter) -> None:
         if self._uid != change.uid:
             self._wrong(f"Deleted uid {change.uid}, which was not told to be there")
         elif not self._lives[change.uid].deleted:

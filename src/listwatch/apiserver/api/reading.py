@@ -17,7 +17,7 @@ from listwatch.apiserver.api.continue_tokens import (
     write_token,
 )
 from listwatch.apiserver.api.tables import TableMaker
-from listwatch.apiserver.api.watch import Filter, FrameCache, WatchOptions, WatchStream
+from listwatch.apiserver.api.watch import Filter, FrameCache, WatchQuery, WatchStream
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.http.negotiation import (
     JSON,
@@ -27,7 +27,7 @@ from listwatch.apiserver.http.negotiation import (
     negotiate,
     partial_bytes,
 )
-from listwatch.apiserver.http.request_info import ListOptions, parse_list_options, parse_version
+from listwatch.apiserver.http.request_info import ListQuery, parse_list_options, parse_version
 from listwatch.apiserver.kinds.catalog import supported_fields
 from listwatch.apiserver.kinds.resources import Resource
 from listwatch.apiserver.storage.registry import Registry
@@ -204,7 +204,7 @@ class Reader:
         return response
 
     async def select(
-        self, resource: Resource, namespace: str, options: ListOptions
+        self, resource: Resource, namespace: str, options: ListQuery
     ) -> tuple[list[Entry], dict[str, object]]:
         """Return the entries that the options choose, and the list's metadata."""
         store, bucket = self._store, self._registry.bucket(resource)
@@ -329,12 +329,12 @@ class Reader:
         return self._store.revision if self.stale_at is None else self.stale_at
 
     def _watch_options(
-        self, call: Call, options: ListOptions, fields: FieldSelector, version: int
-    ) -> WatchOptions:
+        self, call: Call, options: ListQuery, fields: FieldSelector, version: int
+    ) -> WatchQuery:
         initial = options.send_initial
         if initial is None:
             initial = options.resource_version in {"", "0"}
-        return WatchOptions(
+        return WatchQuery(
             namespace=call.namespace,
             selection=Filter(options.label_selector, fields, options.shard),
             since=None if initial or not version else version,

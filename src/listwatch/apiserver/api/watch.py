@@ -120,7 +120,7 @@ class FrameCache:
         return frame
 
 
-class WatchOptions:
+class WatchQuery:
     """What one watch asks for, in the terms of the store."""
 
     __slots__ = (
@@ -176,7 +176,7 @@ class WatchStream:
         self,
         store: Store,
         bucket: Bucket,
-        options: WatchOptions,
+        options: WatchQuery,
         *,
         clock: Clock,
         cache: FrameCache,

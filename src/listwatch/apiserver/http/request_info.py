@@ -102,7 +102,7 @@ def parse_request(method: str, raw_path: str, query: Query) -> RequestInfo:
     )
 
 
-class ListOptions(msgspec.Struct, frozen=True):
+class ListQuery(msgspec.Struct, frozen=True):
     """What a list, watch or deletecollection asks for."""
 
     label_selector: LabelSelector = EVERYTHING
@@ -154,7 +154,7 @@ def parse_version(text: str) -> int:
         raise ValueError(f'resourceVersion: Invalid value: "{text}": {error}') from None
 
 
-def parse_list_options(query: Query, *, watch: bool) -> ListOptions:
+def parse_list_options(query: Query, *, watch: bool) -> ListQuery:
     """Read and check the options of a list or watch.
 
     Raises:
@@ -168,7 +168,7 @@ def parse_list_options(query: Query, *, watch: bool) -> ListOptions:
         shard = ShardRange.parse(shard_selector) if shard_selector else None
     except (SelectorError, ValueError) as error:
         raise refusal.bad_request(str(error)) from None
-    options = ListOptions(
+    options = ListQuery(
         label_selector=labels,
         field_selector=fields,
         resource_version=_first(query, "resourceVersion"),
@@ -190,7 +190,7 @@ def parse_list_options(query: Query, *, watch: bool) -> ListOptions:
 _MATCH = "resourceVersionMatch"
 
 
-def _list_causes(options: ListOptions) -> list[Cause]:
+def _list_causes(options: ListQuery) -> list[Cause]:
     causes = []
     match = options.match
     if match:
@@ -222,7 +222,7 @@ def _list_causes(options: ListOptions) -> list[Cause]:
     return causes
 
 
-def _watch_causes(options: ListOptions) -> list[Cause]:
+def _watch_causes(options: ListQuery) -> list[Cause]:
     causes = []
     match = options.match
     if options.send_initial is not None:

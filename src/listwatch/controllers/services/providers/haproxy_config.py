@@ -31,7 +31,7 @@ class Slot(msgspec.Struct):
     draining: bool = False
 
 
-class Change(msgspec.Struct, frozen=True):
+class Assignment(msgspec.Struct, frozen=True):
     """What came of new backends.
 
     Attributes:
@@ -59,7 +59,7 @@ class Frontend(msgspec.Struct, kw_only=True):
         """Return what the runtime API calls a slot."""
         return f"{self.name}/s{number}"
 
-    def assign(self, backends: Iterable[Backend]) -> Change:
+    def assign(self, backends: Iterable[Backend]) -> Assignment:
         """Give each backend a slot; those that stay keep theirs."""
         wanted = set(backends)
         commands: list[str] = []
@@ -92,7 +92,7 @@ class Frontend(msgspec.Struct, kw_only=True):
         if not self.slots:
             self.slots = [Slot() for _ in range(_FEWEST_SLOTS)]
             grown = True
-        return Change(commands, grown, drained)
+        return Assignment(commands, grown, drained)
 
     def render(self, check_seconds: float) -> Iterable[str]:
         """Yield the lines of the configuration."""

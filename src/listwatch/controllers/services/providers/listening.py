@@ -25,7 +25,7 @@ class AddressInUseError(ProviderError):
     """Another program listens there."""
 
 
-class ListenerStatistics(msgspec.Struct, frozen=True):
+class PortListenerStatistics(msgspec.Struct, frozen=True):
     """The figures of one listener.
 
     Attributes:
@@ -64,7 +64,7 @@ class Rules(msgspec.Struct, frozen=True):
         return any(address in network for network in self.source_ranges)
 
 
-class Listener(Protocol):
+class PortListener(Protocol):
     """One port that is served."""
 
     balancer: Balancer
@@ -78,7 +78,7 @@ class Listener(Protocol):
         """Listen no more; let connections go on for the drain time, or end them at once."""
         ...
 
-    def statistics(self) -> ListenerStatistics:
+    def statistics(self) -> PortListenerStatistics:
         """Return the figures of this moment."""
         ...
 

@@ -20,7 +20,11 @@ from listwatch.controllers.services.providers.frontend import (
     status_of,
 )
 from listwatch.controllers.services.providers.health import failing
-from listwatch.controllers.services.providers.listening import Listener, ListenerStatistics, Rules
+from listwatch.controllers.services.providers.listening import (
+    PortListener,
+    PortListenerStatistics,
+    Rules,
+)
 from listwatch.controllers.services.providers.pool_provider import (
     BackendKind,
     LoadBalancer,
@@ -57,13 +61,13 @@ class LocalProviderStatistics(msgspec.Struct, frozen=True):
     failed_backends: int
     draining: int
     shortages: int
-    traffic: ListenerStatistics
+    traffic: PortListenerStatistics
 
 
 class _LoadBalancer(LoadBalancer):
     def __init__(self, service: Service, address: str) -> None:
         super().__init__(service, address)
-        self.listeners: dict[PortKey, Listener] = {}
+        self.listeners: dict[PortKey, PortListener] = {}
         self.checks: asyncio.Task[None] | None = None
 
 
@@ -101,7 +105,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
         super().__init__(pool, backends=backends, endpoint_slices=endpoint_slices, clock=clock)
         self._health_check_seconds = health_check_seconds
         self._drain_seconds = drain_seconds
-        self._draining: list[Listener] = []
+        self._draining: list[PortListener] = []
         self._shortages = ShortageLog(self._clock)
         self._check_shortages = ShortageLog(self._clock)
 
@@ -130,9 +134,9 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
             sum(len(listener.balancer.failed) for listener in listeners),
             len(self._draining),
             self._shortages.count + self._check_shortages.count,
-            ListenerStatistics(*map(sum, zip(*figures, strict=True)))
+            PortListenerStatistics(*map(sum, zip(*figures, strict=True)))
             if figures
-            else ListenerStatistics(0, 0, 0, 0, 0, 0),
+            else PortListenerStatistics(0, 0, 0, 0, 0, 0),
         )
 
     # --- The provider's interface ---
@@ -195,7 +199,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
         rules: Rules,
     ) -> None:
         """Open what is new, and close what is gone once everything new is there."""
-        opened: dict[PortKey, Listener] = {}
+        opened: dict[PortKey, PortListener] = {}
         try:
             for key in ports:
                 if key not in balancer.listeners:
@@ -213,7 +217,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
             listener.rules = rules
             listener.balancer.affinity_seconds = service.spec.affinity_seconds
 
-    async def _open(self, address: str, key: PortKey, rules: Rules) -> Listener:
+    async def _open(self, address: str, key: PortKey, rules: Rules) -> PortListener:
         protocol, port = key
         balancer = Balancer(self._clock)
         listener: TCPListener | UDPListener
@@ -257,7 +261,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
         if self._by_key.get(balancer.service.key) is balancer:
             del self._by_key[balancer.service.key]
 
-    def _drain(self, listener: Listener) -> None:
+    def _drain(self, listener: PortListener) -> None:
         listener.close(drain=True)
         self._draining = [one for one in self._draining if one.statistics().open]
         self._draining.append(listener)

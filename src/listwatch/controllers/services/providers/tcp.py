@@ -10,7 +10,7 @@ from listwatch.accepting import Acceptor, ShortageLog, is_out_of_files
 from listwatch.clock import Clock, Timer
 from listwatch.controllers.services.providers.balancing import Backend, Balancer
 from listwatch.controllers.services.providers.listening import (
-    ListenerStatistics,
+    PortListenerStatistics,
     Rules,
     bind,
     is_shortage,
@@ -294,9 +294,9 @@ class TCPListener:
         for connection in list(self.connections):
             connection.abort()
 
-    def statistics(self) -> ListenerStatistics:
+    def statistics(self) -> PortListenerStatistics:
         """Return the figures of this moment."""
-        return ListenerStatistics(
+        return PortListenerStatistics(
             len(self.connections),
             self.accepted,
             self.refused,

@@ -12,7 +12,7 @@ from listwatch.accepting import ShortageLog
 from listwatch.clock import Clock, Timer
 from listwatch.controllers.services.providers.balancing import Backend, Balancer
 from listwatch.controllers.services.providers.listening import (
-    ListenerStatistics,
+    PortListenerStatistics,
     Rules,
     bind,
     is_shortage,
@@ -251,9 +251,9 @@ class UDPListener:
             self._socket.close()
             self._socket = None
 
-    def statistics(self) -> ListenerStatistics:
+    def statistics(self) -> PortListenerStatistics:
         """Return the figures of this moment."""
-        return ListenerStatistics(
+        return PortListenerStatistics(
             len(self._flows),
             self._accepted,
             self._refused,

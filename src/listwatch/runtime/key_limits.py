@@ -44,7 +44,7 @@ class Lru(Generic[K, V]):
         return len(self._items)
 
 
-class TokenBuckets(Generic[K]):
+class KeyLimits(Generic[K]):
     """A token bucket for each key; a key that was forgotten has a full one again.
 
     Args:
