@@ -12,7 +12,10 @@ from listwatch.apiserver.kinds.autoscaling import AutoscalerConverter
 
 V1 = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers"
 V2 = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers"
-SPEC = {"scaleTargetRef": {"kind": "Deployment", "name": "x"}, "maxReplicas": 5}
+SPEC = {
+    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"},
+    "maxReplicas": 5,
+}
 
 
 def cpu(percent: int) -> dict[str, Any]:

@@ -204,7 +204,10 @@ async def test_an_autoscalers_annotation_that_says_nothing_is_dropped(
 ) -> None:
     path = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers"
     notes = {f"autoscaling.alpha.kubernetes.io/{key}": text}
-    spec = {"scaleTargetRef": {"kind": "Deployment", "name": "x"}, "maxReplicas": 5}
+    spec = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"},
+        "maxReplicas": 5,
+    }
     body = {"metadata": {"name": "a", "annotations": notes}, "spec": spec}
     await client.call("POST", path, body, expect=201)
     await client.call("GET", path, expect=200)

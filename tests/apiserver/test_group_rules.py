@@ -14,7 +14,7 @@ from listwatch.schema.go_words import go_words
 NETWORK = "/apis/networking.k8s.io/v1/namespaces/default"
 POD = {"restartPolicy": "Never", "containers": [{"name": "a", "image": "b"}]}
 ALWAYS = {"containers": [{"name": "a", "image": "b"}]}
-TARGET = {"kind": "Deployment", "name": "x"}
+TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"}
 
 
 @pytest.fixture
@@ -337,7 +337,7 @@ UPDATES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, str]]] = [
         "/apis/storage.k8s.io/v1/storageclasses",
         {"provisioner": "p"},
         {"parameters": {"a": "b"}},
-        {"parameters": "Forbidden: updates to parameters are forbidden."},
+        {"parameters": 'Invalid value: {"a":"b"}: field is immutable'},
     ),
     (
         "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",

@@ -100,7 +100,7 @@ def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Status
 
 def invalid_object(resource: Resource, name: str, causes: Sequence[Cause]) -> StatusError:
     """422 for an object."""
-    return invalid(resource.kind, resource.group, name, causes)
+    return invalid(resource.kind, resource.stored_group, name, causes)
 
 
 def bad_request(message: str) -> StatusError:

@@ -6,7 +6,9 @@ from typing import Any
 
 from listwatch.apiserver.kinds.cells import NONE, UNKNOWN, Cell, at, field
 from listwatch.apiserver.kinds.kind import Kind, Object, View, status_of
-from listwatch.schema.causes import Cause, invalid_value, required
+from listwatch.schema.causes import Cause, invalid_value, not_supported, required
+from listwatch.schema.facts import facts
+from listwatch.schema.typed import Conversion, WrongTypeError
 
 _PREFIX = "autoscaling.alpha.kubernetes.io/"
 
@@ -60,8 +62,9 @@ class AutoscalerConverter:
         if utilization is not None:
             metrics.append(_cpu(utilization))
         spec["metrics"] = metrics
-        if taken.get(_BEHAVIOR):
-            spec["behavior"] = taken[_BEHAVIOR]
+        behavior = _behavior_of(taken.get(_BEHAVIOR))
+        if behavior:
+            spec["behavior"] = behavior
         result = {**obj, "metadata": metadata, "spec": spec}
         status = dict(obj.get("status") or {})
         current = status.pop("currentCPUUtilizationPercentage", None)
@@ -117,6 +120,15 @@ def _json(text: str) -> Any:
     except (ValueError, RecursionError):
         # as on a real server, an annotation that says nothing is dropped
         return None
+
+
+def _behavior_of(found: Any) -> Object:
+    name = "io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerBehavior"
+    try:
+        made: Object = Conversion().convert(found or {}, facts().definition(name))
+    except WrongTypeError:
+        return {}  # as an annotation that can't be read
+    return made
 
 
 def _cpu(utilization: int) -> Object:
@@ -216,6 +228,7 @@ def _default_autoscaler(obj: Object) -> None:
         status.setdefault("currentReplicas", 0)
         return
     status.setdefault("currentMetrics", None)
+    _default_behavior(spec.get("behavior") or {})
     if not spec.get("metrics"):
         spec["metrics"] = [
             {
@@ -228,6 +241,25 @@ def _default_autoscaler(obj: Object) -> None:
         ]
 
 
+_UP: tuple[Object, ...] = (
+    {"type": "Pods", "value": 4, "periodSeconds": 15},
+    {"type": "Percent", "value": 100, "periodSeconds": 15},
+)
+_DOWN: tuple[Object, ...] = ({"type": "Percent", "value": 100, "periodSeconds": 15},)
+
+
+def _default_behavior(behavior: Object) -> None:
+    """Complete how an autoscaler scales, if it says so (`pkg/apis/autoscaling/v2/defaults.go`)."""
+    if not behavior:
+        return
+    up = behavior.setdefault("scaleUp", {})
+    up.setdefault("stabilizationWindowSeconds", 0)
+    for rules, policies in ((up, _UP), (behavior.setdefault("scaleDown", {}), _DOWN)):
+        rules.setdefault("selectPolicy", "Max")
+        if "policies" not in rules:
+            rules["policies"] = [dict(each) for each in policies]
+
+
 def _check_autoscaler(obj: View) -> list[Cause]:
     spec = obj.get("spec") or {}
     causes = []
@@ -235,16 +267,72 @@ def _check_autoscaler(obj: View) -> list[Cause]:
     if isinstance(least, int) and least < 1:
         why = "must be greater than or equal to 1"
         causes.append(invalid_value("spec.minReplicas", least, why))
-    if most < 1:
+    if "maxReplicas" not in spec:
+        causes.append(required("spec.maxReplicas", "must be set and greater than 0"))
+    elif most < 1:
         causes.append(invalid_value("spec.maxReplicas", most, "must be greater than 0"))
     if isinstance(least, int) and most < least:
         why = "must be greater than or equal to `minReplicas`"
         causes.append(invalid_value("spec.maxReplicas", most, why))
     target = spec.get("scaleTargetRef") or {}
-    causes += [
-        required(f"spec.scaleTargetRef.{key}") for key in ("kind", "name") if not target.get(key)
-    ]
+    for key in ("kind", "name"):
+        where, text = f"spec.scaleTargetRef.{key}", target.get(key)
+        if not text:
+            causes.append(required(where))
+        else:
+            causes += [
+                invalid_value(where, text, f"may not contain '{mark}'")
+                for mark in "/%"
+                if mark in text
+            ]
+    causes += _check_version(target.get("apiVersion", ""), "spec.scaleTargetRef.apiVersion")
+    for key, rules in (spec.get("behavior") or {}).items():
+        causes += _check_behavior(rules, f"spec.behavior.{key}")
     return causes
+
+
+def _check_version(version: str, path: str) -> list[Cause]:
+    if not version:
+        return [invalid_value(path, "", "apiVersion must specify API group")]
+    if version.count("/") > 1:
+        return [invalid_value(path, version, f"unexpected GroupVersion string: {version}")]
+    return []
+
+
+_LONGEST_WINDOW, _LONGEST_PERIOD = 3600, 1800
+
+
+def _check_behavior(rules: View, path: str) -> list[Cause]:
+    causes: list[Cause] = []
+    window = rules.get("stabilizationWindowSeconds")
+    if window is not None and not 0 <= window <= _LONGEST_WINDOW:
+        why = (
+            "must be greater than or equal to zero"
+            if window < 0
+            else f"must be less than or equal to {_LONGEST_WINDOW}"
+        )
+        causes.append(invalid_value(f"{path}.stabilizationWindowSeconds", window, why))
+    chosen = rules.get("selectPolicy")
+    if chosen is not None and chosen not in _CHOICES:
+        causes.append(not_supported(f"{path}.selectPolicy", chosen, _CHOICES))
+    if not rules.get("policies"):
+        causes.append(required(f"{path}.policies", "must specify at least one Policy"))
+    for index, policy in enumerate(rules.get("policies") or ()):
+        here = f"{path}.policies[{index}]"
+        if policy.get("type") not in _POLICIES:
+            causes.append(not_supported(f"{here}.type", policy.get("type", ""), _POLICIES))
+        for key, most in (("value", None), ("periodSeconds", _LONGEST_PERIOD)):
+            amount = policy.get(key, 0)
+            if amount <= 0:
+                causes.append(invalid_value(f"{here}.{key}", amount, "must be greater than zero"))
+            elif most is not None and amount > most:
+                why = f"must be less than or equal to {most}"
+                causes.append(invalid_value(f"{here}.{key}", amount, why))
+    return causes
+
+
+_CHOICES = ("Disabled", "Max", "Min")
+_POLICIES = ("Percent", "Pods")
 
 
 def _targets(scaler: View, _: float) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from listwatch.apiserver.kinds.kind import View
 from listwatch.apiserver.kinds.rules import (
@@ -12,6 +12,7 @@ from listwatch.apiserver.kinds.rules import (
     label,
     not_negative,
     port_name,
+    port_name_or_number,
     port_number,
     qualified_name,
     quantity,
@@ -298,14 +299,10 @@ def _check_handler(handler: View, path: str) -> list[Cause]:
     if kind == "exec" and not action.get("command"):
         causes.append(required(f"{here}.command"))
     if kind in {"httpGet", "tcpSocket"}:
-        causes += _port(f"{here}.port", action.get("port", 0))
+        causes += port_name_or_number(f"{here}.port", action.get("port", 0))
     elif kind == "grpc":
         causes += port_number(f"{here}.port", action.get("port", 0))
     return causes
-
-
-def _port(path: str, value: Any) -> list[Cause]:
-    return port_name(path, value) if isinstance(value, str) else port_number(path, value)
 
 
 def check_resources(resources: View, path: str) -> list[Cause]:

@@ -205,6 +205,8 @@ class EventConverter:
         ("reportingController", "reportingComponent"),
     )
 
+    _TIMES = ("deprecatedFirstTimestamp", "deprecatedLastTimestamp")
+
     def inward(self, obj: dict[str, Any]) -> dict[str, Any]:
         """Return an event in the form that is stored."""
         result = dict(obj)
@@ -229,7 +231,7 @@ class EventConverter:
         for new, old in self._NAMES:
             if old in result:
                 value = result.pop(old)
-                if value not in (None, "", 0):
+                if value not in (None, "", 0) or new in self._TIMES:
                     result[new] = value
         if not result.get("reportingInstance"):
             result.pop("reportingInstance", None)
@@ -248,6 +250,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "events.k8s.io/events": Kind(
         storage="events",
+        checks_metadata=1,
         create_on_update=True,
         fields=_EVENT_FIELDS,
         field_names=_NEW_EVENT_FIELDS,

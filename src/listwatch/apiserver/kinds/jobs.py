@@ -202,8 +202,16 @@ def _check_cron_job(obj: View) -> list[Cause]:
     return causes
 
 
+#: Conditions that are a job's status, the first that holds.
+_STATES = (
+    ("Complete", "Complete"),
+    ("Failed", "Failed"),
+    ("Suspended", "Suspended"),
+)
+
+
 def _job_status(job: View, _: float) -> str:
-    for kind, word in (("Complete", "Complete"), ("Failed", "Failed")):
+    for kind, word in _STATES:
         if any(
             each.get("type") == kind and each.get("status") == "True"
             for each in at(job, "status.conditions") or ()
@@ -211,7 +219,7 @@ def _job_status(job: View, _: float) -> str:
             return word
     if job["metadata"].get("deletionTimestamp"):
         return "Terminating"
-    return "Suspended" if at(job, "spec.suspend") else "Running"
+    return "Running"
 
 
 def _job_completions(job: View, _: float) -> str:

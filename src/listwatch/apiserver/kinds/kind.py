@@ -74,6 +74,7 @@ class Kind(msgspec.Struct, frozen=True):
         rule: returns what an object breaks, whenever it is written.
         new_rule: returns what a new object breaks, beside that.
         update_rule: returns what a change breaks; gets the new and the old object.
+        checks_metadata: how often the rules of metadata are asked about a change, as causes show.
         cells: the cells of its tables, by column.
     """
 
@@ -105,6 +106,7 @@ class Kind(msgspec.Struct, frozen=True):
     rule: Callable[[View], list[Cause]] | None = None
     new_rule: Callable[[View], list[Cause]] | None = None
     update_rule: Callable[[View, View], list[Cause]] | None = None
+    checks_metadata: int = 2
     cells: Mapping[str, Cell] = {}
 
 

@@ -1,10 +1,10 @@
 """Namespace, ResourceQuota and LimitRange."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from listwatch.apiserver.kinds.cells import Cell, at, field
 from listwatch.apiserver.kinds.kind import Ending, Kind, Object, View, carry, paths, status_of
-from listwatch.apiserver.kinds.rules import quantity
+from listwatch.apiserver.kinds.rules import known_values, quantity
 from listwatch.schema.causes import Cause, invalid_value
 
 
@@ -23,7 +23,9 @@ def _default_quota(obj: Object) -> None:
 
 
 def _default_limit_range(obj: Object) -> None:
-    for item in obj.setdefault("spec", {}).get("limits") or ():
+    spec = obj.setdefault("spec", {})
+    spec["limits"] = spec.get("limits") or None
+    for item in spec["limits"] or ():
         if item.get("type") != "Container":
             continue
         limits = {**(item.get("max") or {}), **(item.get("default") or {})}
@@ -56,16 +58,45 @@ _QUOTA_NAMES = frozenset(
 
 def _check_quota(obj: View) -> list[Cause]:
     hard = (obj.get("spec") or {}).get("hard") or {}
-    return [
-        invalid_value(f"spec.hard[{key}]", key, "must be a standard resource for quota")
-        for key in hard
-        if "/" not in key
-        and key not in _QUOTA_NAMES
-        and not key.startswith(("hugepages-", "requests.hugepages-"))
-    ] + [
-        invalid_value(f"spec.hard[{key}]", str(amount), "must be greater than or equal to 0")
-        for key, amount in hard.items()
-        if quantity(amount) < 0
+    return (
+        [
+            invalid_value(f"spec.hard[{key}]", key, "must be a standard resource for quota")
+            for key in hard
+            if "/" not in key
+            and key not in _QUOTA_NAMES
+            and not key.startswith(("hugepages-", "requests.hugepages-"))
+        ]
+        + [
+            invalid_value(f"spec.hard[{key}]", str(amount), "must be greater than or equal to 0")
+            for key, amount in hard.items()
+            if quantity(amount) < 0
+        ]
+        + _check_scopes((obj.get("spec") or {}).get("scopes") or [], hard)
+    )
+
+
+#: What the scopes of best effort say nothing of.
+_PODS_ONLY = frozenset(("BestEffort",))
+
+
+def _check_scopes(scopes: list[str], hard: Iterable[str]) -> list[Cause]:
+    known = known_values("core.v1.ResourceQuotaSpec", "scopes")
+    causes: list[Cause] = []
+    counted = [name.removeprefix("requests.").removeprefix("limits.") for name in hard]
+    for scope in scopes:
+        if scope not in known:
+            causes.append(invalid_value("spec.scopes", scopes, "unsupported scope"))
+            continue
+        usable = {"pods"} if scope in _PODS_ONLY else {"pods", "cpu", "memory"}
+        if scope == "VolumeAttributesClass":
+            usable = {"persistentvolumeclaims", "storage"}
+        if any(name not in usable for name in counted):
+            why = "unsupported scope applied to resource"
+            causes.append(invalid_value("spec.scopes", scopes, why))
+    return causes + [
+        invalid_value("spec.scopes", scopes, "conflicting scopes")
+        for pair in (("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating"))
+        if set(pair) <= set(scopes)
     ]
 
 
@@ -104,6 +135,25 @@ def _has_finalizers(namespace: View) -> bool:
     return bool((namespace.get("spec") or {}).get("finalizers"))
 
 
+def _check_namespace(namespace: View) -> list[Cause]:
+    return [
+        invalid_value(
+            "spec.finalizers",
+            name,
+            "name is neither a standard finalizer name nor is it fully qualified",
+        )
+        for name in (namespace.get("spec") or {}).get("finalizers") or ()
+        if "/" not in name and name not in {"kubernetes", "foregroundDeletion", "orphan"}
+    ]
+
+
+def _check_quota_update(new: View, old: View) -> list[Cause]:
+    after = (new.get("spec") or {}).get("scopes")
+    if after == (old.get("spec") or {}).get("scopes"):
+        return []
+    return [invalid_value("spec.scopes", after, "field is immutable")]
+
+
 def _carry_finalizers(new: Object, old: View) -> None:
     carry(new.setdefault("spec", {}), old.get("spec") or {}, "finalizers")
 
@@ -138,15 +188,20 @@ KINDS: Mapping[str, Kind] = {
         fields=paths("status.phase"),
         defaults=_default_namespace,
         admit=_admit_namespace,
+        rule=_check_namespace,
         cells={"Status": field("status.phase")},
     ),
     "limitranges": Kind(
-        create_on_update=True, defaults=_default_limit_range, rule=_check_limit_range
+        create_on_update=True,
+        defaults=_default_limit_range,
+        rule=_check_limit_range,
+        checks_metadata=1,
     ),
     "resourcequotas": Kind(
         returns_deleted=True,
         defaults=_default_quota,
         rule=_check_quota,
+        update_rule=_check_quota_update,
         cells={
             "Request": _quota("limits.", rest=True),
             "Limit": _quota("limits."),

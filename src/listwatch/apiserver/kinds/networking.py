@@ -5,7 +5,13 @@ from collections.abc import Mapping
 
 from listwatch.apiserver.kinds.cells import NONE, at, field, more, selector, text
 from listwatch.apiserver.kinds.kind import Kind, Object, View, status_of
-from listwatch.apiserver.kinds.rules import is_address, known_values, port_number
+from listwatch.apiserver.kinds.rules import (
+    is_address,
+    known_values,
+    label_selector,
+    port_name_or_number,
+    port_number,
+)
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 from listwatch.selector import subdomain_problems
 
@@ -110,6 +116,12 @@ def _default_ingress(obj: Object) -> None:
     status_of(obj).setdefault("loadBalancer", {})
 
 
+def _default_ingress_class(obj: Object) -> None:
+    parameters = obj.setdefault("spec", {}).get("parameters")
+    if parameters is not None:
+        parameters.setdefault("scope", "Cluster")
+
+
 def _default_network_policy(obj: Object) -> None:
     spec = obj.setdefault("spec", {})
     spec.setdefault("podSelector", {})
@@ -126,7 +138,7 @@ _CIDR_WORDS = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 
 def _check_network_policy(obj: View) -> list[Cause]:
     spec = obj.get("spec") or {}
-    causes = []
+    causes = label_selector(spec.get("podSelector"), "spec.podSelector")
     for direction, peers in (("ingress", "from"), ("egress", "to")):
         for index, rule in enumerate(spec.get(direction) or ()):
             here = f"spec.{direction}[{index}]"
@@ -149,7 +161,7 @@ def _check_network_policy(obj: View) -> list[Cause]:
 def _check_policy_port(port: View, path: str) -> list[Cause]:
     causes: list[Cause] = []
     first, last = port.get("port"), port.get("endPort")
-    causes += port_number(f"{path}.port", first)
+    causes += port_name_or_number(f"{path}.port", first)
     if last is None:
         return causes
     where = f"{path}.endPort"
@@ -165,6 +177,12 @@ def _check_policy_port(port: View, path: str) -> list[Cause]:
 
 
 def _check_peer(peer: View, path: str) -> list[Cause]:
+    causes = label_selector(peer.get("podSelector"), f"{path}.podSelector")
+    causes += label_selector(peer.get("namespaceSelector"), f"{path}.namespaceSelector")
+    return causes + _check_block(peer, path)
+
+
+def _check_block(peer: View, path: str) -> list[Cause]:
     block = peer.get("ipBlock")
     if not peer:
         return [required(path, "must specify a peer")]
@@ -231,6 +249,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "networking.k8s.io/ingressclasses": Kind(
         generation=True,
+        defaults=_default_ingress_class,
         rule=_check_ingress_class,
         cells={
             "Controller": field("spec.controller"),

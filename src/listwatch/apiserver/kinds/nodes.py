@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 
 from listwatch.apiserver.kinds.cells import NONE, UNKNOWN, Cell, at, field, join, text
+from listwatch.apiserver.kinds.container_rules import check_resources
 from listwatch.apiserver.kinds.kind import Kind, Object, View, paths, status_of
-from listwatch.apiserver.kinds.rules import label, not_negative
-from listwatch.schema.causes import Cause, invalid_value
+from listwatch.apiserver.kinds.pod_rules import check_taints, check_tolerations
+from listwatch.apiserver.kinds.rules import label, not_negative, validate_labels
+from listwatch.schema.causes import Cause, forbidden_value, invalid_value, required
 
 
 def _default_node(obj: Object) -> None:
@@ -48,7 +50,30 @@ def _check_lease(obj: View) -> list[Cause]:
 
 
 def _check_runtime_class(obj: View) -> list[Cause]:
-    return label("handler", obj.get("handler", ""))
+    handler = obj.get("handler", "")
+    causes = label("handler", handler) if handler else [required("handler")]
+    limits = (obj.get("overhead") or {}).get("podFixed") or {}
+    causes += check_resources({"limits": limits}, "overhead")
+    scheduling = obj.get("scheduling") or {}
+    causes += validate_labels(scheduling.get("nodeSelector"), "scheduling.nodeSelector")
+    where = "scheduling.tolerations"
+    return causes + check_tolerations(scheduling.get("tolerations") or (), where)
+
+
+def _check_node(obj: View) -> list[Cause]:
+    return check_taints((obj.get("spec") or {}).get("taints") or (), "metadata.taints")
+
+
+def _check_node_update(new: View, old: View) -> list[Cause]:
+    after, before = new.get("spec") or {}, old.get("spec") or {}
+    # the taints are checked once with the node and once with its change
+    causes = check_taints(after.get("taints") or (), "metadata.taints")
+    for key in ("providerID", "podCIDR"):
+        was = before.get(key)
+        if was and after.get(key) != was:
+            why = f'node updates may not change {key} except from "" to valid'
+            causes.append(forbidden_value(f"spec.{key}", why))
+    return causes
 
 
 _ROLE = "node-role.kubernetes.io/"
@@ -96,6 +121,8 @@ KINDS: Mapping[str, Kind] = {
         fields=paths("spec.unschedulable", unschedulable="false"),
         defaults=_default_node,
         admit=_admit_node,
+        rule=_check_node,
+        update_rule=_check_node_update,
         keeps_status=True,
         cells={
             "Status": _node_status,
@@ -116,6 +143,9 @@ KINDS: Mapping[str, Kind] = {
         cells={"Holder": field("spec.holderIdentity")},
     ),
     "node.k8s.io/runtimeclasses": Kind(
-        immutable=("handler",), rule=_check_runtime_class, cells={"Handler": field("handler")}
+        immutable=("handler",),
+        unconditional_update=False,
+        rule=_check_runtime_class,
+        cells={"Handler": field("handler")},
     ),
 }

@@ -101,6 +101,11 @@ class Resource:
         return f"{self.name}.{self.group}" if self.group else self.name
 
     @property
+    def stored_group(self) -> str:
+        """The group in which the server checks its objects: that of the form that is stored."""
+        return self.storage.rpartition("/")[0]
+
+    @property
     def qualified_kind(self) -> str:
         """The kind with the group, as messages have it: `Lease.coordination.k8s.io`, `Pod`."""
         return f"{self.kind}.{self.group}" if self.group else self.kind

@@ -231,6 +231,11 @@ def port_name(path: str, name: str) -> list[Cause]:
     return causes
 
 
+def port_name_or_number(path: str, value: Any) -> list[Cause]:
+    """Return why a value is neither the name nor the number of a port."""
+    return port_name(path, value) if isinstance(value, str) else port_number(path, value)
+
+
 _SUFFIXES = {
     **{
         suffix: 1024**power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))

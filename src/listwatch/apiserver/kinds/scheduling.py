@@ -87,6 +87,7 @@ KINDS: Mapping[str, Kind] = {
         unconditional_update=False,
         defaults=_default_disruption_budget,
         rule=_check_disruption_budget,
+        checks_metadata=1,
         cells={
             "Min Available": _policy_target("spec.minAvailable"),
             "Max Unavailable": _policy_target("spec.maxUnavailable"),

@@ -11,9 +11,21 @@ from listwatch.apiserver.kinds.rules import (
     is_address,
     known_values,
     label,
+    port_name_or_number,
     port_number,
+    qualified_name,
+    reachable_address,
+    subdomain,
+    validate_labels,
 )
-from listwatch.schema.causes import Cause, duplicate, invalid_value, not_supported, required
+from listwatch.schema.causes import (
+    Cause,
+    duplicate,
+    forbidden_value,
+    invalid_value,
+    not_supported,
+    required,
+)
 from listwatch.selector import subdomain_problems
 
 _WITH_NODE_PORTS = frozenset(("NodePort", "LoadBalancer"))
@@ -25,9 +37,13 @@ _ADDRESS_FIELDS = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
 def allocate(new: Object, old: Object | None, addresses: Addresses) -> list[Cause]:
     """Give a service, changed in place, what its type needs; returns what it may not have."""
     spec, before = new["spec"], (old or {}).get("spec") or {}
-    causes: list[Cause] = []
-    if spec["type"] == "ExternalName":
+    causes = _check_families(spec)
+    if causes or spec["type"] == "ExternalName":
         return causes
+    if old is None:
+        causes = _check_stacks(spec)
+        if causes:
+            return causes
     address = spec.get("clusterIP")
     if not address:
         address = spec["clusterIP"] = addresses.cluster_ip()
@@ -51,6 +67,70 @@ def allocate(new: Object, old: Object | None, addresses: Addresses) -> list[Caus
     if spec["type"] in _WITH_NODE_PORTS:
         causes += _allocate_ports(spec, set(node_ports(before)), addresses)
     return causes
+
+
+_ONE_OF_EACH = "may specify no more than one IP for each IP family"
+
+
+def _check_families(spec: View) -> list[Cause]:
+    """Return which addresses and families contradict (`ValidateServiceClusterIPsRelatedFields`)."""
+    where, many = "spec.clusterIPs", spec.get("clusterIPs") or []
+    address, families = spec.get("clusterIP"), spec.get("ipFamilies") or []
+    if spec.get("type") == "ExternalName":
+        return []
+    causes: list[Cause] = []
+    if many and not address:
+        why = "must be empty when `clusterIP` is not specified"
+        causes.append(invalid_value(where, many, why))
+    elif many and many[0] != address:
+        causes.append(invalid_value(where, many, "first value must match `clusterIP`"))
+    causes += [
+        duplicate(f"spec.ipFamilies[{index}]", family)
+        for index, family in enumerate(families)
+        if family in families[:index]
+    ]
+    causes += [
+        not_supported(f"spec.ipFamilies[{index}]", family, ("IPv4", "IPv6"))
+        for index, family in enumerate(families)
+        if family not in {"IPv4", "IPv6"}
+    ]
+    policy = spec.get("ipFamilyPolicy")
+    if policy is not None and policy not in _POLICIES:
+        causes.append(not_supported("spec.ipFamilyPolicy", policy, _POLICIES))
+    found = many or ([address] if address else [])
+    wrong = [
+        invalid_value(f"{where}[{index}]", each, IP_WORDS)
+        for index, each in enumerate(found)
+        if not is_address(each) and not (each == "None" and not index)
+    ]
+    if len(found) > 2:
+        wrong.append(invalid_value(where, found, "may only hold up to 2 values"))
+    if wrong:
+        return causes + wrong
+    if len(found) > 1 and (":" in found[0]) == (":" in found[1]):
+        causes.append(invalid_value(where, found, _ONE_OF_EACH))
+    for index, (each, family) in enumerate(zip(found, families, strict=False)):
+        if each != "None" and (":" in each) != (family == "IPv6"):
+            why = f"expected an {family} value as indicated by `ipFamilies[{index}]`"
+            causes.append(invalid_value(f"{where}[{index}]", each, why))
+    return causes
+
+
+_POLICIES = ("PreferDualStack", "RequireDualStack", "SingleStack")
+
+
+def _check_stacks(spec: View) -> list[Cause]:
+    """Return what a cluster whose addresses are all of IPv4 can't give."""
+    if spec.get("clusterIP") == "None" and not spec.get("selector"):
+        return []
+    if spec.get("ipFamilyPolicy") == "RequireDualStack":
+        why = "this cluster is not configured for dual-stack services"
+        return [invalid_value("spec.ipFamilyPolicy", "RequireDualStack", why)]
+    return [
+        invalid_value(f"spec.ipFamilies[{index}]", family, "not configured on this cluster")
+        for index, family in enumerate(spec.get("ipFamilies") or ())
+        if family == "IPv6"
+    ]
 
 
 def _allocate_ports(spec: Object, own: set[int], addresses: Addresses) -> list[Cause]:
@@ -87,6 +167,8 @@ def carry_addresses(new: Object, old: View) -> None:
     spec, before = new.setdefault("spec", {}), old.get("spec") or {}
     had, has = before.get("type"), spec.get("type")
     if has == "ExternalName":
+        if had != has:
+            _drop_unchanged(spec, before, "internalTrafficPolicy")
         if had != has and spec.get("clusterIP") == before.get("clusterIP"):
             for key in _ADDRESS_FIELDS:
                 spec.pop(key, None)
@@ -102,12 +184,14 @@ def carry_addresses(new: Object, old: View) -> None:
     elif had in _WITH_NODE_PORTS and node_ports(spec) == node_ports(before):
         for port in spec.get("ports") or ():
             port.pop("nodePort", None)
-        if spec.get("externalTrafficPolicy") == before.get("externalTrafficPolicy"):
-            spec.pop("externalTrafficPolicy", None)
+        _drop_unchanged(spec, before, "externalTrafficPolicy")
     if had == "LoadBalancer" != has:
-        key = "allocateLoadBalancerNodePorts"
-        if spec.get(key) == before.get(key):
-            spec.pop(key, None)
+        _drop_unchanged(spec, before, "allocateLoadBalancerNodePorts")
+
+
+def _drop_unchanged(spec: Object, before: View, key: str) -> None:
+    if spec.get(key) == before.get(key):
+        spec.pop(key, None)
 
 
 def _default_service(obj: Object) -> None:
@@ -121,6 +205,8 @@ def _default_service(obj: Object) -> None:
     if spec["sessionAffinity"] == "ClientIP":
         config = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
         config.setdefault("timeoutSeconds", 10800)
+    elif spec["sessionAffinity"] == "None":
+        spec.pop("sessionAffinityConfig", None)
     if spec["type"] in {"NodePort", "LoadBalancer"}:
         spec.setdefault("externalTrafficPolicy", "Cluster")
     if spec["type"] == "LoadBalancer":
@@ -140,7 +226,10 @@ def _default_endpoint_slice(obj: Object) -> None:
     for port in obj.get("ports") or ():
         port.setdefault("name", "")
         port.setdefault("protocol", "TCP")
-    obj.setdefault("endpoints", [])
+    for key in ("endpoints", "ports"):
+        obj[key] = obj.get(key) or None
+    for endpoint in obj["endpoints"] or ():
+        endpoint.setdefault("conditions", {})
 
 
 def _check_endpoint_slice(obj: View) -> list[Cause]:
@@ -150,11 +239,90 @@ def _check_endpoint_slice(obj: View) -> list[Cause]:
         return [required("addressType")]
     if kind not in kinds:
         return [not_supported("addressType", kind, kinds)]
-    return [
-        required(f"endpoints[{index}].addresses", "must contain at least 1 address")
-        for index, endpoint in enumerate(obj.get("endpoints") or ())
-        if not endpoint.get("addresses")
-    ]
+    causes: list[Cause] = []
+    names: set[str] = set()
+    for index, port in enumerate(obj.get("ports") or ()):
+        name, where = port.get("name", ""), f"ports[{index}].name"
+        if name:
+            causes += label(where, name)
+        if name in names:
+            causes.append(duplicate(where, name))
+        names.add(name)
+    return causes
+
+
+def _check_moved_endpoints(new: View, old: View) -> list[Cause]:
+    # of addresses of another kind, the server says only that the kind may not change
+    return _check_listed(new) if new.get("addressType") == old.get("addressType") else []
+
+
+def _check_listed(obj: View) -> list[Cause]:
+    kind = obj.get("addressType", "")
+    if kind not in known_values("discovery.v1.EndpointSlice", "addressType"):
+        return []
+    causes: list[Cause] = []
+    for index, endpoint in enumerate(obj.get("endpoints") or ()):
+        here = f"endpoints[{index}]"
+        if not endpoint.get("addresses"):
+            causes.append(required(f"{here}.addresses", "must contain at least 1 address"))
+        for number, address in enumerate(endpoint.get("addresses") or ()):
+            causes += _check_endpoint(kind, address, f"{here}.addresses", number)
+        if endpoint.get("nodeName") is not None:
+            causes += subdomain(f"{here}.nodeName", endpoint["nodeName"])
+        if endpoint.get("hostname") is not None:
+            causes += label(f"{here}.hostname", endpoint["hostname"])
+    return causes
+
+
+def _check_endpoint(kind: str, address: str, path: str, index: int) -> list[Cause]:
+    where = f"{path}[{index}]"
+    if kind == "FQDN":
+        return subdomain(where, address)
+    if is_address(address) and (":" in address) != (kind == "IPv6"):
+        return [invalid_value(path, address, f"must be an {kind} address")]
+    return reachable_address(where, address)
+
+
+_LONGEST_AFFINITY = 86_400
+
+
+def _check_affinity(spec: View) -> list[Cause]:
+    config = (spec.get("sessionAffinityConfig") or {}).get("clientIP") or {}
+    seconds = config.get("timeoutSeconds")
+    if spec.get("sessionAffinity") != "ClientIP" or seconds is None:
+        return []
+    if 0 < seconds <= _LONGEST_AFFINITY:
+        return []
+    why = f"must be greater than 0 and less than {_LONGEST_AFFINITY}"
+    return [invalid_value("spec.sessionAffinityConfig.clientIP.timeoutSeconds", seconds, why)]
+
+
+_TRAFFIC = ("Cluster", "Local")
+_BALANCED_ONLY = ("allocateLoadBalancerNodePorts", "loadBalancerClass", "loadBalancerSourceRanges")
+
+
+def _check_traffic(spec: View) -> list[Cause]:
+    kind, causes = spec.get("type"), []
+    outside, inside = spec.get("externalTrafficPolicy"), spec.get("internalTrafficPolicy")
+    reachable = kind in _WITH_NODE_PORTS or (kind == "ClusterIP" and spec.get("externalIPs"))
+    if outside and not reachable:
+        why = "may only be set for externally-accessible services"
+        causes.append(invalid_value("spec.externalTrafficPolicy", outside, why))
+    elif outside and outside not in _TRAFFIC:
+        causes.append(not_supported("spec.externalTrafficPolicy", outside, _TRAFFIC))
+    if inside and inside not in _TRAFFIC:
+        causes.append(not_supported("spec.internalTrafficPolicy", inside, _TRAFFIC))
+    number = spec.get("healthCheckNodePort")
+    if number and not (kind == "LoadBalancer" and outside == "Local"):
+        why = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
+        causes.append(invalid_value("spec.healthCheckNodePort", number, why))
+    if kind != "LoadBalancer":
+        causes += [
+            forbidden_value(f"spec.{key}", "may only be used when `type` is 'LoadBalancer'")
+            for key in _BALANCED_ONLY
+            if spec.get(key) not in (None, [], "")
+        ]
+    return causes
 
 
 def _check_service(obj: View) -> list[Cause]:
@@ -164,9 +332,13 @@ def _check_service(obj: View) -> list[Cause]:
     ports = spec.get("ports") or ()
     if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
         causes.append(required("spec.ports"))
-    address = spec.get("clusterIP")
-    if address not in {None, "", "None"} and not is_address(address):
-        causes.append(invalid_value("spec.clusterIPs[0]", address, IP_WORDS))
+    if kind in _WITH_NODE_PORTS and spec.get("clusterIP") == "None":
+        why = f"may not be set to 'None' for {kind} services"
+        causes.append(invalid_value("spec.clusterIPs[0]", "None", why))
+    causes += validate_labels(spec.get("selector"), "spec.selector")
+    for index, each in enumerate(spec.get("externalIPs") or ()):
+        causes += reachable_address(f"spec.externalIPs[{index}]", each)
+    causes += _check_affinity(spec) + _check_traffic(spec)
     seen: set[tuple[Any, Any]] = set()
     names: set[str] = set()
     for index, port in enumerate(ports):
@@ -185,7 +357,12 @@ def _check_service(obj: View) -> list[Cause]:
             causes.append(
                 invalid_value(f"{here}.port", value, "must be between 1 and 65535, inclusive")
             )
-        causes += port_number(f"{here}.targetPort", port.get("targetPort"))
+        causes += port_name_or_number(f"{here}.targetPort", port.get("targetPort"))
+        if port.get("appProtocol"):
+            causes += qualified_name(f"{here}.appProtocol", port["appProtocol"])
+        if port.get("nodePort") and kind not in _WITH_NODE_PORTS:
+            why = f"may not be used when `type` is '{kind}'"
+            causes.append(forbidden_value(f"{here}.nodePort", why))
         key = (port.get("protocol"), value)
         if key in seen:
             causes.append(duplicate(here, {"protocol": port.get("protocol"), "port": value}))
@@ -272,7 +449,7 @@ def _slice_ports(obj: View, _: float) -> str:
     ports = obj.get("ports")
     if not ports:
         return "<unset>"
-    return more([str(each.get("port", "*")) for each in ports])
+    return more([str(each.get("port", "")) for each in ports])
 
 
 def _slice_endpoints(obj: View, _: float) -> str:
@@ -315,8 +492,11 @@ KINDS: Mapping[str, Kind] = {
         generation_with=("labels",),
         generation=True,
         immutable=("addressType",),
+        checks_metadata=1,
         defaults=_default_endpoint_slice,
         rule=_check_endpoint_slice,
+        new_rule=_check_listed,
+        update_rule=_check_moved_endpoints,
         cells={
             "AddressType": field("addressType"),
             "Ports": _slice_ports,

@@ -1,10 +1,18 @@
 """Persistent volumes, their claims and what provides them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from listwatch.apiserver.kinds.cells import Cell, at, count, field, join, text
 from listwatch.apiserver.kinds.kind import Kind, Object, View, status_of
-from listwatch.apiserver.kinds.rules import enumeration
+from listwatch.apiserver.kinds.pod_rules import check_node_selector
+from listwatch.apiserver.kinds.rules import (
+    enumeration,
+    label_selector,
+    qualified_name,
+    quantity,
+    subdomain,
+)
+from listwatch.apiserver.kinds.volume_rules import check_one_source
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 
 _CLASS = "storage.v1.StorageClass"
@@ -42,6 +50,16 @@ def default_claim(obj: Object) -> None:
     spec = obj.setdefault("spec", {})
     spec.setdefault("volumeMode", "Filesystem")
     spec.setdefault("resources", {})
+    source, newer = spec.get("dataSource"), spec.get("dataSourceRef")
+    for each in (source, newer):
+        if each is not None:
+            each.setdefault("apiGroup", None)
+    if source is not None and not source.get("kind") and not source.get("name"):
+        del spec["dataSource"]
+    elif source is not None and newer is None:
+        spec["dataSourceRef"] = dict(source)
+    elif newer is not None and source is None and not newer.get("namespace"):
+        spec["dataSource"] = dict(newer)
 
 
 def _default_volume_claim(obj: Object) -> None:
@@ -83,14 +101,64 @@ def _check_claim(obj: View) -> list[Cause]:
     causes = []
     if not spec.get("accessModes"):
         causes.append(required("spec.accessModes", "at least 1 access mode is required"))
+    causes += label_selector(spec.get("selector"), "spec.selector")
+    causes += _check_modes(spec.get("accessModes") or ())
     requests = (spec.get("resources") or {}).get("requests") or {}
-    if "storage" not in requests:
-        causes.append(required("spec.resources[storage]"))
+    where, storage = "spec.resources[storage]", requests.get("storage")
+    if storage is None:
+        causes.append(required(where))
+    elif quantity(storage) <= 0:
+        causes.append(invalid_value(where, storage, "must be greater than zero"))
+    if spec.get("storageClassName"):
+        causes += subdomain("spec.storageClassName", spec["storageClassName"])
     return causes
 
 
+def _check_modes(modes: Iterable[str]) -> list[Cause]:
+    modes = list(modes)
+    causes = [
+        not_supported("spec.accessModes", mode, sorted(_MODES))
+        for mode in modes
+        if mode not in _MODES
+    ]
+    if "ReadWriteOncePod" in modes and len(modes) > 1:
+        why = "may not use ReadWriteOncePod with other access modes"
+        causes.append(forbidden_value("spec.accessModes", why))
+    return causes
+
+
+_CLAIM_WORDS = (
+    "spec is immutable after creation except resources.requests and volumeAttributesClassName for "
+    "bound claims"
+)
+
+
+def _check_claim_update(new: View, old: View) -> list[Cause]:
+    after, before = dict(new.get("spec") or {}), dict(old.get("spec") or {})
+    if after.get("volumeName") and not before.get("volumeName"):
+        after.pop("volumeName")  # the one thing that binding a claim writes
+    if (old.get("status") or {}).get("phase") == "Bound":
+        for key in ("resources", "volumeAttributesClassName"):
+            after.pop(key, None)
+            before.pop(key, None)
+    return [] if after == before else [forbidden_value("spec", _CLAIM_WORDS)]
+
+
 def _check_storage_class(obj: View) -> list[Cause]:
-    causes = [] if obj.get("provisioner") else [required("provisioner")]
+    provisioner = obj.get("provisioner", "")
+    causes = (
+        qualified_name("provisioner", provisioner.lower())
+        if provisioner
+        else [required("provisioner")]
+    )
+    if "" in (obj.get("parameters") or {}):
+        causes.append(invalid_value("parameters", "", "field can not be empty."))
+    for index, topology in enumerate(obj.get("allowedTopologies") or ()):
+        for number, term in enumerate(topology.get("matchLabelExpressions") or ()):
+            here = f"allowedTopologies[{index}].matchLabelExpressions[{number}]"
+            if not term.get("values"):
+                causes.append(required(f"{here}.values"))
+            causes += qualified_name(f"{here}.key", term.get("key", ""))
     causes += enumeration(obj, "", "reclaimPolicy", _CLASS, but=("Recycle",))
     return causes
 
@@ -120,26 +188,78 @@ def _check_volume(obj: View) -> list[Cause]:
         causes.append(required("spec.capacity"))
     if not capacity or set(capacity) != {"storage"}:
         causes.append(not_supported("spec.capacity", capacity, ("storage",)))
+    elif quantity(capacity["storage"]) <= 0:
+        why = "must be greater than zero"
+        causes.append(invalid_value("spec.capacity[storage]", capacity["storage"], why))
+    causes += _check_modes(spec.get("accessModes") or ())
     sources = [key for key in spec if key not in _NOT_A_SOURCE]
     if not sources:
         causes.append(required("spec", "must specify a volume type"))
-    causes += [
-        forbidden_value(f"spec.{source}", "may not specify more than 1 volume type")
-        for source in sources[1:]
-    ]
+    causes += check_one_source(spec, "spec", sources)
+    affinity = spec.get("nodeAffinity")
+    where = "spec.nodeAffinity"
+    if affinity is not None:
+        selector = affinity.get("required")
+        causes += (
+            [required(f"{where}.required", "must specify required node constraints")]
+            if selector is None
+            else check_node_selector(selector, f"{where}.required")
+        )
+    elif sources[:1] == ["local"]:
+        causes.append(required(where, "Local volume requires node affinity"))
+    if spec.get("storageClassName"):
+        causes += subdomain("spec.storageClassName", spec["storageClassName"])
+    return causes
+
+
+def _check_volume_update(new: View, old: View) -> list[Cause]:
+    after, before = new.get("spec") or {}, old.get("spec") or {}
+    causes = []
+    if any(
+        after.get(key) != before.get(key) for key in (after.keys() | before.keys()) - _NOT_A_SOURCE
+    ):
+        why = "spec.persistentvolumesource is immutable after creation"
+        causes.append(forbidden_value("spec.persistentvolumesource", why))
+    mode = after.get("volumeMode")
+    if mode != before.get("volumeMode"):
+        causes.append(invalid_value("spec.volumeMode", mode, "field is immutable"))
+    affinity = after.get("nodeAffinity")
+    if before.get("nodeAffinity") is not None and affinity != before["nodeAffinity"]:
+        causes.append(invalid_value("spec.nodeAffinity", affinity, "field is immutable"))
     return causes
 
 
 def _check_storage_class_update(new: View, old: View) -> list[Cause]:
-    causes = [
-        forbidden_value(field, f"updates to {field} are forbidden.")
-        for field in ("parameters", "provisioner", "reclaimPolicy")
+    return [
+        invalid_value(field, new.get(field), "field is immutable")
+        for field in ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode")
         if (new.get(field) or None) != (old.get(field) or None)
     ]
-    mode = new.get("volumeBindingMode")
-    if mode != old.get("volumeBindingMode"):
-        causes.append(invalid_value("volumeBindingMode", mode, "field is immutable"))
+
+
+def _check_attachment(obj: View) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    causes = [
+        cause
+        for key in ("attacher", "nodeName")
+        for cause in subdomain(f"spec.{key}", spec.get(key, ""))
+    ]
+    source = spec.get("source") or {}
+    if not source.get("persistentVolumeName") and source.get("inlineVolumeSpec") is None:
+        why = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
+        causes.append(required("spec.source", why))
     return causes
+
+
+def _default_attachment(obj: Object) -> None:
+    status_of(obj).setdefault("attached", False)
+
+
+def _default_storage_node(obj: Object) -> None:
+    spec = obj.setdefault("spec", {})
+    spec["drivers"] = spec.get("drivers") or None
+    for driver in spec["drivers"] or ():
+        driver["topologyKeys"] = driver.get("topologyKeys") or None
 
 
 def _admit_claim(obj: Object) -> None:
@@ -164,6 +284,8 @@ KINDS: Mapping[str, Kind] = {
         defaults=_default_persistent_volume,
         admit=_admit_volume,
         rule=_check_volume,
+        update_rule=_check_volume_update,
+        checks_metadata=1,
         cells={
             "Capacity": field("spec.capacity.storage"),
             "Access Modes": _modes("spec.accessModes"),
@@ -181,6 +303,7 @@ KINDS: Mapping[str, Kind] = {
         defaults=_default_volume_claim,
         admit=_admit_claim,
         rule=_check_claim,
+        update_rule=_check_claim_update,
         cells={
             "Status": _phase,
             "Volume": field("spec.volumeName"),
@@ -207,10 +330,17 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     "storage.k8s.io/csinodes": Kind(
-        unconditional_update=False, cells={"Drivers": count("spec.drivers")}
+        unconditional_update=False,
+        defaults=_default_storage_node,
+        cells={"Drivers": count("spec.drivers")},
     ),
+    "storage.k8s.io/csistoragecapacities": Kind(unconditional_update=False),
     "storage.k8s.io/volumeattachments": Kind(
         unconditional_update=False,
+        defaults=_default_attachment,
+        returns_deleted=True,
+        checks_metadata=1,
+        rule=_check_attachment,
         cells={
             "Attacher": field("spec.attacher"),
             "PV": field("spec.source.persistentVolumeName"),

@@ -187,9 +187,8 @@ class Registry:
         self._prepare_create(resource, obj)
         causes = validate_create(resource, obj)
         if causes:
-            raise refusal.invalid(
-                obj.get("kind", resource.kind), resource.group, metadata.get("name", ""), causes
-            )
+            kind = obj.get("kind", resource.kind)
+            raise refusal.invalid(kind, resource.stored_group, metadata.get("name", ""), causes)
         name = metadata["name"]
         bucket = self.bucket(resource)
         if (f"{namespace}/{name}" if namespace else name) in bucket.entries:
