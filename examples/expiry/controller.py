@@ -15,7 +15,7 @@ ANNOTATION = "example.com/expire-after"
 
 def make_app(**options: Any) -> Manager:
     """Return the program; `options` are those of `Manager`."""
-    app = Manager(NAME, **{"sharding": NAME} | options)
+    app = Manager(NAME, **{"sharing": NAME} | options)
     maps = app.reconciler("expiry", concurrency=8, timeout=30)
     maps.for_("configmaps", predicates=[annotations_changed])
     maps.writes("configmaps", "delete")

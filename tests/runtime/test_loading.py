@@ -165,7 +165,7 @@ CONFIG = Config(server="http://127.0.0.1:8")
         "def make_app(): return Manager('x')",
         "def make_app(config): return Manager('x', config=config)",
         "def make_app(leader_election=None, config=None): return Manager('x', health_port=None)",
-        "app = Manager('x', sharding='group')",
+        "app = Manager('x', sharing='group')",
     ],
 )
 def test_options_take_effect_whatever_the_file_does_with_them(tmp_path: Path, text: str) -> None:
@@ -179,7 +179,7 @@ def test_options_take_effect_whatever_the_file_does_with_them(tmp_path: Path, te
         health_port=0,
         health_host="127.0.0.2",
     )
-    assert (app.lease, app.is_sharded, app.has_server) == ("asked", False, True)
+    assert (app.lease, app.shares_keys, app.has_server) == ("asked", False, True)
     assert (app._namespace, app._health_host, app._health_port) == ("there", "127.0.0.2", 0)
     assert app._config == CONFIG
     assert loaded(tmp_path, text, IMPORTS, config=CONFIG, leader_election="").lease == ""

@@ -424,7 +424,7 @@ async def test_a_program_that_can_not_stop_its_work_is_killed_before_others_act(
 
 async def test_replicas_share_keys_instead_of_electing(server: APIServer, client: Client) -> None:
     logs = [Log(), Log()]
-    apps = [make(server, log, sharding="shared", health_port=None) for log in logs]
+    apps = [make(server, log, sharing="shared", health_port=None) for log in logs]
     async with apps[0], apps[1]:
         async with asyncio.timeout(15):
             while any(len(app.members) < 2 for app in apps):  # noqa: ASYNC110 - another thread shares
@@ -437,5 +437,5 @@ async def test_replicas_share_keys_instead_of_electing(server: APIServer, client
                 await asyncio.sleep(0.02)
     assert all(log.lines for log in logs)
     assert not set(logs[0].lines) & set(logs[1].lines)
-    with pytest.raises(ValueError, match="leader_election= or sharding=, not both"):
-        Manager(leader_election="a", sharding="b")
+    with pytest.raises(ValueError, match="leader_election= or sharing=, not both"):
+        Manager(leader_election="a", sharing="b")

@@ -351,9 +351,9 @@ async def test_a_cancelled_reconcile_is_not_lost() -> None:
     assert reconciler.queue.statistics().depth == 1
 
 
-async def test_keys_of_other_shards_are_left_alone() -> None:
+async def test_keys_of_other_shares_are_left_alone() -> None:
     world = World()
-    world.reconciler.for_("widget").shard(lambda key: key.endswith("a"))
+    world.reconciler.for_("widget").share(lambda key: key.endswith("a"))
     async with world.running():
         for name in "abc":
             world.source("widget").add(widget(name))

@@ -1,4 +1,4 @@
-"""What controllers are made of: reconcilers, a manager, leader election, sharding, events."""
+"""What controllers are made of: reconcilers, a manager, leader election, sharing, events."""
 
 from typing import TYPE_CHECKING
 
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
         TerminalError,
         requeue_after,
     )
-    from listwatch.runtime.sharding import (
-        ShardMember,
+    from listwatch.runtime.sharing import (
+        ShareMember,
     )
     from listwatch.runtime.writing import (
         OwnershipError,
@@ -79,7 +79,7 @@ __all__ = [
     "Reaper",
     "Reconciler",
     "Result",
-    "ShardMember",
+    "ShareMember",
     "TerminalError",
     "all_of",
     "annotations_changed",
@@ -122,7 +122,7 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.runtime.reaper": "Reaper",
         "listwatch.runtime.reconciler": "Reconciler",
         "listwatch.runtime.results": "DONE Result TerminalError requeue_after",
-        "listwatch.runtime.sharding": "ShardMember",
+        "listwatch.runtime.sharing": "ShareMember",
         "listwatch.runtime.writing": (
             "OwnershipError apply create_or_update finalize is_owned_by merge_patch "
             "owner_reference set_condition set_owner update_status"

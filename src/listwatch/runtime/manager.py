@@ -44,7 +44,7 @@ from listwatch.runtime.leading import WhileLeading
 from listwatch.runtime.lease import ClientLeases, LeaseClient
 from listwatch.runtime.metrics import Parts, make_registry
 from listwatch.runtime.reconciler import NotStartedError, Reconciler
-from listwatch.runtime.sharding import ShardMember
+from listwatch.runtime.sharing import ShareMember
 from listwatch.workqueue.rate_limiters import RateLimiter
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Manager:
         config: of the client; by default what kubectl would use.
         client: in place of `config`; stays open.
         leader_election: the lease's name, or an elector of one's own; None or "" for none.
-        sharding: the group's name, or a member of one's own: all replicas run, and share the keys
+        sharing: the group's name, or a member of one's own: all replicas run, and share the keys
             of the reconcilers that would be the leader's; each runs all tasks. In place of
             `leader_election`.
         lease_timings: seconds that all replicas agree on; by default the reference's.
@@ -119,7 +119,7 @@ class Manager:
         config: Config | None = None,
         client: Client | None = None,
         leader_election: str | LeaderElector | None = None,
-        sharding: str | ShardMember | None = None,
+        sharing: str | ShareMember | None = None,
         lease_timings: LeaseTimings | None = None,
         namespace: str = "",
         health_host: str = "127.0.0.1",
@@ -132,13 +132,13 @@ class Manager:
     ) -> None:
         if config is not None and client is not None:
             raise ValueError("give a Manager either config= or client=, not both")
-        if leader_election is not None and sharding is not None:
-            raise ValueError("give a Manager either leader_election= or sharding=, not both")
+        if leader_election is not None and sharing is not None:
+            raise ValueError("give a Manager either leader_election= or sharing=, not both")
         self.name = name
         self._config = config
         self._given_client = client
-        self._election = (leader_election or None) if sharding is None else sharding
-        self._shards = sharding is not None
+        self._election = (leader_election or None) if sharing is None else sharing
+        self._shares = sharing is not None
         self._lease_timings = lease_timings
         self._namespace = namespace
         self._health_host = health_host
@@ -253,9 +253,9 @@ class Manager:
                     "context or kubeconfig can take effect"
                 )
             self._config = config
-        if leader_election is not None and (self._shards or leader_election != self.lease):
+        if leader_election is not None and (self._shares or leader_election != self.lease):
             self._election = leader_election or None
-            self._shards = False
+            self._shares = False
         if namespace is not None:
             if isinstance(self._election, LeaderElector):
                 raise ConfigError(
@@ -335,16 +335,16 @@ class Manager:
 
     @property
     def lease(self) -> str:
-        """The name of the lease for the election, or of the group of shards; empty for neither."""
+        """The lease of the election, or the group that shares the keys; empty for neither."""
         election = self._election
-        if isinstance(election, ShardMember):
+        if isinstance(election, ShareMember):
             return election.group
         return election.name if isinstance(election, LeaderElector) else election or ""
 
     @property
     def members(self) -> tuple[str, ...]:
         """The replicas that this one shares the keys with, itself included; empty without."""
-        return self._elector.claim.view if isinstance(self._elector, ShardMember) else ()
+        return self._elector.claim.view if isinstance(self._elector, ShareMember) else ()
 
     @property
     def has_client(self) -> bool:
@@ -357,9 +357,9 @@ class Manager:
         return self.has_client or self._config is not None
 
     @property
-    def is_sharded(self) -> bool:
+    def shares_keys(self) -> bool:
         """Whether replicas share the keys."""
-        return self._shards
+        return self._shares
 
     def stop(self) -> None:
         """Stop in order; returns at once. From the manager's own event loop."""
@@ -492,7 +492,7 @@ class Manager:
             )
         self._plain = self._fenced = client
         self._elector = self._make_elector(client)
-        if isinstance(self._elector, ShardMember):
+        if isinstance(self._elector, ShareMember):
             for reconciler in self._reconcilers:
                 if reconciler.leader_only:
                     self._elector.share(reconciler)
@@ -561,8 +561,8 @@ class Manager:
                 self._recorder.event(lease, "Normal", "LeaderElection", event.message)
 
         on_overrun = _kill_process if self._owns_process else None
-        if self._shards:
-            return ShardMember(
+        if self._shares:
+            return ShareMember(
                 open_client,
                 namespace=namespace,
                 group=self._election,

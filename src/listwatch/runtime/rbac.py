@@ -80,7 +80,7 @@ def lease_rules(app: Manager) -> list[dict[str, Any]]:
     if not app.lease:
         return []
     leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
-    if app.is_sharded:  # each member makes one, and removes those of the dead
+    if app.shares_keys:  # each member makes one, and removes those of the dead
         return [leases | {"verbs": ["create", "delete", "get", "list", "update"]}]
     # No name is known when something is created, so that right can't be limited to one.
     return [

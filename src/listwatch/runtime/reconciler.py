@@ -335,7 +335,7 @@ class Reconciler:
         self._spawn(self._follow(stream))
         return self
 
-    def shard(self, accepts: Callable[[str], bool]) -> None:
+    def share(self, accepts: Callable[[str], bool]) -> None:
         """Reconcile only the keys for which this says yes; asked right before each reconcile."""
         self._accepts = accepts
 
@@ -420,7 +420,7 @@ class Reconciler:
     async def drained(self, keeps: Callable[[str], bool]) -> None:
         """Return when no key is in process for which this says no.
 
-        So that no more of them begin meanwhile, what `shard` was given must refuse them by now.
+        So that no more of them begin meanwhile, what `share` was given must refuse them by now.
         """
         while not all(keeps(key) for key in self._running):
             self._ended.clear()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from listwatch.clock import FakeClock
 from listwatch.runtime.leader_election import LeadershipGuard, LeadershipLostError
-from listwatch.runtime.sharding import Claim, ShardMember, owner
+from listwatch.runtime.sharing import Claim, ShareMember, owner
 from runtime.lease_server import FAULTS, FaultyLeaseClient, LeaseServer, ProcessClock, opened, until
 
 KEYS = [f"ns/key-{number}" for number in range(24)]
@@ -75,7 +75,7 @@ class Member:
 
     # What a reconciler does
 
-    def shard(self, accepts: Callable[[str], bool]) -> None:
+    def share(self, accepts: Callable[[str], bool]) -> None:
         self._accepts = accepts
 
     async def drained(self, keeps: Callable[[str], bool]) -> None:
@@ -117,9 +117,9 @@ class Member:
     def may_act(self) -> bool:
         return self.guard is not None and self.guard.is_leader
 
-    def member(self) -> ShardMember:
+    def member(self) -> ShareMember:
         self.runs += 1
-        member = ShardMember(
+        member = ShareMember(
             opened(self.client),
             namespace="default",
             group="widgets",

@@ -14,7 +14,7 @@ from listwatch.errors import ListWatchError
 from listwatch.runtime.fencing import fenced
 from listwatch.runtime.leader_election import LeadershipGuard, LeadershipLostError, LeaseTimings
 from listwatch.runtime.lease import ClientLeases, LeaseClient
-from listwatch.runtime.sharding import ShardMember
+from listwatch.runtime.sharing import ShareMember
 
 # So many that it does not happen that members' names give all of them to one.
 KEYS = [f"key-{number}" for number in range(16)]
@@ -32,7 +32,7 @@ class Work:
         self._ended = asyncio.Event()
         self._numbers = itertools.count()
 
-    def shard(self, accepts: Callable[[str], bool]) -> None:
+    def share(self, accepts: Callable[[str], bool]) -> None:
         self._accepts = accepts
 
     async def drained(self, keeps: Callable[[str], bool]) -> None:
@@ -90,7 +90,7 @@ async def main(url: str, name: str) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     work = Work(config, name, stop)
     while not stop.is_set():
-        member = ShardMember(
+        member = ShareMember(
             open_client,
             namespace="default",
             group="test",

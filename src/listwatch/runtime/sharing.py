@@ -43,6 +43,7 @@ from listwatch.runtime.lease import LeaseClient, LeaseRecord
 T = TypeVar("T")
 
 #: The label by which a group's Leases are found, and the annotation that holds a member's view.
+#: They say "shard" so that members of older versions are found too.
 GROUP_LABEL = "listwatch/shard-group"
 VIEW_ANNOTATION = "listwatch/shard-view"
 
@@ -93,7 +94,7 @@ class _Seen(msgspec.Struct):
 class SharesWork(Protocol):
     """What a member shares the keys of; a `Reconciler` is one. For the event loop of the work."""
 
-    def shard(self, accepts: Callable[[str], bool]) -> None:
+    def share(self, accepts: Callable[[str], bool]) -> None:
         """Ask this before working on a key."""
         ...
 
@@ -113,7 +114,7 @@ Settle: TypeAlias = Callable[[Claim], Awaitable[None]]
 class Membership:
     """One member of a group: the rules, in the event loop that runs them.
 
-    `ShardMember` is what programs use.
+    `ShareMember` is what programs use.
 
     Args:
         client: of the leases' namespace.
@@ -299,11 +300,11 @@ def _view_of(lease: Object) -> tuple[str, ...]:
     return tuple(name for name in annotations.get(VIEW_ANNOTATION, "").split(",") if name)
 
 
-class ShardMember(LeaderElector):
+class ShareMember(LeaderElector):
     """Runs work on this process' share of the keys.
 
     Use it as a `LeaderElector`, after `share` was called for each reconciler: `run` joins the
-    group, and its work is cancelled when the own lease is lost. `Manager(sharding=...)` does all
+    group, and its work is cancelled when the own lease is lost. `Manager(sharing=...)` does all
     of that.
 
     A reconcile that never ends holds up the handover of its key for ever; give reconcilers a
@@ -357,7 +358,7 @@ class ShardMember(LeaderElector):
 
     def share(self, work: SharesWork) -> None:
         """Share the keys of this; before `run`."""
-        work.shard(self.accepts)
+        work.share(self.accepts)
         self._work.append(work)
 
     def accepts(self, key: str) -> bool:

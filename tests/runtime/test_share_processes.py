@@ -11,7 +11,7 @@ from listwatch.apiserver.server import APIServer
 from listwatch.client.client import Client
 from runtime.candidates import candidate
 
-PROGRAM = Path(__file__).with_name("shard_program.py")
+PROGRAM = Path(__file__).with_name("share_program.py")
 
 
 async def acts(client: Client) -> list[dict[str, str]]:
