@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trustme
 
-from listwatch.client.auth import Certificate
+from listwatch.client.auth import Certificate, Credentials, make_authenticator
 from listwatch.client.config import Config, ExecConfig
 from listwatch.client.exec_plugin import ExecAuthenticator
 from listwatch.client.http import HTTP
@@ -233,13 +233,32 @@ async def test_a_certificate_of_a_plugin_is_shown_and_renewed(plugin: Plugin) ->
     assert len(plugin.runs) == 2
 
 
-async def test_a_plugins_token_goes_with_the_configured_certificate(
-    plugin: Plugin,
-) -> None:
+async def test_a_plugin_is_not_asked_where_there_is_a_certificate(plugin: Plugin) -> None:
     plugin.answers({"token": "t"})
     config = plugin.config(client_certificate_data=b"C", client_key_data=b"K")
-    credentials = await ExecAuthenticator(config, Clock()).credentials()
-    assert credentials.certificate == Certificate(b"C", b"K")
+    credentials = await make_authenticator(config, Clock()).credentials()
+    assert credentials == Credentials("", Certificate(b"C", b"K"))
+    assert plugin.runs == []
+
+
+@pytest.mark.parametrize(
+    ("output", "token"),
+    [
+        (f"kind: ExecCredential\napiVersion: {V1}\nstatus:\n  token: ab\n", "ab"),
+        (f"\ufeffkind: ExecCredential\napiVersion: {V1}\nstatus: {{token: ab}}\n", "ab"),
+        (
+            f'{{"kind":"ExecCredential","apiVersion":"{V1}","status":{{"token":"a\\ud83d"}}}}',
+            "a\ufffd",
+        ),
+    ],
+    ids=["YAML", "byte order mark", "half a character"],
+)
+async def test_what_a_plugin_prints_is_read_as_kubectl_reads_it(
+    plugin: Plugin, output: str, token: str
+) -> None:
+    plugin.does(f"sys.stdout.buffer.write({output.encode()!r})")
+    credentials = await ExecAuthenticator(plugin.config(), Clock()).credentials()
+    assert credentials.authorization == f"Bearer {token}"
 
 
 @pytest.mark.parametrize(
@@ -273,6 +292,9 @@ FAILURES = {
     "exit": ("sys.exit('login first\\nno session')", "failed with exit code 1: no session"),
     "silent exit": ("sys.exit(3)", "failed with exit code 3$"),
     "no JSON": ("print('sw0rdfish')", "printed no ExecCredential"),
+    "a number as token": (printing(status={"token": 5}), "printed no ExecCredential"),
+    "broken YAML": ("print('a: {')", "printed no ExecCredential"),
+    "no text": ("sys.stdout.buffer.write(b'\\xff')", "printed no ExecCredential"),
     "another kind": ('print(\'{"kind":"Pod","apiVersion":"v1"}\')', "printed Pod of v1, not Exec"),
     "another version": (
         printing(apiVersion=V1BETA1),

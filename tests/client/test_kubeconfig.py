@@ -247,7 +247,7 @@ ERRORS: dict[str, tuple[object, list[str]]] = {
     "an unknown user": (broken(users=None), ["context 'c' names user 'c'"]),
     "no server": (broken(clusters=[{"name": "c", "cluster": {}}]), ["cluster 'c' has no server"]),
     "clusters as a mapping": (broken(clusters={"c": {}}), ["clusters must be a list"]),
-    "a nameless user": (broken(users=[{"user": {}}]), ["users[0] has no name"]),
+    "a user that is a text": (broken(users=["u"]), ["users[0] has no name"]),
     "a text for a mapping": (broken(users=[{"name": "c", "user": "x"}]), ["user 'c' must be a"]),
     "no base64": (
         content(cluster={"certificate-authority-data": "%"}),
@@ -289,7 +289,7 @@ ERRORS: dict[str, tuple[object, list[str]]] = {
         ["'Sometimes' is not one of Never, IfAvailable, Always"],
     ),
     "an exec with a broken env": (
-        content(user={"exec": {**EXEC_V1, "command": "x", "env": [{"name": "A"}]}}),
+        content(user={"exec": {**EXEC_V1, "command": "x", "env": [{"name": 5}]}}),
         ["env must be a list of name and value"],
     ),
 }  # fmt: skip
@@ -334,6 +334,47 @@ def test_files_that_can_not_be_read_are_told(write: Write, tmp_path: Path) -> No
     with pytest.raises(ConfigError, match=r"\.kube/config does not exist"):
         load_config(environ={"HOME": str(tmp_path / "nobody")})
     assert load_config(write(content("c")), cluster=None).server == "https://c"
+
+
+def test_null_and_absent_texts_are_empty_as_kubectl_reads_them(write: Write) -> None:
+    user = {
+        "as": "me",
+        "as-groups": ["g", None],
+        "as-user-extra": {"k": None, "l": [None, "v"]},
+        "exec": {**EXEC_V1, "command": "x", "interactiveMode": "Never"}
+        | {"args": ["a", None], "env": [{"name": "A"}, {"name": "B", "value": None}]},
+    }
+    value = content(user=user)
+    value["users"] += [None]
+    value["clusters"] += [{"cluster": {"server": "https://other"}}]
+    value["contexts"] += [{"name": None}]
+    config = load_config(write(value))
+    assert config.impersonate.groups == ("g", "")
+    assert config.impersonate.extra == {"k": (), "l": ("", "v")}
+    assert config.exec is not None
+    assert config.exec.args == ("a", "")
+    assert config.exec.env == {"A": "", "B": ""}
+
+
+def test_two_entries_without_a_name_have_the_same_one(write: Write) -> None:
+    value = content()
+    value["users"] += [{"user": {"token": "a"}}, None]
+    with pytest.raises(ConfigError, match="two users have the name ''"):
+        load_config(write(value))
+
+
+@pytest.mark.parametrize("version", ["v2", 1, ["v1"]])
+def test_a_kubeconfig_of_another_version_is_refused(version: object, write: Write) -> None:
+    with pytest.raises(ConfigError, match="apiVersion is v1, not"):
+        load_config(write({**content(), "apiVersion": version}))
+
+
+@pytest.mark.parametrize("token", [r"\ud83d", r"a\ude00b", r"\ud83d\ude00"])
+def test_half_a_character_is_refused_as_by_kubectl(token: str, tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    path.write_text(f'users: [{{name: u, user: {{token: "{token}"}}}}]')
+    with pytest.raises(ConfigError, match="line 1: no YAML: half a character"):
+        load_config(path)
 
 
 def test_a_cluster_alone_needs_no_context(write: Write) -> None:

@@ -303,6 +303,9 @@ async def test_only_a_404_of_the_very_object_says_that_it_is_gone(
     server.answers[path] = not_found("another")
     with pytest.raises(NotFoundError):
         await source.find("n/a", decode_object)
+    server.answers[path] = respond({"message": "404 page not found"}, code=404)
+    with pytest.raises(NotFoundError):  # of a balancer, or a server that is starting
+        await source.find("n/a", decode_object)
     server.answers[path] = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "a"}}
     with pytest.raises(FrameError, match="in place of n/a"):
         await source.find("n/a", decode_object)
@@ -329,6 +332,9 @@ async def test_an_object_that_left_the_selection_is_not_among_those_watched(
         "GET /api/v1/namespaces/n/configmaps?labelSelector=a%3Db&"
         "fieldSelector=metadata.name%21%3Dc%2Cmetadata.name%3Da"
     )
+    server.answers["/api/v1/namespaces/n/configmaps"] = {**EMPTY, "kind": "PodList"}
+    with pytest.raises(FrameError, match="sent PodList"):
+        await source.find("n/a", decode_object)
     server.answers["/api/v1/namespaces/n/configmaps"] = EMPTY
     assert await source.find("n/a", decode_object) is None
 

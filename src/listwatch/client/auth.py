@@ -49,14 +49,16 @@ def impersonation_headers(who: Impersonation) -> list[tuple[str, str]]:
 def make_authenticator(config: Config, clock: Clock) -> Authenticator:
     """Return the source of the credentials that a configuration asks for.
 
-    A token or password that stands in the configuration comes before a plugin, as in client-go.
+    A token, a password or a certificate that the configuration has comes before a plugin, as in
+    client-go's `plugin/pkg/client/auth/exec/exec.go`.
 
     Raises:
         ConfigError: the configuration contradicts itself.
     """
     if config.token or config.token_file or config.username:
         return ConfiguredAuthenticator(config)
-    if config.exec is not None:
+    has_certificate = config.client_certificate or config.client_certificate_data
+    if config.exec is not None and not has_certificate:
         from listwatch.client.exec_plugin import ExecAuthenticator  # noqa: PLC0415 - rarely needed
 
         return ExecAuthenticator(config, clock)

@@ -17,9 +17,10 @@ from typing import Any, Final
 import msgspec
 
 from listwatch.client.config import Config, ExecConfig
-from listwatch.client.credentials import Certificate, ConfiguredAuthenticator, Credentials
+from listwatch.client.credentials import Certificate, Credentials
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
+from listwatch.json_values import mend
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,6 @@ class ExecAuthenticator:
             raise ValueError("the configuration has no exec plugin")
         self._config = config
         self._plugin: ExecConfig = config.exec
-        self._configured = ConfiguredAuthenticator(config)  # whose certificate is shown as well
         self._clock = clock
         self._lock = asyncio.Lock()
         self._current: Credentials | None = None
@@ -131,13 +131,11 @@ class ExecAuthenticator:
             # Go's zero time is no end. One that is past by this clock is used for this request,
             # since the server's clock decides, and renewed for the next, as kubectl does.
             end = None if stamp == _NO_TIME else stamp.timestamp()
-        certificate: Certificate | None
+        certificate = None
         if status.client_certificate_data and status.client_key_data:
             certificate = Certificate(
                 status.client_certificate_data.encode(), status.client_key_data.encode()
             )
-        else:
-            certificate = (await self._configured.credentials()).certificate
         authorization = f"Bearer {status.token}" if status.token else ""
         self._end = end
         self._due = None if end is None else end - min(_AHEAD, max(0.0, end - now) / 4)
@@ -149,8 +147,8 @@ class ExecAuthenticator:
 
     def _parse(self, output: bytes) -> _Status:
         try:
-            credential = msgspec.json.decode(output, type=_ExecCredential)
-        except (msgspec.DecodeError, RecursionError):
+            credential = _read_credential(output)
+        except (ValueError, RecursionError):
             # The output may hold a secret, so it is not shown.
             raise self._error("printed no ExecCredential") from None
         expected = ("ExecCredential", self._plugin.api_version)
@@ -261,6 +259,27 @@ class ExecAuthenticator:
         }
         given = {name: value for name, value in cluster.items() if value or name == "server"}
         return {**given, "config": self._plugin.config}  # any value, as kubectl hands it on
+
+
+def _read_credential(output: bytes) -> _ExecCredential:
+    """Read JSON or YAML, as kubectl does.
+
+    Raises:
+        ValueError: it is neither.
+        msgspec.ValidationError: it is of other types.
+    """
+    try:
+        return msgspec.json.decode(mend(output), type=_ExecCredential)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        from listwatch.client import go_yaml  # noqa: PLC0415 - loads PyYAML, rarely needed
+
+        try:
+            value = go_yaml.load(go_yaml.decode_text(output)[0])
+        except go_yaml.YAMLError as error:
+            raise ValueError(str(error)) from None
+        return msgspec.convert(value, _ExecCredential)
 
 
 async def _read(stream: asyncio.StreamReader | None, stop: Callable[[], None]) -> bytes:

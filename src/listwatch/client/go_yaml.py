@@ -47,6 +47,7 @@ _INT: Final = re.compile(
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _BETWEEN_DIGITS: Final = re.compile("(?<=[0-9])_(?=[0-9])")
 _BOMS: Final = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_HALF: Final = re.compile("[\ud800-\udfff]").search
 #: What a quoted part of a parser's message may hold is a secret: `password: *x` is an alias.
 _QUOTED: Final = re.compile(r"(['\"]).{2,}\1")
 #: What PyYAML raises beside its own errors.
@@ -223,6 +224,8 @@ def _scalar(node: ScalarNode) -> object:
             return base64.b64decode(node.value).decode()
         except ValueError:
             raise YAMLError("the tag !!binary needs base64", line) from None
+    if _HALF(node.value):  # an escape; nothing could be sent or shown of it
+        raise YAMLError("half a character", line)
     return node.value
 
 

@@ -105,12 +105,7 @@ class _Entry(msgspec.Struct, frozen=True):
         return value
 
     def texts(self, field: str) -> tuple[str, ...]:
-        value = self.fields.get(field)
-        if value is None:
-            return ()
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise ConfigError(f"{self.where}: {field} must be a list of strings")
-        return tuple(value)
+        return _texts(self.fields.get(field), self.where, field)
 
     def items(self, field: str) -> Sequence[Any]:
         value = self.fields.get(field)
@@ -122,6 +117,21 @@ class _Entry(msgspec.Struct, frozen=True):
 
     def part(self, field: str) -> "_Entry":
         return _Entry(f"{self.kind} {self.name!r}:", field, self.mapping(field), self.file)
+
+
+def _texts(value: object, where: str, field: str) -> tuple[str, ...]:
+    """Return a list of texts, in which Go reads a null as an empty one."""
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(item, str | None) for item in value):
+        raise ConfigError(f"{where}: {field} must be a list of strings")
+    return tuple(item or "" for item in value)
+
+
+def _text_of(item: Mapping[str, Any], field: str) -> object:
+    """Return a field, as the empty text where it is absent."""
+    value = item.get(field)
+    return "" if value is None else value
 
 
 def _shown(value: object) -> str:
@@ -268,6 +278,10 @@ def _parse(path: Path, content: bytes) -> Mapping[str, Any]:
     if kind not in (None, "", "Config"):
         found = repr(kind) if isinstance(kind, str) else _shown(kind)
         raise ConfigError(f"{path}: a kubeconfig's kind is Config, not {found}")
+    version = loaded.get("apiVersion")
+    if version not in (None, "", "v1"):
+        found = repr(version) if isinstance(version, str) else _shown(version)
+        raise ConfigError(f"{path}: a kubeconfig's apiVersion is v1, not {found}")
     return loaded
 
 
@@ -283,8 +297,9 @@ def _merge(files: _Files, path: Path, loaded: Mapping[str, Any]) -> None:
         if not isinstance(listed, list):
             raise ConfigError(f"{path}: {kind}s must be a list, not {_shown(listed)}")
         names: set[str] = set()
-        for number, item in enumerate(listed):
-            name = item.get("name") if isinstance(item, Mapping) else None
+        for number, given in enumerate(listed):
+            item = {} if given is None else given  # Go reads a null as what is absent
+            name = _text_of(item, "name") if isinstance(item, Mapping) else None
             if not isinstance(name, str) or not isinstance(item, Mapping):
                 raise ConfigError(f"{path}: {kind}s[{number}] has no name")
             fields = item.get(kind)
@@ -391,9 +406,7 @@ def _cluster_settings(entry: _Entry) -> dict[str, Any]:
 def _user_settings(entry: _Entry, cluster: _Entry) -> dict[str, Any]:
     extra = {}
     for name, values in entry.mapping("as-user-extra").items():
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise ConfigError(f"{entry.where}: as-user-extra {name!r} must be a list of strings")
-        extra[name] = tuple(values)
+        extra[name] = _texts(values, entry.where, f"as-user-extra {name!r}")
     if entry.mapping("exec") and entry.mapping("auth-provider"):
         raise ConfigError(f"{entry.where} has both exec and auth-provider; remove one of them")
     return {
@@ -429,7 +442,7 @@ def _exec(user: _Entry, cluster: _Entry) -> ExecConfig:
     env: dict[str, str] = {}
     for item in entry.items("env"):
         name, value = (
-            item.get(k) if isinstance(item, Mapping) else None for k in ("name", "value")
+            _text_of(item, k) if isinstance(item, Mapping) else None for k in ("name", "value")
         )
         if not isinstance(name, str) or not isinstance(value, str):
             raise ConfigError(f"{entry.where}: env must be a list of name and value")

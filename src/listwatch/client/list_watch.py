@@ -210,8 +210,8 @@ class ResourceListWatch:
         try:
             answer = await self._http.request("GET", path, accept=self._accept(_METADATA))
         except NotFoundError as error:
-            if error.details.get("name", name) != name:
-                raise  # something else is not there
+            if not error.is_status or error.details.get("name", name) != name:
+                raise  # something else is not there, or another server says so
             return None
         which = identity(answer.body)
         if which.key != key:
@@ -223,16 +223,21 @@ class ResourceListWatch:
         obj = self._decoder(decoder)(answer.body, resource.kind, resource.api_version)
         if self._shard is not None and not self._shard.contains(obj.uid):
             return None
-        return obj if await self._is_selected(path.rpartition("/")[0], name) else None
+        return obj if await self._is_selected(path.rpartition("/")[0], name, resource) else None
 
-    async def _is_selected(self, collection: str, name: str) -> bool:
+    async def _is_selected(self, collection: str, name: str, resource: Resource) -> bool:
         query = dict(self._selectors)
         if not query:
             return True
         fields = [query.get("fieldSelector", ""), f"metadata.name={name}"]
         query["fieldSelector"] = ",".join(filter(None, fields))
         answer = await self._http.request("GET", collection, list(query.items()))
-        frames = ListFrames(decode_object)
+        frames = ListFrames(
+            decode_object,
+            kind=resource.kind,
+            api_version=resource.api_version,
+            expected=self._expected_kind(resource),
+        )
         frames.feed(answer.body)
         found = frames.finish()
         return bool(found.items or found.undecodable)
