@@ -7,11 +7,23 @@ import pytest
 from api_client import Client
 from listwatch.apiserver import APIServer
 from listwatch.apiserver.kinds.definition_rules import scale_causes, schema_causes
+from listwatch.apiserver.kinds.definitions import KINDS, validate_definition
 from listwatch.schema import structural
 
 WIDGETS = "/apis/example.com/v1/namespaces/default/widgets"
 
 GOOD: list[dict[str, Any]] = [
+    {"type": "object", "additionalProperties": False},
+    {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]},
+    {
+        "x-kubernetes-int-or-string": True,
+        "allOf": [{"anyOf": [{"type": "integer"}, {"type": "string"}]}, {"pattern": "x"}],
+    },
+    {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+        "oneOf": [{"required": ["a"]}, {"properties": {"b": {"minLength": 1}}}],
+    },
     {"type": "object", "properties": {"a": {"type": "string", "default": "x"}}},
     {"type": "object", "additionalProperties": {"type": "string"}},
     {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True},
@@ -42,7 +54,92 @@ def test_a_structural_schema_is_taken(schema: dict[str, Any]) -> None:
     assert schema_causes({"type": "object", "properties": {"spec": schema}}, "s") == []
 
 
+_IN_MAP = "this property is in x-kubernetes-list-map-keys, so it"
+_KEYED = {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]}
+
+
+def _items(**key: Any) -> dict[str, Any]:
+    return {"type": "object", "required": ["k"], "properties": {"k": key} if key else {}}
+
+
 BAD: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"type": "string", "anyOf": [{"type": "string"}]},
+        "anyOf[0].type",
+        "Forbidden: must be empty to be structural",
+    ),
+    (
+        {"type": "string", "not": {"default": ""}},
+        "not.default",
+        "Forbidden: must be undefined to be structural",
+    ),
+    (
+        {"type": "string", "allOf": [{"nullable": True}]},
+        "allOf[0].nullable",
+        "Forbidden: must be false to be structural",
+    ),
+    (
+        {"type": "string", "oneOf": [{"x-kubernetes-validations": [{"rule": "true"}]}]},
+        "oneOf[0].x-kubernetes-validations",
+        "Forbidden: must be empty to be structural",
+    ),
+    (
+        {"type": "object", "anyOf": [{"properties": {"a": {"minLength": 1}}}]},
+        "properties[a]",
+        "Required value: because it is defined in s.properties[spec].anyOf[0].properties[a]",
+    ),
+    (
+        {"type": "string", "pattern": "(["},
+        "pattern",
+        (
+            'Invalid value: "([": must be a valid regular expression, but isn\'t: error parsing '
+            "regexp: missing ]: ["
+        ),
+    ),
+    (
+        {"type": "string", "x-kubernetes-embedded-resource": True},
+        "type",
+        'Invalid value: "string": must be object if x-kubernetes-embedded-resource is true',
+    ),
+    ({"$ref": "#/x"}, "$ref", "Forbidden: $ref is not supported"),
+    (
+        {"type": "object", "x-kubernetes-map-type": "odd"},
+        "x-kubernetes-map-type",
+        'Unsupported value: "odd": supported values: "atomic", "granular"',
+    ),
+    (
+        {"type": "array", "items": {"type": "object"}, "x-kubernetes-list-type": "set"},
+        "items.x-kubernetes-map-type",
+        ("Invalid value: null: must be atomic as item of a list with x-kubernetes-list-type=set"),
+    ),
+    (
+        {**_KEYED, "items": _items(type="string", nullable=True)},
+        "items.properties[k].nullable",
+        f"Forbidden: {_IN_MAP} cannot be nullable",
+    ),
+    (
+        {**_KEYED, "items": _items(type="object")},
+        "items.properties[k].type",
+        (
+            'Invalid value: "object": must be a scalar type if parent array\'s '
+            "x-kubernetes-list-type is map"
+        ),
+    ),
+    (
+        {**_KEYED, "items": _items()},
+        "x-kubernetes-list-map-keys",
+        'Invalid value: ["k"]: entries must all be names of item properties',
+    ),
+    (
+        {"type": "object", "default": {"z": 1}},
+        "default",
+        'Invalid value: {"z":1}: must not have unknown fields',
+    ),
+    (
+        {"type": "integer", "default": 1, "x-kubernetes-validations": [{"rule": "self > 5"}]},
+        "default",
+        "Invalid value: 1: failed rule: self > 5",
+    ),
     ({}, "type", "Required value: must not be empty for specified object fields"),
     ({"type": "array"}, "items", "Required value: must be specified"),
     (
@@ -62,11 +159,6 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": {}},
         "additionalProperties",
         "Forbidden: additionalProperties and properties are mutual exclusive",
-    ),
-    (
-        {"type": "object", "additionalProperties": False},
-        "additionalProperties",
-        "Forbidden: additionalProperties cannot be set to false",
     ),
     (
         {"type": "string", "default": 1},
@@ -194,3 +286,137 @@ async def test_an_object_within_an_object_says_what_it_is() -> None:
         widget["template"] = {"apiVersion": "v1", "kind": "Pod", "spec": {"x": 1}}
         made = await client.call("POST", WIDGETS, widget, expect=201)
         assert made["template"] == widget["template"]
+
+
+_NONE = "must validate one and only one schema (oneOf). Found none valid"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "causes"),
+    [
+        ({"type": "integer"}, 1.5, {("f", "type"), ("<nil>", "(default format) in f")}),
+        ({"type": "integer", "format": "int32"}, 1 << 31, {("<nil>", "format int32 in f")}),
+        (
+            {"type": "integer", "format": "int64"},
+            1e30,
+            {("f", "type"), ("<nil>", "format int64 in f")},
+        ),
+        ({"allOf": [{"minimum": 2}]}, 1, {("f", "to 2"), ("<nil>", "all the schemas (allOf)")}),
+        (
+            {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {},
+            {("<nil>", _NONE), ("f.a", "Required value")},
+        ),
+        ({"not": {"enum": ["x"]}}, "x", {("<nil>", "must not validate the schema (not)")}),
+        ({"format": "hostname"}, "a.b", {("f", "hostname")}),
+        ({"format": "hostname"}, "a.bc", set()),
+        ({"format": "uri"}, "x", {("f", "uri")}),
+        ({"format": "uri"}, "mailto:x", set()),
+    ],
+    ids=str,
+)
+def test_a_value_that_breaks_its_schema_is_told_where_the_reference_tells_it(
+    schema: dict[str, Any], value: Any, causes: set[tuple[str, str]]
+) -> None:
+    found = structural.validate(value, schema, "f")
+    assert {cause.field for cause in found} == {field for field, _ in causes}
+    for field, words in causes:
+        assert any(cause.field == field and words in cause.message for cause in found), found
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "pruned"),
+    [
+        ({"type": "object", "additionalProperties": True}, {"x": {"y": [1]}}, {"x": {}}),
+        ({"type": "array", "items": {"type": "integer"}}, {"a": 1}, {}),
+        ({"type": "object", "x-kubernetes-preserve-unknown-fields": True}, {"a": 1}, {"a": 1}),
+    ],
+)
+def test_what_a_schema_does_not_describe_is_cut(
+    schema: dict[str, Any], value: dict[str, Any], pruned: dict[str, Any]
+) -> None:
+    structural.prune(value, structural.build(schema), "f", [])
+    assert value == pruned
+
+
+def definition(**spec: Any) -> dict[str, Any]:
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": {"type": "object"}},
+    }
+    return {
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"plural": "widgets", "kind": "Widget", "listKind": "WidgetList"}
+            | {"singular": "widget"},
+            "versions": [version],
+            **spec,
+        },
+    }
+
+
+def _version(**fields: Any) -> dict[str, Any]:
+    return {"versions": [{**definition()["spec"]["versions"][0], **fields}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        ({}, []),
+        (_version(name="V_1"), ["spec.versions[0].name", "spec.version"]),
+        (_version(deprecationWarning="x"), ["spec.versions[0].deprecationWarning"]),
+        (_version(deprecated=True, deprecationWarning=""), ["spec.versions[0].deprecationWarning"]),
+        (
+            _version(additionalPrinterColumns=[{"name": "a", "type": "string", "jsonPath": "x["}]),
+            ["spec.additionalPrinterColumns[0].JSONPath"],
+        ),
+        (_version(selectableFields=[{"jsonPath": ".x"}]), ["spec.selectableFields[0].jsonPath"]),
+        (
+            {
+                "names": {
+                    "plural": "Widgets",
+                    "singular": "w",
+                    "kind": "Widget",
+                    "listKind": "Widget",
+                }
+            },
+            ["metadata.name", "spec.names.plural", "spec.names.listKind"],
+        ),
+        (
+            {"conversion": {"strategy": "None", "webhook": {"conversionReviewVersions": ["v1"]}}},
+            ["spec.conversion.conversionReviewVersions"],
+        ),
+        (
+            {"versions": definition()["spec"]["versions"] * 2},
+            ["spec.versions", "spec.versions"],
+        ),
+        ({"group": "a_b.c"}, ["metadata.name", "spec.group"]),
+    ],
+    ids=str,
+)
+def test_what_a_definition_may_not_say_is_named(spec: dict[str, Any], fields: list[str]) -> None:
+    assert [cause.field for cause in validate_definition(definition(**spec))] == fields
+
+
+def test_what_objects_are_stored_by_stays_once_they_may_be_there() -> None:
+    change = KINDS["apiextensions.k8s.io/customresourcedefinitions"].update_rule
+    assert change is not None
+    old = definition()
+    new = definition(scope="Cluster", names={**old["spec"]["names"], "kind": "Gadget"})
+    assert change(new, old) == []
+    old["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
+    assert [cause.field for cause in change(new, old)] == ["spec.scope", "spec.names.kind"]
+    new = {**definition(), "status": {"storedVersions": ["v1", "v0"]}}
+    assert [cause.field for cause in change(new, old)] == ["status.storedVersions[1]"]
+
+
+def test_a_new_storage_version_is_noted_beside_the_old() -> None:
+    carry = KINDS["apiextensions.k8s.io/customresourcedefinitions"].carry
+    assert carry is not None
+    new = {**definition(**_version(name="v2")), "status": {"storedVersions": ["v1"]}}
+    carry(new, new)
+    assert new["status"]["storedVersions"] == ["v1", "v2"]

@@ -66,7 +66,7 @@ async def test_versions_and_columns_without_names_are_refused(client: Client) ->
     assert [(cause["field"], cause["reason"]) for cause in refused["details"]["causes"]] == [
         ("spec.versions[0].name", "FieldValueInvalid"),
         ("spec.additionalPrinterColumns[0].name", "FieldValueRequired"),
-        ("spec.additionalPrinterColumns[0].type", "FieldValueNotSupported"),
+        ("spec.additionalPrinterColumns[0].type", "FieldValueInvalid"),
         ("spec.additionalPrinterColumns[0].JSONPath", "FieldValueRequired"),
     ]
 

@@ -7,7 +7,7 @@ import copy
 import enum
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -54,7 +54,8 @@ def build(raw: Raw) -> Schema:
             schema.item = build(extra)
         elif extra is True and not raw.get("properties"):
             schema.form = Form.MAP
-            schema.item = ANY
+            # any values, of which objects lose their fields
+            schema.item = build({"nullable": True})
         else:
             schema.form = Form.STRUCT
             schema.fields = {
@@ -84,7 +85,7 @@ def prune(value: Any, schema: Schema, place: str, problems: list[str]) -> None:
                 field = schema.fields.get(key)
                 here = f"{place}.{key}" if place else key
                 if field is not None:
-                    if field.form is not Form.STRUCT or not field.go_name:
+                    if not field.go_name:  # metadata is decoded by its own type
                         prune(value[key], field, here, problems)
                 elif not schema.preserve:
                     problems.append(f'unknown field "{here}"')
@@ -92,13 +93,27 @@ def prune(value: Any, schema: Schema, place: str, problems: list[str]) -> None:
         elif schema.form is Form.MAP and schema.item is not None:
             for key, each in value.items():
                 prune(each, schema.item, f"{place}.{key}", problems)
-        elif schema.form is Form.ANY and schema.extra and not schema.preserve:
+        elif schema.extra and not schema.preserve:
             for key in sorted(value):
                 problems.append(f'unknown field "{place}.{key}"')
                 del value[key]
     elif isinstance(value, list) and schema.form is Form.LIST and schema.item is not None:
         for index, each in enumerate(value):
             prune(each, schema.item, f"{place}[{index}]", problems)
+
+
+def embedded(value: Any, schema: Schema, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects with metadata within a value, each with its place."""
+    if isinstance(value, dict):
+        if schema.embedded and value.get("metadata") is not None:
+            yield place, value
+        for key, each in value.items():
+            field = schema.fields.get(key) if schema.form is Form.STRUCT else schema.item
+            if field is not None and not field.go_name:
+                yield from embedded(each, field, f"{place}.{key}" if place else key)
+    elif isinstance(value, list) and schema.item is not None:
+        for index, each in enumerate(value):
+            yield from embedded(each, schema.item, f"{place}[{index}]")
 
 
 def apply_schema_defaults(value: Any, schema: Schema) -> None:
@@ -180,6 +195,16 @@ def _ip(version: int) -> Callable[[str], bool]:
     return check
 
 
+# `govalidator`'s of go-openapi: one label, or several of which the last has letters alone
+_HOSTNAME = re.compile(
+    r"[^\W_](-?[^\W_]{0,62})?|([^\W_]([-0-9a-zA-Z]{0,61}[^\W_])?\.)+[^\W\d_]{2,63}"
+)
+
+
+def _hostname(text: str) -> bool:
+    return len(text) <= 255 and bool(_HOSTNAME.fullmatch(text))
+
+
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _FORMATS: Mapping[str, Callable[[str], bool]] = {
     "date-time": _date_time,
@@ -187,12 +212,13 @@ _FORMATS: Mapping[str, Callable[[str], bool]] = {
     "date": _date,
     "ipv4": _ip(4),
     "ipv6": _ip(6),
+    "uri": lambda text: bool(re.match(r"(/|[A-Za-z][-+.A-Za-z0-9]*:)[^\x00-\x20\x7f]*\Z", text)),
     "uuid": lambda text: bool(_UUID.fullmatch(text)),
     "email": lambda text: bool(re.fullmatch(r"[^@\s]+@[^@\s]+", text)),
     "byte": lambda text: bool(re.fullmatch(r"[A-Za-z0-9+/\s]*={0,2}", text)),
     "cidr": lambda text: bool(re.fullmatch(r"[0-9a-fA-F.:]+/\d+", text)),
     "mac": lambda text: bool(re.fullmatch(r"(?i)([0-9a-f]{2}[:-]){5}[0-9a-f]{2}", text)),
-    "hostname": lambda text: bool(re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9.]*", text)),
+    "hostname": _hostname,
     "duration": lambda text: bool(re.fullmatch(r"-?(\d+(\.\d+)?(ns|us|µs|ms|s|m|h|d|w))+|0", text)),
 }
 
@@ -228,7 +254,7 @@ def validate(
     kind = type_name(value)
     if value is None and raw.get("nullable"):
         return []
-    causes += _type(kind, raw, field, path)
+    causes += _type(value, kind, raw, field, path)
     causes += _enumeration(value, raw, field)
     if isinstance(value, str):
         causes += _string(value, raw, field, path)
@@ -246,7 +272,7 @@ def _shown(path: str) -> str:
     return f"{path} in body"
 
 
-def _type(kind: str, raw: Raw, field: str, path: str) -> list[Cause]:
+def _type(value: Any, kind: str, raw: Raw, field: str, path: str) -> list[Cause]:
     wanted = raw.get("type")
     if raw.get("x-kubernetes-int-or-string"):
         allowed, shown = {"integer", "string"}, "integer,string"
@@ -254,6 +280,8 @@ def _type(kind: str, raw: Raw, field: str, path: str) -> list[Cause]:
             return []
     elif not wanted:
         return []
+    elif wanted == "integer" and raw.get("format") in _BITS and _is_fraction(value):
+        kind, shown = "float64", raw["format"]
     else:
         shown = wanted
         if kind == wanted or (wanted == "number" and kind == "integer"):
@@ -265,6 +293,17 @@ def _type(kind: str, raw: Raw, field: str, path: str) -> list[Cause]:
             f'Invalid value: "{kind}": {_shown(path)} must be of type {shown}: "{kind}"',
         )
     ]
+
+
+#: How many bits the absolute value of a format has.
+_BITS: Mapping[str, int] = {"int32": 31, "int64": 63}
+
+
+def _is_fraction(value: Any) -> bool:
+    """Tell whether Go's decoder makes a float of a number."""
+    return isinstance(value, float) or (
+        isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
+    )
 
 
 def _enumeration(value: Any, raw: Raw, field: str) -> list[Cause]:
@@ -339,12 +378,17 @@ def _number(value: float, raw: Raw, field: str, path: str) -> list[Cause]:
     if step and abs(value / step - round(value / step)) > 1e-9:
         causes.append(invalid_value(field, value, f"{_shown(path)} should be a multiple of {step}"))
     form = raw.get("format")
-    bits = {"int32": 31, "int64": 63}.get(form) if isinstance(form, str) else None
-    if bits is not None and not -(1 << bits) <= value < 1 << bits:
-        causes.append(
-            invalid_value(field, value, f"Checked value must be of type integer with format {form}")
-        )
+    if raw.get("type") == "integer":
+        bits = _BITS.get(form, 63) if isinstance(form, str) else 63
+        if _is_fraction(value) or not -(1 << bits) <= value < 1 << bits:
+            shown = f"with format {form}" if form in _BITS else "(default format)"
+            causes.append(_placeless(f"Checked value must be of type integer {shown} in {path}"))
     return causes
+
+
+def _placeless(why: str) -> Cause:
+    """A rule whose place is in its words alone."""
+    return invalid_value("<nil>", "", why)
 
 
 def _same(value: Any, old: Any) -> bool:
@@ -473,24 +517,26 @@ def _embedded(value: dict[str, Any], prefix: str) -> list[Cause]:
 
 def _combined(value: Any, raw: Raw, field: str, path: str) -> list[Cause]:
     causes: list[Cause] = []
-    for part in raw.get("allOf") or ():
-        causes += validate(value, part, field, path)
-    some = raw.get("anyOf")
-    if some and all(validate(value, part, field, path) for part in some):
+    broken = [
+        found for part in raw.get("allOf") or () if (found := validate(value, part, field, path))
+    ]
+    if broken:
+        causes += [cause for found in broken for cause in found]
+        causes.append(_placeless(f'"{path}" must validate all the schemas (allOf)'))
+    some = [validate(value, part, field, path) for part in raw.get("anyOf") or ()]
+    if some and all(some):
+        causes.append(_placeless(f'"{path}" must validate at least one schema (anyOf)'))
+        causes += some[0]
+    one = [validate(value, part, field, path) for part in raw.get("oneOf") or ()]
+    valid = sum(not found for found in one)
+    if one and valid != 1:
+        count = f"Found {valid} valid alternatives" if valid else "Found none valid"
         causes.append(
-            invalid_value(field, "", f'"{path}" must validate at least one schema (anyOf)')
+            _placeless(f'"{path}" must validate one and only one schema (oneOf). {count}')
         )
-    one = raw.get("oneOf")
-    if one:
-        valid = sum(not validate(value, part, field, path) for part in one)
-        if valid != 1:
-            found = "Found none valid" if not valid else f"Found {valid} valid alternatives"
-            causes.append(
-                invalid_value(
-                    field, "", f'"{path}" must validate one and only one schema (oneOf). {found}'
-                )
-            )
+        if not valid:
+            causes += one[0]
     other = raw.get("not")
     if other and not validate(value, other, field, path):
-        causes.append(invalid_value(field, "", f'"{path}" must not validate the schema (not)'))
+        causes.append(_placeless(f'"{path}" must not validate the schema (not)'))
     return causes

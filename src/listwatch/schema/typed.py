@@ -79,6 +79,8 @@ _POINTER_STATUS = frozenset(("ready", "terminating", "started", "collisionCount"
 _KEPT_EMPTY: Mapping[str, frozenset[str]] = {
     "Endpoint": frozenset(("hostname", "nodeName", "zone")),
     "EndpointAddress": frozenset(("nodeName",)),
+    "CustomResourceDefinitionVersion": frozenset(("deprecationWarning",)),
+    "ValidationRule": frozenset(("reason",)),
 }
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from listwatch.apiserver.kinds.definition_structure import inner, junctions, named
 from listwatch.apiserver.kinds.resources import Resource
 from listwatch.apiserver.kinds.rules import quantity
 
@@ -31,6 +32,43 @@ _TERMS = (
     ("requiredDuringSchedulingIgnoredDuringExecution", ""),
     ("preferredDuringSchedulingIgnoredDuringExecution", "podAffinityTerm"),
 )
+
+#: The formats that a schema's values are checked for, by type; without dashes, as they are compared
+#: (`apiextensions-apiserver/pkg/apiserver/validation/formats.go`).
+_FORMATS: Mapping[str, frozenset[str]] = {
+    "integer": frozenset(("int32", "int64")),
+    "number": frozenset(("float", "double")),
+    "string": frozenset(
+        (
+            "bsonobjectid",
+            "uri",
+            "email",
+            "hostname",
+            "ipv4",
+            "ipv6",
+            "cidr",
+            "mac",
+            "uuid",
+            "uuid3",
+            "uuid4",
+            "uuid5",
+            "isbn",
+            "isbn10",
+            "isbn13",
+            "creditcard",
+            "ssn",
+            "hexcolor",
+            "rgbcolor",
+            "byte",
+            "password",
+            "date",
+            "duration",
+            "datetime",
+            "k8sshortname",
+            "k8slongname",
+        )
+    ),
+}
 
 
 def single_owners(obj: Object, warnings: list[str] | None, *, patched: bool = False) -> None:
@@ -67,6 +105,9 @@ def advice(resource: Resource, new: View, old: View | None) -> Iterator[str]:
     """
     if resource.custom is not None:
         yield from _bare_finalizers(new, old)
+    elif resource.storage == "apiextensions.k8s.io/customresourcedefinitions":
+        before = frozenset(() if old is None else _definition(old))
+        yield from (each for each in sorted(set(_definition(new))) if each not in before)
     path = _POD_SPECS.get(resource.storage)
     if path is not None:
         if old is None or resource.storage == "podtemplates":
@@ -96,6 +137,34 @@ def _bare_finalizers(new: View, old: View | None) -> Iterator[str]:
                 f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name to avoid '
                 "accidental conflicts with other finalizer writers"
             )
+
+
+def _definition(definition: View) -> Iterator[str]:
+    for version in (definition.get("spec") or {}).get("versions") or ():
+        schema = (version.get("schema") or {}).get("openAPIV3Schema")
+        if schema is not None:
+            yield from _schema(schema)
+
+
+def _schema(schema: View) -> Iterator[str]:
+    """Yield what a schema says that has no effect, or not everywhere."""
+    form, items = schema.get("format"), inner(schema, "items")
+    known = _FORMATS.get(schema.get("type") or "string", frozenset())
+    if form and form.replace("-", "") not in known:
+        yield f'unrecognized format "{form}"'
+    if items is not None:
+        kind = items.get("type")
+        if schema.get("x-kubernetes-list-type") == "set" and kind in {"object", "array"}:
+            yield (
+                f'x-kubernetes-list-type: set for items of type "{kind}" is not supported by '
+                "server-side apply or CEL validation rules"
+            )
+        yield from _schema(items)
+    extra = inner(schema, "additionalProperties")
+    if extra is not None:
+        yield from _schema(extra)
+    for _, part in (*named(schema), *junctions(schema)):
+        yield from _schema(part)
 
 
 def _service(spec: View) -> Iterator[str]:

@@ -9,10 +9,11 @@ from listwatch.apiserver import refusal
 from listwatch.apiserver.http.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.kinds.catalog import apply_defaults
 from listwatch.apiserver.kinds.resources import Resource
+from listwatch.schema.causes import quoted
 from listwatch.schema.facts import OBJECT_META, Form, Schema, facts
 from listwatch.schema.fast_typed import QuickDecoder
 from listwatch.schema.parsing import parse_json, parse_yaml
-from listwatch.schema.structural import apply_schema_defaults, prune
+from listwatch.schema.structural import apply_schema_defaults, embedded, prune
 from listwatch.schema.typed import Conversion, Pairs, WrongTypeError
 
 Object = dict[str, Any]
@@ -251,10 +252,26 @@ def decode_custom(value: Object, resource: Resource, data: bytes) -> tuple[Objec
     }
     if kind != resource.kind:
         obj["kind"] = kind  # what validation refuses
+    _convert_embedded(obj, resource, conversion)
     unknown: list[str] = []
     prune(obj, resource.schema, "", unknown)
     apply_schema_defaults(obj, resource.schema)
     return obj, [*problems, *conversion.problems, *unknown]
+
+
+def _convert_embedded(obj: Object, resource: Resource, conversion: Conversion) -> None:
+    """Decode the metadata of the objects within an object, in place."""
+    for place, each in embedded(obj, resource.schema):
+        where = f"{place}.metadata"
+        try:
+            each["metadata"] = conversion.convert(
+                each["metadata"], facts().definition(OBJECT_META), where
+            )
+        except WrongTypeError as error:
+            raise refusal.bad_request(
+                f'{resource.kind} in version "{resource.version}" cannot be handled as a '
+                f"{resource.kind}: {where}: Invalid value: {quoted(each['metadata'])}: {error}"
+            ) from None
 
 
 def _repeated(value: Any, place: str, problems: list[str]) -> None:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from listwatch.apiserver.kinds.custom_columns import columns_of
 from listwatch.apiserver.kinds.resources import ALL_VERBS, Resource, Subresource
+from listwatch.apiserver.kinds.rules import validate_labels
 from listwatch.schema.causes import Cause, invalid_value
-from listwatch.schema.structural import MISSING, build_root, validate
+from listwatch.schema.structural import MISSING, build_root, embedded, validate
 
 if TYPE_CHECKING:
     from listwatch.cel import Rules
@@ -56,7 +57,8 @@ def validate_custom(
         ],
     }
     causes = validate(value, checked, old=MISSING if old is None else old)
-    causes += _fractions(value, raw, "")
+    for place, each in embedded(value, resource.schema):
+        causes += validate_labels(each["metadata"].get("labels"), f"{place}.metadata.labels")
     return causes + _rule_causes(resource, obj, old, causes, warnings)
 
 
@@ -117,27 +119,6 @@ def has_rules(schema: object) -> bool:
             or any(map(has_rules, (schema.get("properties") or {}).values()))
         )
     return isinstance(schema, list) and any(map(has_rules, schema))
-
-
-def _fractions(value: Any, raw: Mapping[str, Any], path: str) -> list[Cause]:
-    """Return what the rules language says of a fraction where a whole number is due."""
-    causes: list[Cause] = []
-    if isinstance(value, float) and raw.get("type") == "integer":
-        causes.append(
-            invalid_value(
-                "<nil>", "", f"Checked value must be of type integer (default format) in {path}"
-            )
-        )
-    elif isinstance(value, dict):
-        properties, extra = raw.get("properties") or {}, raw.get("additionalProperties")
-        for key, each in value.items():
-            part = properties.get(key, extra if isinstance(extra, Mapping) else None)
-            if part:
-                causes += _fractions(each, part, f"{path}.{key}" if path else key)
-    elif isinstance(value, list) and isinstance(raw.get("items"), Mapping):
-        for index, each in enumerate(value):
-            causes += _fractions(each, raw["items"], f"{path}[{index}]")
-    return causes
 
 
 _DELETING_VERBS = frozenset(ALL_VERBS) - {"create"}

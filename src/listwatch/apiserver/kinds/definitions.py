@@ -4,10 +4,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from listwatch.apiserver.kinds.custom import has_rules
-from listwatch.apiserver.kinds.definition_rules import scale_causes, schema_causes
+from listwatch.apiserver.kinds.definition_rules import (
+    path_problem,
+    scale_causes,
+    schema_causes,
+    selectable_causes,
+)
 from listwatch.apiserver.kinds.kind import Ending, Kind
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
+from listwatch.selector import subdomain_problems
 
 Object = dict[str, Any]
 
@@ -15,10 +20,10 @@ Object = dict[str, Any]
 DEFINITIONS = "apiextensions.k8s.io/customresourcedefinitions"
 
 
-_VERSION_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
-_VERSION_NAME_WORDS = (
+_LABEL_WORDS = (
     "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an "
     "alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', "
     "regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
@@ -26,6 +31,19 @@ _VERSION_NAME_WORDS = (
 
 
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
+
+
+_COLUMN_FORMATS = (
+    "byte",
+    "date",
+    "date-time",
+    "double",
+    "float",
+    "int32",
+    "int64",
+    "password",
+)
+_REVIEW_VERSIONS = frozenset(("v1", "v1beta1"))
 
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
@@ -67,12 +85,15 @@ def validate_definition(obj: Mapping[str, Any]) -> list[Cause]:
         causes.append(
             invalid_value("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
         )
-    causes += [required(f"spec.names.{key}") for key in ("plural", "kind") if not names.get(key)]
-    if not spec.get("group"):
+    causes += _names_causes(names)
+    group = spec.get("group")
+    if not group:
         causes.append(required("spec.group"))
-    elif "." not in spec["group"]:
+    elif problems := subdomain_problems(group):
+        causes.append(invalid_value("spec.group", group, ",".join(problems)))
+    elif "." not in group:
         causes.append(
-            invalid_value("spec.group", spec["group"], "should be a domain with at least one dot")
+            invalid_value("spec.group", group, "should be a domain with at least one dot")
         )
     scope = spec.get("scope")
     if scope not in {"Namespaced", "Cluster"}:
@@ -82,47 +103,115 @@ def validate_definition(obj: Mapping[str, Any]) -> list[Cause]:
             else required("spec.scope")
         )
     if spec.get("preserveUnknownFields"):
-        causes.append(invalid_value("spec.preserveUnknownFields", True, "must be false"))
+        why = (
+            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in "
+            "spec.versions[*].schema instead"
+        )
+        causes.append(invalid_value("spec.preserveUnknownFields", True, why))
     causes += _conversion_causes(spec.get("conversion") or {})
-    causes += _storage_causes(spec.get("versions") or [])
     versions = spec.get("versions") or []
-    alone = len(versions) == 1
+    causes += _storage_causes(versions)
     for index, version in enumerate(versions):
-        if not _VERSION_NAME.fullmatch(version.get("name", "")):
-            path = f"spec.versions[{index}].name"
-            causes.append(invalid_value(path, version.get("name", ""), _VERSION_NAME_WORDS))
-        root = "spec" if alone else f"spec.versions[{index}]"
-        for number, column in enumerate(version.get("additionalPrinterColumns") or ()):
-            causes += _column_causes(column, f"{root}.additionalPrinterColumns[{number}]")
-        causes += [
-            required(f"{root}.selectableFields[{number}].jsonPath")
-            for number, each in enumerate(version.get("selectableFields") or ())
-            if not each.get("jsonPath")
-        ]
-        scale = (version.get("subresources") or {}).get("scale")
-        if scale is not None:
-            causes += scale_causes(scale, f"{root}.subresources.scale")
-        raw = (version.get("schema") or {}).get("openAPIV3Schema")
-        if raw is None:
-            if not spec.get("preserveUnknownFields"):
-                causes.append(required(f"spec.versions[{index}].schema.openAPIV3Schema"))
-            continue
-        # the internal form has one schema for all versions where they do not differ
-        root = "spec.validation" if alone else f"spec.versions[{index}].schema"
-        path = f"{root}.openAPIV3Schema"
-        if raw.get("type") != "object":
-            causes.append(
-                invalid_value(f"{path}.type", raw.get("type", ""), "must be object at the root")
-                if raw.get("type")
-                else required(f"{path}.type", "must not be empty at the root")
-            )
-        of_schema = schema_causes(raw, path)
-        if not of_schema and has_rules(raw):
-            from listwatch.cel import rule_problems  # noqa: PLC0415 - as in custom.rules_of
-
-            of_schema = [Cause(*one) for one in rule_problems(raw, path)]
-        causes += of_schema
+        causes += _version_causes(version, f"spec.versions[{index}]", first=index == 0)
+    causes += _parts_causes(versions)
     return causes
+
+
+def _label_causes(path: str, text: str) -> list[Cause]:
+    return [] if _LABEL.fullmatch(text) else [invalid_value(path, text, _LABEL_WORDS)]
+
+
+def _names_causes(names: Mapping[str, Any]) -> list[Cause]:
+    causes: list[Cause] = []
+    for key in ("plural", "singular", "kind", "listKind"):
+        path, name = f"spec.names.{key}", names.get(key) or ""
+        mixed = key in {"kind", "listKind"}
+        if not name:
+            causes.append(required(path))
+        elif not _LABEL.fullmatch(name.lower() if mixed else name):
+            why = f"may have mixed case, but should otherwise match: {_LABEL_WORDS}"
+            causes.append(invalid_value(path, name, why if mixed else _LABEL_WORDS))
+    for key in ("shortNames", "categories"):
+        for index, name in enumerate(names.get(key) or ()):
+            causes += _label_causes(f"spec.names.{key}[{index}]", name)
+    kind = names.get("kind")
+    if kind and kind == names.get("listKind"):
+        why = "kind and listKind may not be the same"
+        causes.append(invalid_value("spec.names.listKind", kind, why))
+    return causes
+
+
+def _version_causes(version: Mapping[str, Any], path: str, *, first: bool) -> list[Cause]:
+    """Return what is wrong with that of a version which all of them have for themselves."""
+    causes = []
+    name = version.get("name", "")
+    if not _LABEL.fullmatch(name):
+        # the first one stands for all in a field from before there were several
+        places = (f"{path}.name", "spec.version") if first and name else (f"{path}.name",)
+        causes += [invalid_value(place, name, _LABEL_WORDS) for place in places]
+    warning = version.get("deprecationWarning")
+    if warning is not None:
+        why = ""
+        if not version.get("deprecated"):
+            why = "can only be set for deprecated versions"
+        elif len(warning.encode()) > 256:
+            why = "must be <= 256 characters long"
+        elif not warning:
+            why = "must not be an empty string"
+        elif not warning.isprintable():
+            why = "must only contain printable UTF-8 characters"
+        if why:
+            causes.append(invalid_value(f"{path}.deprecationWarning", warning, why))
+    if (version.get("schema") or {}).get("openAPIV3Schema") is None:
+        causes.append(required(f"{path}.schema.openAPIV3Schema"))
+    return causes
+
+
+def _parts_causes(versions: list[Object]) -> list[Cause]:
+    """Return what is wrong with the parts of versions that may be the same in all of them.
+
+    The server has these once, outside of the versions, and says so in its paths.
+    """
+    causes: list[Cause] = []
+    for part, place, check in (
+        ("schema", "validation", _schema_causes),
+        ("subresources", "subresources", _subresource_causes),
+        ("additionalPrinterColumns", "additionalPrinterColumns", _columns_causes),
+        ("selectableFields", "selectableFields", _selectable_causes),
+    ):
+        if versions and all(each.get(part) == versions[0].get(part) for each in versions):
+            causes += check(versions[0], f"spec.{place}")
+        else:
+            for index, version in enumerate(versions):
+                causes += check(version, f"spec.versions[{index}].{part}")
+    return causes
+
+
+def _schema_of(version: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    raw: Mapping[str, Any] | None = (version.get("schema") or {}).get("openAPIV3Schema")
+    return raw
+
+
+def _schema_causes(version: Mapping[str, Any], path: str) -> list[Cause]:
+    raw = _schema_of(version)
+    return [] if raw is None else schema_causes(raw, f"{path}.openAPIV3Schema")
+
+
+def _subresource_causes(version: Mapping[str, Any], path: str) -> list[Cause]:
+    scale = (version.get("subresources") or {}).get("scale")
+    return [] if scale is None else scale_causes(scale, f"{path}.scale")
+
+
+def _columns_causes(version: Mapping[str, Any], path: str) -> list[Cause]:
+    columns = enumerate(version.get("additionalPrinterColumns") or ())
+    return [
+        cause for number, column in columns for cause in _column_causes(column, f"{path}[{number}]")
+    ]
+
+
+def _selectable_causes(version: Mapping[str, Any], path: str) -> list[Cause]:
+    fields, raw = version.get("selectableFields") or (), _schema_of(version)
+    return [] if raw is None else list(selectable_causes(fields, raw, path))
 
 
 def _storage_causes(versions: list[Object]) -> list[Cause]:
@@ -130,47 +219,63 @@ def _storage_causes(versions: list[Object]) -> list[Cause]:
     storing = sum(bool(each.get("storage")) for each in versions)
     if storing != 1:
         why = "must have exactly one version marked as storage version"
-        causes.append(invalid_value("spec.versions", [_inside(each) for each in versions], why))
+        causes.append(invalid_value("spec.versions", _inside(versions), why))
     if not storing:
         why = "must have at least one stored version"
-        causes.append(invalid_value("status.storedVersions", [], why))
+        causes.append(invalid_value("status.storedVersions", None, why))
+    if len({each.get("name", "") for each in versions}) < len(versions):
+        why = "must contain unique version names"
+        causes.append(invalid_value("spec.versions", _inside(versions), why))
     return causes
 
 
 def _conversion_causes(conversion: Mapping[str, Any]) -> list[Cause]:
-    strategy, webhook = conversion.get("strategy", "None"), conversion.get("webhook")
+    path = "spec.conversion"
+    strategy, webhook = conversion.get("strategy", "None"), conversion.get("webhook") or {}
+    config, versions = webhook.get("clientConfig"), webhook.get("conversionReviewVersions") or ()
+    causes: list[Cause] = []
     if strategy not in {"None", "Webhook"}:
-        return [not_supported("spec.conversion.strategy", strategy, ["None", "Webhook"])]
-    if strategy == "None":
-        if webhook is None:
-            return []
+        causes.append(not_supported(f"{path}.strategy", strategy, ["None", "Webhook"]))
+    if strategy != "Webhook":
         why = "should not be set when strategy is not set to Webhook"
-        return [forbidden_value("spec.conversion.webhookClientConfig", why)]
-    causes = []
-    if not (webhook or {}).get("clientConfig"):
+        if config is not None:
+            causes.append(forbidden_value(f"{path}.webhookClientConfig", why))
+        if versions:
+            causes.append(forbidden_value(f"{path}.conversionReviewVersions", why))
+        return causes
+    if config is None:
         why = "required when strategy is set to Webhook"
-        causes.append(required("spec.conversion.webhookClientConfig", why))
-    if not (webhook or {}).get("conversionReviewVersions"):
-        causes.append(required("spec.conversion.conversionReviewVersions"))
+        causes.append(required(f"{path}.webhookClientConfig", why))
+    elif (config.get("url") is None) is (config.get("service") is None):
+        why = "exactly one of url or service is required"
+        causes.append(required(f"{path}.webhookClientConfig", why))
+    if not versions:
+        causes.append(required(f"{path}.conversionReviewVersions"))
+    elif not _REVIEW_VERSIONS & frozenset(versions):
+        why = f"must include at least one of {', '.join(sorted(_REVIEW_VERSIONS))}"
+        causes.append(invalid_value(f"{path}.conversionReviewVersions", versions, why))
     return causes
 
 
-def _inside(version: Mapping[str, Any]) -> Object:
-    """Return a version as the server has it inside, under its own names.
+def _inside(versions: list[Object]) -> list[Object] | None:
+    """Return versions as the server has them inside, under its own names; None where none are.
 
     What all versions have in common, such as a schema, is not kept in each.
     """
-    return {
-        "Name": version.get("name", ""),
-        "Served": bool(version.get("served")),
-        "Storage": bool(version.get("storage")),
-        "Deprecated": bool(version.get("deprecated")),
-        "DeprecationWarning": version.get("deprecationWarning"),
-        "Schema": None,
-        "Subresources": None,
-        "AdditionalPrinterColumns": None,
-        "SelectableFields": None,
-    }
+    return [
+        {
+            "Name": version.get("name", ""),
+            "Served": bool(version.get("served")),
+            "Storage": bool(version.get("storage")),
+            "Deprecated": bool(version.get("deprecated")),
+            "DeprecationWarning": version.get("deprecationWarning"),
+            "Schema": None,
+            "Subresources": None,
+            "AdditionalPrinterColumns": None,
+            "SelectableFields": None,
+        }
+        for version in versions
+    ] or None
 
 
 def _column_causes(column: Mapping[str, Any], path: str) -> list[Cause]:
@@ -178,9 +283,56 @@ def _column_causes(column: Mapping[str, Any], path: str) -> list[Cause]:
     if not column.get("type"):
         causes.append(required(f"{path}.type", f"must be one of {','.join(_COLUMN_TYPES)}"))
     elif column["type"] not in _COLUMN_TYPES:
-        causes.append(not_supported(f"{path}.type", column["type"], _COLUMN_TYPES))
+        why = f"must be one of {','.join(_COLUMN_TYPES)}"
+        causes.append(invalid_value(f"{path}.type", column["type"], why))
+    form = column.get("format")
+    if form and form not in _COLUMN_FORMATS:
+        why = f"must be one of {','.join(_COLUMN_FORMATS)}"
+        causes.append(invalid_value(f"{path}.format", form, why))
     if not column.get("jsonPath"):
         causes.append(required(f"{path}.JSONPath"))
+    elif problem := path_problem(column["jsonPath"], f"{path}.JSONPath"):
+        causes.append(problem)
+    return causes
+
+
+def _carry_stored(new: Object, _: Mapping[str, Any]) -> None:
+    """Note that objects may be stored in another version from now on."""
+    spec, status = new.get("spec") or {}, new.setdefault("status", {})
+    stored = status.get("storedVersions") or []
+    for version in spec.get("versions") or ():
+        if version.get("storage") and version.get("name") not in stored:
+            stored = [*stored, version.get("name", "")]
+    status["storedVersions"] = stored
+
+
+def _validate_change(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Cause]:
+    """Return what of a definition changes that objects are stored by."""
+    spec, before = new.get("spec") or {}, old.get("spec") or {}
+    names, names_before = spec.get("names") or {}, before.get("names") or {}
+    pairs = [
+        ("spec.group", spec.get("group"), before.get("group")),
+        ("spec.names.plural", names.get("plural"), names_before.get("plural")),
+    ]
+    if is_established(old):
+        pairs += [
+            ("spec.scope", spec.get("scope"), before.get("scope")),
+            ("spec.names.kind", names.get("kind"), names_before.get("kind")),
+        ]
+    causes = [
+        invalid_value(path, value, "field is immutable")
+        for path, value, was in pairs
+        if value != was
+    ]
+    listed = {each.get("name") for each in spec.get("versions") or ()}
+    for index, name in enumerate((new.get("status") or {}).get("storedVersions") or ()):
+        if name not in listed:
+            why = (
+                f"missing from spec.versions; {name} was previously a storage version, and must "
+                "remain in spec.versions until a storage migration ensures no data remains "
+                f"persisted in {name} and removes {name} from status.storedVersions"
+            )
+            causes.append(invalid_value(f"status.storedVersions[{index}]", name, why))
     return causes
 
 
@@ -226,6 +378,8 @@ KINDS: Mapping[str, Kind] = {
         unconditional_update=False,
         defaults=default_definition,
         admit=admit_definition,
+        carry=_carry_stored,
         rule=validate_definition,
+        update_rule=_validate_change,
     ),
 }
