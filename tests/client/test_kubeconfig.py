@@ -373,7 +373,7 @@ def test_a_kubeconfig_of_another_version_is_refused(version: object, write: Writ
 def test_half_a_character_is_refused_as_by_kubectl(token: str, tmp_path: Path) -> None:
     path = tmp_path / "c"
     path.write_text(f'users: [{{name: u, user: {{token: "{token}"}}}}]')
-    with pytest.raises(ConfigError, match="line 1: no YAML: half a character"):
+    with pytest.raises(ConfigError, match="line 1: invalid YAML: half a character"):
         load_config(path)
 
 
