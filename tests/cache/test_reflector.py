@@ -28,6 +28,7 @@ from listwatch.cache.list_watch import (
     WatchOptions,
     WatchStream,
 )
+from listwatch.cache.pages import pages
 from listwatch.cache.reflector import Reflector
 from listwatch.cache.reflector_machine import Phase
 from listwatch.cache.store import Store
@@ -39,7 +40,7 @@ from listwatch.errors import (
     ServerTimeoutError,
     TooManyRequestsError,
 )
-from listwatch.objects import Object, ObjectDecodeError
+from listwatch.objects import Object, ObjectDecodeError, decode_object
 from listwatch.testing.fake_controller_source import (
     END,
     SILENCE,
@@ -682,6 +683,22 @@ async def test_pages_that_lead_nowhere_end_the_list_with_a_wait(
         await clock.advance(600)
         assert source.lists <= 12 * 30
         running.cancel()
+
+
+@pytest.mark.parametrize("page_size", [500, 11])
+async def test_pages_with_hardly_an_item_end_the_list_and_full_ones_do_not(page_size: int) -> None:
+    """New tokens and a new object in each page are progress, and yet have no end."""
+    objects = (Object.from_dict(pod(f"p{number}")) for number in itertools.count())
+    sparse = Pages(map(str, itertools.count()), ([obj] for obj in objects))
+    listing = pages(sparse.list, page_size=page_size, decoder=decode_object)
+    with pytest.raises(FrameError, match="100 pages of one list with hardly an item"):
+        async for _ in listing:
+            pass
+    assert sparse.lists == 100
+    tokens = iter([*map(str, range(200)), ""])
+    full = Pages(tokens, ([next(objects), next(objects)] for _ in itertools.count()))
+    listing = pages(full.list, page_size=min(page_size, 20), decoder=decode_object)
+    assert len([page async for page in listing]) == 201
 
 
 async def test_a_server_may_leave_pages_empty() -> None:

@@ -8,6 +8,9 @@ from listwatch.errors import ExpiredError, FrameError
 
 #: So many pages in a row may bring nothing new: a server may leave pages empty, but not for ever.
 _MOST_IDLE_PAGES: Final = 10
+#: So many pages of one list may have less than a tenth of what was asked for: each costs a
+#: request, and a server could go on like this for ever.
+_MOST_SPARSE_PAGES: Final = 100
 
 
 async def pages(
@@ -31,13 +34,13 @@ async def pages(
         begin_anew: whether to; else expired pages raise ExpiredError.
 
     Raises:
-        FrameError: the pages repeat themselves, or bring nothing new again and again.
+        FrameError: the pages repeat themselves, or bring next to nothing again and again.
         Exception: whatever `list_page` raises.
     """
     options = ListOptions(limit=page_size, resource_version=resource_version, decoder=decoder)
     page = await list_page(options)
     yield page, True
-    progress = _Progress()
+    progress = _Progress(page_size)
     progress.check(page)
     while token := page.continue_token:
         try:
@@ -52,9 +55,15 @@ async def pages(
 
 
 class _Progress:
-    """Tells pages that lead on from those that go in a circle."""
+    """Tells pages that lead on from those that go in a circle, or hardly move.
 
-    def __init__(self) -> None:
+    Args:
+        page_size: items asked for in a page.
+    """
+
+    def __init__(self, page_size: int) -> None:
+        self._few = page_size / 10
+        self._sparse = 0
         self._tokens: set[str] = set()
         #: How each page begins and ends. In the server's order no other page does.
         self._edges: set[tuple[str, str]] = set()
@@ -70,6 +79,11 @@ class _Progress:
             raise FrameError("the server returned the same continue token twice in one list")
         if token:
             self._tokens.add(token)
+        self._sparse += len(page.items) + len(page.undecodable) < self._few
+        if token and self._sparse >= _MOST_SPARSE_PAGES:
+            raise FrameError(
+                f"the server gave {self._sparse} pages of one list with hardly an item"
+            )
         edges = (page.items[0].key, page.items[-1].key) if page.items else None
         if edges is None or edges in self._edges:
             self._idle += 1
