@@ -67,6 +67,56 @@ def test_rbac_prints_rights_alone_of_a_file_that_runs(tmp_path: Path, text: str)
     assert [line for line in done.stderr.splitlines() if "does nothing" in line]
 
 
+LATER = [
+    "import atexit\natexit.register(app.run)",
+    "import atexit\natexit.register(lambda: asyncio.run(app.serve()))",
+    "threading.Timer(0.3, app.run).start()",
+    "import weakref\nclass Last: pass\nlast = Last()\nweakref.finalize(last, app.run)",
+]
+
+
+@pytest.mark.parametrize("text", LATER)
+def test_rbac_runs_nothing_that_the_file_left_for_later(tmp_path: Path, text: str) -> None:
+    done = listwatch("rbac", str(program(tmp_path, text)))
+    assert done.returncode == 0
+    assert done.stdout.startswith("---\napiVersion: v1\nkind: ServiceAccount")
+    assert "ACTED" not in done.stdout + done.stderr
+    assert "does nothing" in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"\0\0", b"# -*- coding: nosuch -*-\n", b"x = '\xff'\n"])
+def test_what_is_no_python_source_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "program.py"
+    path.write_bytes(content)
+    with pytest.raises((ConfigError, SyntaxError)) as refused:
+        load_app(path)
+    where = refused.value.filename if isinstance(refused.value, SyntaxError) else str(refused.value)
+    assert str(path) in str(where)
+
+
+def test_an_asynchronous_make_app_is_refused_in_words(tmp_path: Path) -> None:
+    text = "async def make_app(**options):\n    return app\n"
+    with pytest.raises(ConfigError, match="make_app is a coroutine function: write it without"):
+        load_app(program(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "words"),
+    [
+        ("run", "app = Manager('x')", "no reconciler and no task"),
+        ("rbac", "app = Manager('a b\\n')", r"'a b\n' can't name a service account"),
+        ("rbac", "app = Manager('Widgets')", "'Widgets' can't name a service account"),
+    ],
+)
+def test_a_program_that_can_not_be_run_or_named_is_one_line(
+    tmp_path: Path, command: str, text: str, words: str
+) -> None:
+    done = listwatch(command, str(program(tmp_path, text, header=IMPORTS)))
+    assert done.returncode == 3
+    (line,) = [line for line in done.stderr.splitlines() if line]
+    assert words in line
+
+
 def test_a_block_that_enters_the_manager_is_refused_in_words(tmp_path: Path) -> None:
     text = """
 async def main():

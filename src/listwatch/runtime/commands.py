@@ -138,6 +138,8 @@ def run_command(
     else:
         (options if connection.is_given else defaults)["config"] = config
     app = _load(file, {k: v for k, v in options.items() if v is not None}, defaults)
+    if not app.has_work:
+        raise ConfigError(f"{file}: the Manager has no reconciler and no task: add one")
     if not app.has_server:
         if missing is not None:
             raise missing
@@ -145,10 +147,12 @@ def run_command(
     app.run()
 
 
-def _load(file: Path, options: dict[str, Any], defaults: dict[str, Any]) -> Manager:
+def _load(
+    file: Path, options: dict[str, Any], defaults: dict[str, Any], *, may_run: bool = True
+) -> Manager:
     """Load a program. If its code fails, print the traceback of that code and exit."""
     try:
-        return load_program(file, options, defaults)
+        return load_program(file, options, defaults, may_run=may_run)
     except ListWatchError:
         raise
     except Exception as error:  # noqa: BLE001 - somebody else's code, whatever it raises
@@ -175,7 +179,7 @@ def rbac_command(*, file: Path, namespace: str) -> None:
     The rules come from the resources that its reconcilers watch and declare that they write.
     """
     with contextlib.redirect_stdout(sys.stderr):  # keep the file's own output out of the YAML
-        app = _load(file, {}, {})
+        app = _load(file, {}, {}, may_run=False)
     click.echo(to_yaml(manifests(app, namespace)), nl=False)
 
 

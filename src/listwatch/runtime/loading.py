@@ -4,7 +4,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Final
 
 from listwatch.errors import ConfigError
@@ -38,13 +38,17 @@ def load_app(path: Path, **options: Any) -> Manager:
     return load_program(path, options, {})
 
 
-def load_program(path: Path, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Manager:
+def load_program(
+    path: Path, options: Mapping[str, Any], defaults: Mapping[str, Any], *, may_run: bool = True
+) -> Manager:
     """Do what `load_app` does.
 
     Args:
         path: the file.
         options: as for `load_app`.
         defaults: options for `make_app` where it takes them. They need not take effect.
+        may_run: whether the program may run afterwards. Else nothing that the file left behind,
+            such as a timer or an exit handler, can start it.
 
     Raises:
         As `load_app`.
@@ -65,7 +69,8 @@ def load_program(path: Path, options: Mapping[str, Any], defaults: Mapping[str, 
             app.configure(**options)
     finally:
         current_loading.reset(token)
-    loading.chosen = app
+    if may_run:
+        loading.chosen = app
     return app
 
 
@@ -80,7 +85,7 @@ def _run_file(loading: Loading) -> dict[str, Any]:
     # Types are looked up by their module's name, so it stays.
     sys.modules[module.__name__] = module
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102 - the user's own program
+        exec(_compiled(path), module.__dict__)  # noqa: S102 - the user's own program
     except SystemExit as end:
         if not loading.asked:
             raise ConfigError(
@@ -88,6 +93,15 @@ def _run_file(loading: Loading) -> dict[str, Any]:
                 '`if __name__ == "__main__":`'
             ) from None
     return module.__dict__
+
+
+def _compiled(path: Path) -> CodeType:
+    try:
+        return compile(path.read_bytes(), str(path), "exec")
+    except (SyntaxError, ValueError) as error:
+        if isinstance(error, SyntaxError) and error.lineno:
+            raise  # it shows the file and the line
+        raise ConfigError(f"{path} is no Python source: {error}") from None
 
 
 def _module_name(path: Path) -> str:
@@ -141,6 +155,9 @@ def _make(
     except TypeError as error:
         raise ConfigError(f"{path}: make_app can't be called: {error}") from None
     app = make_app(**arguments)
+    if inspect.iscoroutine(app):
+        app.close()
+        raise ConfigError(f"{path}: make_app is a coroutine function: write it without async")
     if not isinstance(app, Manager):
         raise ConfigError(f"{path}: make_app returned a {type(app).__name__}, not a Manager")
     rest = {name: value for name, value in options.items() if name in _CONFIGURABLE}

@@ -352,6 +352,11 @@ class Manager:
         return self._given_client is not None
 
     @property
+    def has_work(self) -> bool:
+        """Whether it has a reconciler or a task."""
+        return bool(self._reconcilers or self._tasks)
+
+    @property
     def has_server(self) -> bool:
         """Whether it was told its server; else it uses what kubectl would."""
         return self.has_client or self._config is not None
@@ -401,7 +406,7 @@ class Manager:
         if self._is_held("app.serve()"):
             return
         self._check_not_started()
-        if not self._reconcilers and not self._tasks:
+        if not self.has_work:
             raise ValueError("the Manager has no reconciler and no task: add one")
         self._has_run = True
         try:

@@ -6,6 +6,7 @@ from typing import Any
 
 from listwatch.errors import ConfigError
 from listwatch.runtime.manager import Manager
+from listwatch.selector import subdomain_problems
 
 _VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?")
 _GROUP = "rbac.authorization.k8s.io"
@@ -44,9 +45,13 @@ def manifests(app: Manager, namespace: str) -> list[dict[str, Any]]:
         namespace: where it will run.
 
     Raises:
-        ConfigError: a resource is named so that its group can't be told.
+        ConfigError: a resource is named so that its group can't be told, or the program's name or
+            the namespace is none that a server accepts.
     """
     name = app.name
+    for what, text in (("Manager's name", name), ("namespace", namespace)):
+        if problems := subdomain_problems(text):
+            raise ConfigError(f"the {what} {text!r} can't name a service account: {problems[0]}")
     meta = {"name": name, "namespace": namespace}
     account = {"kind": "ServiceAccount", **meta}
     found: list[dict[str, Any]] = [
