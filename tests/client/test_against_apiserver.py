@@ -110,7 +110,7 @@ async def test_changes_at_the_same_time_all_count(real: Client) -> None:
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(5):
-            tasks.create_task(real.update_with_retry("cm", "a", count))
+            tasks.create_task(real.update_existing("cm", "a", count))
         for name in ("example.com/x", "example.com/y", "example.com/x"):
             tasks.create_task(real.add_finalizer("cm", "a", name))
     obj = await real.get("cm", "a")
@@ -188,14 +188,14 @@ async def test_subresources_are_read_and_written_apart(real: Client) -> None:
     def grow(value: dict[str, Any]) -> None:
         value["spec"]["replicas"] += 1
 
-    grown = await real.update_with_retry("deploy", "web", grow, subresource="scale")
+    grown = await real.update_existing("deploy", "web", grow, subresource="scale")
     assert (grown.kind, grown["spec"]["replicas"]) == ("Scale", 3)
 
     def tell(value: dict[str, Any]) -> None:
         value["status"] = {"replicas": 3}
         value["spec"]["replicas"] = 9  # no business of the status
 
-    told = await real.update_with_retry("deploy", "web", tell, subresource="status")
+    told = await real.update_existing("deploy", "web", tell, subresource="status")
     assert (told["status"]["replicas"], told["spec"]["replicas"]) == (3, 3)
     with pytest.raises(ConflictError):
         await real.update({**made.to_dict(), "status": {"replicas": 1}}, subresource="status")

@@ -377,11 +377,11 @@ async def test_update_with_retry_changes_the_newest_state(
     def mutate(value: dict[str, Any]) -> None:
         value["data"]["seen"] = ",".join(value["metadata"].get("finalizers", []))
 
-    obj, seconds = await settled(clock, client.update_with_retry(CM, "c", mutate))
+    obj, seconds = await settled(clock, client.update_existing(CM, "c", mutate))
     assert obj["data"]["seen"] == "others/2,others/1,others/0"
     assert 0.3 < seconds < 1
     sent = len(server.requests)
-    again, _ = await settled(clock, client.update_with_retry(CM, "c", mutate))
+    again, _ = await settled(clock, client.update_existing(CM, "c", mutate))
     assert again.resource_version == obj.resource_version
     assert server.targets[sent:] == [f"GET {PATH}"]  # nothing to change, nothing sent
 
@@ -392,7 +392,7 @@ async def test_update_with_retry_gives_up_some_time(
     client, clock = patient
     server.answers[PATH] = Versioned(config_map(), others=100)
     error, seconds = await settled(
-        clock, client.update_with_retry(CM, "c", lambda value: {**value, "data": {"k": "v"}})
+        clock, client.update_existing(CM, "c", lambda value: {**value, "data": {"k": "v"}})
     )
     assert type(error) is ConflictError
     assert len([t for t in server.targets if t.startswith("PUT")]) == CONFLICT.tries

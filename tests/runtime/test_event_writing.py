@@ -32,7 +32,7 @@ from listwatch.runtime.event_correlation import (
     Create,
     ObjectReference,
     Occurrence,
-    Written,
+    WrittenEvent,
 )
 from listwatch.runtime.events import (
     ClientEvents,
@@ -269,7 +269,7 @@ def test_the_count_goes_on_through_what_the_spam_filter_dropped() -> None:
     correlator = CoreCorrelator()
     first = correlator.decide(told(0))
     assert isinstance(first, Create)
-    correlator.wrote(first.key, Written("ns", "e", 1, 0, 0))
+    correlator.wrote(first.key, WrittenEvent("ns", "e", 1, 0, 0))
     decisions = [correlator.decide(told(number)) for number in range(1, 100)]
     assert sum(isinstance(each, Count) for each in decisions) == 24
     later = correlator.decide(told(1000))

@@ -25,7 +25,7 @@ from listwatch.runtime.event_correlation import (
     Occurrence,
     SeriesCorrelator,
     SpamFilter,
-    Written,
+    WrittenEvent,
 )
 from listwatch.runtime.events import QUEUE_LIMIT, EventRecorder, reference
 from listwatch.runtime.key_limits import Lru
@@ -273,7 +273,7 @@ def test_the_tenth_different_message_within_ten_minutes_is_combined() -> None:
         decision = correlator.decide(occurrence(f"try {number}", number))
         assert isinstance(decision, Create | Count)
         if isinstance(decision, Create):
-            correlator.wrote(decision.key, Written("", str(number), 1, 0, 0))
+            correlator.wrote(decision.key, WrittenEvent("", str(number), 1, 0, 0))
         assert decision.occurrence is not None
         messages.append((type(decision), decision.occurrence.message))
     assert messages[:9] == [(Create, f"try {number}") for number in range(9)]

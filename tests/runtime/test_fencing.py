@@ -111,9 +111,7 @@ WRITES: dict[str, Callable[[Client], Awaitable[object]]] = {
     "patch": lambda client: client.patch(PODS, "a", {}),
     "delete": lambda client: client.delete(PODS, "a"),
     "delete_collection": lambda client: client.delete_collection(PODS, "default"),
-    "update_with_retry": lambda client: client.update_with_retry(
-        PODS, "a", lambda pod: pod | {"x": 1}
-    ),
+    "update_existing": lambda client: client.update_existing(PODS, "a", lambda pod: pod | {"x": 1}),
     "add_finalizer": lambda client: client.add_finalizer(PODS, "a", "example.com/x"),
     "remove_finalizer": lambda client: client.remove_finalizer(PODS, "a", "example.com/x"),
 }

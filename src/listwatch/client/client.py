@@ -538,7 +538,7 @@ class Client:
         path = found.path(self._calls.namespace(found, None, namespace))
         await self._calls.request("DELETE", path, query, body=encode(options))
 
-    async def update_with_retry(
+    async def update_existing(
         self,
         resource: str | Resource,
         name: str,

@@ -7,11 +7,11 @@ from listwatch.client.calls import Calls, encode
 from listwatch.client.resource import Resource
 from listwatch.objects import Object
 
-Mutate: TypeAlias = Callable[[tuple[str, ...]], tuple[str, ...]]
+FinalizerEdit: TypeAlias = Callable[[tuple[str, ...]], tuple[str, ...]]
 
 
 async def change_finalizers(
-    calls: Calls, resource: str | Resource, name: str, namespace: str | None, mutate: Mutate
+    calls: Calls, resource: str | Resource, name: str, namespace: str | None, mutate: FinalizerEdit
 ) -> Object:
     """Patch an object's finalizers if `mutate` changes them, and return the object.
 
@@ -46,11 +46,11 @@ async def change_finalizers(
     return await calls.despite_conflicts(change)
 
 
-def with_finalizer(finalizer: str) -> Mutate:
+def with_finalizer(finalizer: str) -> FinalizerEdit:
     """Return a change that adds a finalizer, unless it is there."""
     return lambda value: value if finalizer in value else (*value, finalizer)
 
 
-def without_finalizer(finalizer: str) -> Mutate:
+def without_finalizer(finalizer: str) -> FinalizerEdit:
     """Return a change that removes a finalizer."""
     return lambda value: tuple(other for other in value if other != finalizer)

@@ -25,7 +25,7 @@ ReconcileFunction: TypeAlias = (
 )
 
 
-class Caller:
+class ReconcileCaller:
     """Calls one function.
 
     A cancellation is over when the function has ended: also a thread is waited for.

@@ -68,7 +68,7 @@ class Occurrence(msgspec.Struct, frozen=True):
         return (self.regarding.identity, self.type, self.reason, self.action, related)
 
 
-class Written(msgspec.Struct):
+class WrittenEvent(msgspec.Struct):
     """An event that an API server has."""
 
     namespace: str
@@ -97,7 +97,7 @@ class Count(msgspec.Struct, frozen=True):
     """Write an event's new count, and message where one is given."""
 
     key: Hashable
-    written: Written
+    written: WrittenEvent
     occurrence: Occurrence | None = None
 
 
@@ -137,7 +137,7 @@ class CoreCorrelator:
 
     def __init__(self) -> None:
         self._similar: Lru[Hashable, _Similar] = Lru()
-        self._written: Lru[Hashable, Written] = Lru()
+        self._written: Lru[Hashable, WrittenEvent] = Lru()
         self._unwritten: Lru[Hashable, _Unwritten] = Lru()
         self._spam = SpamFilter()
 
@@ -172,7 +172,7 @@ class CoreCorrelator:
         self._unwritten.pop(key)
         return Create(key, occurrence, before.count + 1, before.first_time)
 
-    def wrote(self, key: Hashable, written: Written) -> None:
+    def wrote(self, key: Hashable, written: WrittenEvent) -> None:
         """Remember an event that was created."""
         self._written.put(key, written)
 
@@ -192,7 +192,7 @@ class SeriesCorrelator:
     """The rules for events.k8s.io/v1: a repetition begins a series, which is counted in memory."""
 
     def __init__(self) -> None:
-        self._written: Lru[Hashable, Written] = Lru()
+        self._written: Lru[Hashable, WrittenEvent] = Lru()
         self._spam = SpamFilter()
 
     def decide(self, occurrence: Occurrence) -> Create | Count | Drop:
@@ -205,7 +205,7 @@ class SeriesCorrelator:
         written.last_time, written.last_at = occurrence.time, occurrence.at
         return Count(key, written) if written.count == 2 else Drop(spam=False)
 
-    def wrote(self, key: Hashable, written: Written) -> None:
+    def wrote(self, key: Hashable, written: WrittenEvent) -> None:
         """Remember an event that was created."""
         self._written.put(key, written)
 

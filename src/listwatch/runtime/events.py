@@ -33,7 +33,7 @@ from listwatch.runtime.event_correlation import (
     ObjectReference,
     Occurrence,
     SeriesCorrelator,
-    Written,
+    WrittenEvent,
 )
 from listwatch.selector import qualified_name_problems, subdomain_problems
 
@@ -392,7 +392,7 @@ class EventRecorder:
             await self._client.create(body)
         self._correlator.wrote(
             what.key,
-            Written(
+            WrittenEvent(
                 namespace,
                 name,
                 what.count,

@@ -16,7 +16,7 @@ from listwatch.errors import ListWatchError, QueueClosedError, unwrap
 from listwatch.objects import Object
 from listwatch.printable import printable
 from listwatch.runtime.caches import Cache, Caches
-from listwatch.runtime.calling import Caller, ReconcileFunction
+from listwatch.runtime.calling import ReconcileCaller, ReconcileFunction
 from listwatch.runtime.key_limits import KeyLimits, Lru
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.results import Result, is_terminal
@@ -171,7 +171,7 @@ class Reconciler:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._discovery: FindsResources | None = None
         self._owner: Resource | None = None
-        self._caller: Caller | None = None
+        self._caller: ReconcileCaller | None = None
         self._guard: LeadershipGuard | None = None
         # While it works: what feeds the queue, and the sources that have not synced yet.
         self._group: asyncio.TaskGroup | None = None
@@ -471,7 +471,7 @@ class Reconciler:
                 raise
         assert self._function is not None  # noqa: S101 - prepare has seen it
         threads = self.concurrency if self._threaded else 0
-        self._caller = Caller(self.name, self._function, threads, self._clock)
+        self._caller = ReconcileCaller(self.name, self._function, threads, self._clock)
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -636,7 +636,7 @@ class Reconciler:
 
     # --- Work ---
 
-    async def _work(self, caller: Caller) -> None:
+    async def _work(self, caller: ReconcileCaller) -> None:
         queue = self.queue
         while True:
             try:
@@ -687,7 +687,7 @@ class Reconciler:
         while now - self._refused[oldest := next(iter(self._refused))] > REFUSED_SECONDS:
             del self._refused[oldest]
 
-    async def _reconcile(self, key: str, caller: Caller) -> None:
+    async def _reconcile(self, key: str, caller: ReconcileCaller) -> None:
         started = self._clock.now()
         self._running.add(key)
         self._count_unseen(key)

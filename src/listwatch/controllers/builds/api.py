@@ -76,7 +76,7 @@ class ClientBuilds:
         # OpenShift takes the status with the rest; a definition may have made it a subresource.
         subresource = "status" if "status" in resource.subresources else ""
         try:
-            build = await self._client.update_with_retry(
+            build = await self._client.update_existing(
                 resource, name, change, namespace, subresource=subresource
             )
         except NotFoundError:
