@@ -49,9 +49,8 @@ def cut_managed_fields(
             cut = first
         # Two braces end this beginning, so that two objects are open at this place. Were the
         # inner one anything but the metadata, these would be complete before it.
-        if cut > 0 and _lacks_managed_fields(b"".join((data[begin:cut], b"}}"))):
-            view = memoryview(data)
-            return b"".join((view[begin:cut], view[last:end]))
+        if cut > 0 and _lacks_managed_fields((head := data[begin:cut]) + b"}}"):
+            return b"".join((head, memoryview(data)[last:end]))
     raw = bytes(memoryview(data)[begin:end])
     for match in _KEY_SPACED.finditer(raw):
         if not raw.startswith(value, match.end()):
@@ -67,7 +66,7 @@ def cut_managed_fields(
     return raw
 
 
-def _lacks_managed_fields(raw: bytes) -> bool:
+def _lacks_managed_fields(raw: bytes | bytearray) -> bool:
     """Tell whether this is an object that has metadata, and no managedFields in them."""
     try:
         return _decode(raw).metadata.managed_fields is _NONE

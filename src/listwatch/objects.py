@@ -24,7 +24,7 @@ from msgspec.structs import force_setattr
 
 from listwatch.errors import ListWatchError
 from listwatch.field_types import holds_bytes, subclass_namespace
-from listwatch.json_values import identity, mend
+from listwatch.json_values import identity, is_utf8, mend
 from listwatch.managed_fields import cut_managed_fields
 from listwatch.metadata import (
     NO_RAW,
@@ -454,7 +454,8 @@ class ObjectDecoder:
         else:
             raw = data if end - begin == len(data) and data.__class__ is bytes else bytes(part)
         # The decoder skips text that it does not return, whatever is in it.
-        if not raw.isascii() and (mended := mend(raw)) is not raw:
+        if not (raw.isascii() or is_utf8(raw)):
+            mended = mend(raw)
             return self.decode_part(mended, 0, len(mended), kind, api_version)
         words = self._words
         own_kind, own_version = head.kind, head.apiVersion

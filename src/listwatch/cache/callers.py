@@ -106,9 +106,10 @@ class Caller:
                     self._fail(change, error)
                 self._delivered += 1
                 ended = now()
-                self._longest = max(self._longest, ended - began)
-                if waiting is None and ended - began > SLOW_SECONDS:
-                    self._slow(change, ended - began)
+                if (took := ended - began) > self._longest:
+                    self._longest = took
+                if waiting is None and took > SLOW_SECONDS:
+                    self._slow(change, took)
                 if ended - yielded >= YIELD_SECONDS:
                     self._began = None
                     await self._clock.sleep(0)

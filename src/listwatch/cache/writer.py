@@ -79,31 +79,33 @@ class DeltaProcessor:
         for deltas in batch:
             key, initial = deltas.key, deltas.is_in_initial_list
             for delta in deltas:
-                item = delta.object
-                if delta.type is _DELETED or not isinstance(item, Object):
+                kind, item = delta.type, delta.object
+                if kind is _DELETED or not isinstance(item, Object):
                     if item is None:
-                        raise ValueError(f"a {delta.type} delta without an object, in a batch")
+                        raise ValueError(f"a {kind} delta without an object, in a batch")
                     if (old := remove(key)) is not None:
                         tell(Deleted(_gone(key, old, item)))
+                    if isinstance(item, Object):
+                        version = item.meta.resource_version or version
+                    continue
+                try:
+                    old = put(key, item)
+                except IndexFunctionError as error:
+                    self._report(error)
+                    continue
+                meta = item.meta
+                version = meta.resource_version or version
+                if old is None:
+                    tell(Added(item, initial))
+                elif old.meta.uid != meta.uid:
+                    tell(Deleted(DeletedFinalStateUnknown(key, old)))
+                    tell(Added(item, initial))
+                elif old.meta.resource_version == meta.resource_version != "":
+                    put(key, old)  # so that an update's old is what was told as new
+                    if kind is _SYNC:
+                        tell(Updated(old, old, True))
                 else:
-                    try:
-                        old = put(key, item)
-                    except IndexFunctionError as error:
-                        self._report(error)
-                        continue
-                    if old is None:
-                        tell(Added(item, initial))
-                    elif old.meta.uid != item.meta.uid:
-                        tell(Deleted(DeletedFinalStateUnknown(key, old)))
-                        tell(Added(item, initial))
-                    elif _is_same(old, item):
-                        put(key, old)  # so that an update's old is what was told as new
-                        if delta.type is _SYNC:
-                            tell(Updated(old, old, True))
-                    else:
-                        tell(Updated(old, item, delta.type is _SYNC))
-                if isinstance(item, Object):
-                    version = item.meta.resource_version or version
+                    tell(Updated(old, item, kind is _SYNC))
         if self._ordered:
             self._store.bookmark(version)
         return changes
