@@ -125,10 +125,10 @@ def _json(text: str) -> Any:
 def _behavior_of(found: Any) -> Object:
     name = "io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerBehavior"
     try:
-        made: Object = Conversion().convert(found or {}, facts().definition(name))
+        Conversion().convert(found or {}, facts().definition(name))
     except WrongTypeError:
         return {}  # as an annotation that can't be read
-    return made
+    return dict(found or {})
 
 
 def _cpu(utilization: int) -> Object:
