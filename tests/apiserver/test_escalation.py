@@ -110,7 +110,7 @@ async def test_a_binding_gives_no_more_than_its_maker_holds(client: Client) -> N
     assert refused["message"].endswith('{APIGroups:[""], Resources:["secrets"], Verbs:["get"]}')
     body = binding("x", "Role", "nosuch")
     refused = await client.call("POST", BINDINGS, body, headers=ALICE, expect=404)
-    assert refused["message"] == 'roles.rbac.authorization.k8s.io "nosuch" not found'
+    assert refused["message"] == 'rolebindings.rbac.authorization.k8s.io "nosuch" not found'
     await client.call("POST", BINDINGS, binding("y", "Role", "mine"), headers=ALICE, expect=201)
 
 

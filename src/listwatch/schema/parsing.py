@@ -130,14 +130,30 @@ def parse_yaml(data: bytes) -> Any:
 def _load_yaml(data: bytes) -> Any:
     loader = _Loader(data)
     try:
-        node = loader.get_single_node()
+        # of several documents the first counts, as for Go's decoder
+        node = loader.get_node() if loader.check_node() else None
         if node is None:
             return None
         if _expanded_size(node, {}) > max(_ALIASES_LIMIT, 10 * len(data)):
             raise yaml.MarkedYAMLError(problem="document contains excessive aliasing")
-        return loader.construct_document(node)
+        return _with_text_keys(loader.construct_document(node))
     finally:
         loader.dispose()
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Return a value whose keys are texts: a key that YAML reads as a boolean is its word."""
+    if isinstance(value, dict):
+        return {_text_key(key): _with_text_keys(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_with_text_keys(each) for each in value]
+    return value
+
+
+def _text_key(key: Any) -> Any:
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    return str(key) if isinstance(key, int) else key
 
 
 def _expanded_size(node: yaml.Node, known: dict[int, int]) -> int:
@@ -180,3 +196,6 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+# YAML 1.1 has these booleans, which PyYAML leaves out and Go's parser does not
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("[yYnN]$"), list("yYnN"))
+_Loader.bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}

@@ -17,6 +17,7 @@ from listwatch.apiserver.http.call import User, printable
 from listwatch.apiserver.http.request_info import RequestInfo
 from listwatch.apiserver.storage.store import Bucket, Store
 from listwatch.errors import ConfigError
+from listwatch.schema.causes import go_quoted
 
 Object = Mapping[str, Any]
 
@@ -78,7 +79,7 @@ class Rule(msgspec.Struct, frozen=True):
             or (info.subresource and f"*/{info.subresource}" in self.resources)
         ):
             return False
-        return not self.resourceNames or info.name in self.resourceNames
+        return not self.resourceNames or info.authorized_name in self.resourceNames
 
 
 def covers_path(pattern: str, path: str) -> bool:
@@ -141,9 +142,12 @@ class WithoutUserError(Exception):
     """Impersonation of groups or a uid, with no user to belong to them."""
 
     def __init__(self, groups: Sequence[str], uid: str) -> None:
-        asked = [f"{{Group  {group}    }}" for group in groups]
-        asked += [f"{{UID  {uid}    }}"] if uid else []
-        super().__init__(f"requested [{' '.join(asked)}] without impersonating a user")
+        shown = ", ".join(map(go_quoted, groups))
+        listed = f"[]string{{{shown}}}" if groups else "[]string(nil)"
+        super().__init__(
+            f'requested &user.DefaultInfo{{Name:"", UID:{go_quoted(uid)}, Groups:{listed}, '
+            "Extra:map[string][]string(nil)} without impersonating a user name"
+        )
 
 
 class Access:
@@ -388,9 +392,10 @@ def forbidden(user: User, info: RequestInfo) -> Exception:
         )
     qualified = f"{info.resource}.{info.group}" if info.group else info.resource
     what = f"{info.resource}/{info.subresource}" if info.subresource else info.resource
-    named = f' "{info.name}"' if info.name else ""
+    name = info.authorized_name
+    named = f' "{name}"' if name else ""
     where = f'in the namespace "{info.namespace}"' if info.namespace else "at the cluster scope"
-    details: dict[str, Any] = {"name": info.name} if info.name else {}
+    details: dict[str, Any] = {"name": name} if name else {}
     if info.group:
         details["group"] = info.group
     details["kind"] = info.resource

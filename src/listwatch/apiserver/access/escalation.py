@@ -76,7 +76,7 @@ class Escalation:
         key = f"{namespace}/{name}" if roles.namespaced else name
         entry = self._store.bucket(roles.storage).entries.get(key)
         if entry is None:
-            raise refusal.not_found(roles, name)
+            raise refusal.not_found(resource, name)
         self._confirm(user, resource, new, _rules(msgspec.json.decode(entry.data)))
 
     def _confirm(self, user: User, resource: Resource, new: Object, rules: Iterable[Rule]) -> None:

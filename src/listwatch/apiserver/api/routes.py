@@ -18,7 +18,7 @@ from listwatch.apiserver.api.writing import Writer
 from listwatch.apiserver.http.call import Call, text_answer
 from listwatch.apiserver.http.faults import Fault, Faults
 from listwatch.apiserver.http.negotiation import JSON, Representation, negotiate, parse_accept
-from listwatch.apiserver.http.request_info import RequestInfo, parse_request
+from listwatch.apiserver.http.request_info import RequestInfo, check_timeout, parse_request
 from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.resources import Resource
 from listwatch.apiserver.kinds.table import ResourceTable
@@ -106,6 +106,7 @@ class Api:
             return resource
         call.resource = resource
         handler = self._handler(call, resource)
+        check_timeout(call.query)
         deprecation = _deprecation(resource)
         if deprecation:
             call.warnings.append(deprecation)
@@ -125,6 +126,7 @@ class Api:
             resource,
             watchable=watchable,
             protobuf=not watching and can_write(resource),
+            streamed=watching,
         )
 
     def _find(self, info: RequestInfo) -> Resource | web.Response:
@@ -140,7 +142,10 @@ class Api:
             return text_answer("404 page not found\n", 404)
         if resource is None or info.rest:
             raise refusal.no_such_resource()
-        if bool(info.namespace) and not resource.namespaced and info.resource != "namespaces":
+        if info.name in {".", ".."}:
+            why = f"Name parameter invalid: {go_quoted(info.name)}: may not be '{info.name}'"
+            raise refusal.bad_request(why)
+        if info.namespace and not resource.namespaced and not info.of_namespace:
             raise refusal.no_such_resource()
         if not info.namespace and resource.namespaced and info.name:
             raise refusal.no_such_resource()
@@ -168,6 +173,8 @@ class Api:
         handler = handlers.get(verb)
         if handler is None or (verb == "create" and info.name):
             raise refusal.method_not_allowed()
+        if call.request.method == "HEAD" and not info.name:
+            raise refusal.method_not_allowed()
         if verb in {"create", "deletecollection"} and resource.namespaced and not info.namespace:
             raise refusal.method_not_allowed()  # what writes needs the namespace in its path
         if verb not in resource.verbs:
@@ -184,6 +191,8 @@ class Api:
         if bare.startswith(_HEALTH):
             return self._health(call, bare)
         if bare == "/version":
+            if call.request.method != "GET":
+                raise refusal.method_not_allowed()
             return call.answer_value(discovery.VERSION)
         if bare == "/":
             return call.answer_value({"paths": self._paths()})
@@ -223,7 +232,7 @@ class Api:
         version = parts[1] if core else parts[2]
         if len(parts) > (2 if core else 3) or version not in groups[group]:
             raise refusal.no_such_resource()
-        if call.request.method not in {"GET", "HEAD"}:
+        if call.request.method != "GET":
             raise refusal.method_not_allowed()
         return call.answer_value(discovery.resource_list(self.table, group, version))
 
@@ -262,8 +271,7 @@ def _refused(call: Call, error: Exception) -> web.Response:
         return call.refuse(refusal.bad_request("exceeded max depth"))
     request = call.request
     if isinstance(error, WithoutUserError):
-        uri = go_quoted(str(request.rel_url))
-        return text_answer(f"Internal Server Error: {uri}: {error}\n", 500)
+        return call.refuse(refusal.bad_request(str(error)))
     if isinstance(error, NotStoredError):
         return call.refuse(refusal.internal_error(f"the change was not stored: {error}"))
     if isinstance(error, ExpiredTokenError):
@@ -294,6 +302,6 @@ def _aggregated_version(accept: str) -> str:
         if not clause.parameters.get("as"):
             return ""
         version = clause.parameters.get("v", "")
-        if clause.parameters["as"] == discovery.AGGREGATED and version in {"v2", "v2beta1"}:
+        if clause.parameters["as"] == discovery.AGGREGATED and version == "v2":
             return version
     return ""

@@ -70,6 +70,7 @@ def negotiate(
     watchable: bool = False,
     protobuf: bool = True,
     transforms: bool = True,
+    streamed: bool = False,
 ) -> Representation:
     """Choose the form of the answer.
 
@@ -79,6 +80,7 @@ def negotiate(
         watchable: whether streams are offered, which shows in the words of the refusal.
         protobuf: whether this server can write the kind in protobuf.
         transforms: whether Table and metadata alone can be had here.
+        streamed: whether a stream is asked for, which there is none of in YAML.
 
     Raises:
         NotAcceptableError: 406.
@@ -92,6 +94,11 @@ def negotiate(
         media_type = JSON if clause.media_type in {"*/*", "application/json"} else clause.media_type
         if media_type not in offered:
             continue
+        if media_type == YAML and streamed:
+            raise refusal.not_acceptable(
+                "only the following media types are accepted: "
+                f"{JSON};stream=watch, {PROTOBUF};stream=watch"
+            )
         transform = clause.parameters.get("as", "")
         seen_type = True
         if media_type == PROTOBUF and (not protobuf or transform):

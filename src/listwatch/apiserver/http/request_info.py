@@ -1,12 +1,13 @@
 """What a request asks for: the resource, the verb and the options, from method, path and query."""
 
+import re
 from collections.abc import Mapping
 from urllib.parse import unquote
 
 import msgspec
 
 from listwatch.apiserver import refusal
-from listwatch.schema.causes import Cause, forbidden_value, not_supported
+from listwatch.schema.causes import Cause, forbidden_value, go_quoted, not_supported
 from listwatch.schema.go_words import whole_number
 from listwatch.selector import (
     EVERY_FIELD,
@@ -38,6 +39,15 @@ class RequestInfo(msgspec.Struct, frozen=True):
     #: what of the path came after the subresource, which no resource has
     rest: tuple[str, ...] = ()
     legacy_watch: bool = False
+    #: whether the path is that of a namespace itself or of a part of it
+    of_namespace: bool = False
+    #: the one name that a list or watch asks for by a field selector
+    selected_name: str = ""
+
+    @property
+    def authorized_name(self) -> str:
+        """The name that the request is authorized for."""
+        return self.name or self.selected_name
 
 
 _COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
@@ -71,8 +81,10 @@ def parse_request(method: str, raw_path: str, query: Query) -> RequestInfo:
     if legacy:
         parts = parts[1:]
     namespace = ""
+    of_namespace = False
     if parts[0] == "namespaces" and len(parts) > 1:
         namespace = parts[1]
+        of_namespace = len(parts) == 2 or parts[2] in _NAMESPACE_SUBRESOURCES
         if len(parts) > 2 and parts[2] not in _NAMESPACE_SUBRESOURCES:
             parts = parts[2:]
     resource = parts[0]
@@ -83,9 +95,6 @@ def parse_request(method: str, raw_path: str, query: Query) -> RequestInfo:
         verb = "list"
     if (verb == "list" and is_watch(query)) or legacy:
         verb = "watch"
-    elif verb == "list":
-        # a list that names one object by a field selector is authorized for that name
-        pass
     return RequestInfo(
         raw_path,
         method,
@@ -99,6 +108,39 @@ def parse_request(method: str, raw_path: str, query: Query) -> RequestInfo:
         name=name,
         rest=tuple(parts[3:]),
         legacy_watch=legacy,
+        of_namespace=of_namespace,
+        selected_name="" if name else _selected_name(query, verb),
+    )
+
+
+def _selected_name(query: Query, verb: str) -> str:
+    """Return the one name that a field selector asks for; "" if it asks for more than one."""
+    selector = _first(query, "fieldSelector")
+    if not selector or verb not in {"list", "watch", "deletecollection"}:
+        return ""
+    try:
+        fields = parse_field_selector(selector)
+    except SelectorError:
+        return ""  # which is refused where the options are read
+    found = [each for each in fields.requirements if each.field == "metadata.name"]
+    return found[0].value if len(found) == 1 and not found[0].negated else ""
+
+
+_DURATION = re.compile(r"[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)
+
+
+def check_timeout(query: Query) -> None:
+    """Refuse a time-out that is no duration of Go's.
+
+    Raises:
+        BadRequestError: 400.
+    """
+    text = _first(query, "timeout")
+    if not text or _DURATION.fullmatch(text):
+        return
+    kind = "missing unit in duration" if re.fullmatch(r"[-+]?[\d.]+", text) else "invalid duration"
+    raise refusal.bad_request(
+        f"invalid timeout specified in the request URL - time: {kind} {go_quoted(text)}"
     )
 
 
