@@ -293,6 +293,7 @@ FAILURES = {
     "silent exit": ("sys.exit(3)", "failed with exit code 3$"),
     "no JSON": ("print('sw0rdfish')", "printed no ExecCredential"),
     "a number as token": (printing(status={"token": 5}), "printed no ExecCredential"),
+    "more than one": (f"{printing(status={'token': 'ab'})};" * 2, "printed no ExecCredential"),
     "broken YAML": ("print('a: {')", "printed no ExecCredential"),
     "no text": ("sys.stdout.buffer.write(b'\\xff')", "printed no ExecCredential"),
     "another kind": ('print(\'{"kind":"Pod","apiVersion":"v1"}\')', "printed Pod of v1, not Exec"),

@@ -273,6 +273,8 @@ def _read_credential(output: bytes) -> _ExecCredential:
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
+        if output.lstrip().startswith(b"{"):  # as kubectl takes it for JSON
+            raise
         from listwatch.client import go_yaml  # noqa: PLC0415 - loads PyYAML, rarely needed
 
         try:
