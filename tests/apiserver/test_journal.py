@@ -16,7 +16,7 @@ import pytest
 from api_client import CORE, MAPS, Client, events, names
 from listwatch.apiserver import APIServer
 from listwatch.apiserver.storage.journal import SQLiteJournal
-from listwatch.apiserver.storage.store import Change, NotStoredError
+from listwatch.apiserver.storage.store import NotStoredError, StoredChange
 from listwatch.clock import FakeClock
 from listwatch.errors import ConfigError
 
@@ -307,7 +307,7 @@ class _FullForMaps:
 
     full = True
 
-    def record(self, bucket: str, change: Change, key: str) -> None:
+    def record(self, bucket: str, change: StoredChange, key: str) -> None:
         """Keep a change, if there is room."""
         if self.full and bucket == "configmaps":
             raise NotStoredError(f"no room for the {change.type.value} {key}")

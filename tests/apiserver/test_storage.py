@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.apiserver.storage.store import Change, ChangeType, CompactedError, Entry, Store
+from listwatch.apiserver.storage.store import (
+    CompactedError,
+    Entry,
+    Store,
+    StoredChange,
+    StoredChangeType,
+)
 from listwatch.clock import FakeClock
 
 
@@ -30,11 +36,11 @@ def test_entries_come_in_the_order_of_their_keys(store: Store) -> None:
 def test_a_deletion_is_told_with_the_last_state_at_its_own_revision(store: Store) -> None:
     bucket = store.bucket("pods")
     store.put(bucket, entry("a", 2))
-    seen: list[Change] = []
+    seen: list[StoredChange] = []
     bucket.listeners[seen.append] = ""
     last = store.delete(bucket, bucket.entries["ns/a"])
     assert last.data == b'{"metadata":{"name":"a","resourceVersion":"3"},"t":""}'
-    assert [(change.type, change.revision) for change in seen] == [(ChangeType.DELETED, 3)]
+    assert [(change.type, change.revision) for change in seen] == [(StoredChangeType.DELETED, 3)]
     assert bucket.current() == []
 
 
@@ -84,7 +90,7 @@ def test_every_readable_revision_is_as_a_plain_model_has_it(
     store = Store(FakeClock())
     bucket = store.bucket("pods")
     copies: dict[int, list[bytes]] = {1: []}
-    changes: list[Change] = []
+    changes: list[StoredChange] = []
     bucket.listeners[changes.append] = ""
     for action, number in operations:
         name = f"p{number}"

@@ -367,7 +367,7 @@ class Versioned:
         meta["resourceVersion"] = str(int(meta["resourceVersion"]) + 1)
 
 
-async def test_update_with_retry_changes_the_newest_state(
+async def test_update_existing_changes_the_newest_state(
     server: ScriptedServer, patient: tuple[Client, FakeClock]
 ) -> None:
     client, clock = patient
@@ -386,7 +386,7 @@ async def test_update_with_retry_changes_the_newest_state(
     assert server.targets[sent:] == [f"GET {PATH}"]  # nothing to change, nothing sent
 
 
-async def test_update_with_retry_gives_up_some_time(
+async def test_update_existing_gives_up_some_time(
     server: ScriptedServer, patient: tuple[Client, FakeClock]
 ) -> None:
     client, clock = patient

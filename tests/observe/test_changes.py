@@ -1,5 +1,5 @@
 from listwatch.objects import Object
-from listwatch.observe.changes import MISSING, Change, ChangeType, differences, merged
+from listwatch.observe.changes import MISSING, Observation, ObservationType, differences, merged
 
 
 def _object(version: int) -> Object:
@@ -7,7 +7,7 @@ def _object(version: int) -> Object:
 
 
 def test_lists_and_resyncs_are_called_sync_as_in_the_original() -> None:
-    assert [kind.plain for kind in ChangeType] == [
+    assert [kind.plain for kind in ObservationType] == [
         "Sync",
         "Added",
         "Updated",
@@ -31,19 +31,23 @@ def test_differences_name_the_deepest_fields_that_changed() -> None:
 
 
 def test_an_addition_and_updates_amount_to_an_addition_with_the_latest_state() -> None:
-    added = Change(ChangeType.ADDED, "a", _object(1))
-    updated = Change(ChangeType.UPDATED, "a", _object(2), old=_object(1))
-    assert merged(added, updated) == Change(ChangeType.ADDED, "a", _object(2))
+    added = Observation(ObservationType.ADDED, "a", _object(1))
+    updated = Observation(ObservationType.UPDATED, "a", _object(2), old=_object(1))
+    assert merged(added, updated) == Observation(ObservationType.ADDED, "a", _object(2))
 
 
 def test_updates_amount_to_one_from_the_first_old_state_to_the_latest() -> None:
-    first = Change(ChangeType.UPDATED, "a", _object(2), old=_object(1))
-    second = Change(ChangeType.UPDATED, "a", _object(3), old=_object(2))
-    assert merged(first, second) == Change(ChangeType.UPDATED, "a", _object(3), old=_object(1))
+    first = Observation(ObservationType.UPDATED, "a", _object(2), old=_object(1))
+    second = Observation(ObservationType.UPDATED, "a", _object(3), old=_object(2))
+    assert merged(first, second) == Observation(
+        ObservationType.UPDATED, "a", _object(3), old=_object(1)
+    )
 
 
 def test_what_came_and_went_amounts_to_nothing_and_what_was_known_to_a_deletion() -> None:
-    deleted = Change(ChangeType.DELETED, "a", _object(3), old=_object(2))
-    assert merged(Change(ChangeType.ADDED, "a", _object(2)), deleted) is None
-    updated = Change(ChangeType.UPDATED, "a", _object(2), old=_object(1))
-    assert merged(updated, deleted) == Change(ChangeType.DELETED, "a", _object(3), old=_object(1))
+    deleted = Observation(ObservationType.DELETED, "a", _object(3), old=_object(2))
+    assert merged(Observation(ObservationType.ADDED, "a", _object(2)), deleted) is None
+    updated = Observation(ObservationType.UPDATED, "a", _object(2), old=_object(1))
+    assert merged(updated, deleted) == Observation(
+        ObservationType.DELETED, "a", _object(3), old=_object(1)
+    )

@@ -8,27 +8,27 @@ from hypothesis import strategies as st
 
 from listwatch.clock import FakeClock
 from listwatch.objects import Object
-from listwatch.observe.changes import Change, ChangeType
+from listwatch.observe.changes import Observation, ObservationType
 from listwatch.observe.dispatch import Dispatcher
 
 
-def _change(key: str, version: int, kind: ChangeType = ChangeType.UPDATED) -> Change:
+def _change(key: str, version: int, kind: ObservationType = ObservationType.UPDATED) -> Observation:
     def state(number: int) -> Object:
         meta = {"name": key, "resourceVersion": str(number)}
         return Object.from_dict({"metadata": meta})
 
-    old = None if kind is ChangeType.ADDED else state(version - 1)
-    return Change(kind, key, state(version), old=old)
+    old = None if kind is ObservationType.ADDED else state(version - 1)
+    return Observation(kind, key, state(version), old=old)
 
 
 class Runner:
     """Runs a change until it is let go; remembers the order."""
 
     def __init__(self) -> None:
-        self.started: list[Change] = []
+        self.started: list[Observation] = []
         self.running: dict[str, asyncio.Event] = {}
 
-    async def __call__(self, change: Change) -> None:
+    async def __call__(self, change: Observation) -> None:
         assert change.key not in self.running, "one object twice at once"
         self.started.append(change)
         event = self.running[change.key] = asyncio.Event()
@@ -95,19 +95,19 @@ async def test_a_slow_object_does_not_hold_the_others_up() -> None:
 
 async def test_a_burst_is_collapsed_to_its_latest_state() -> None:
     async def scenario(dispatcher: Dispatcher, runner: Runner, clock: FakeClock) -> None:
-        dispatcher.submit(_change("a", 1, ChangeType.ADDED))
+        dispatcher.submit(_change("a", 1, ObservationType.ADDED))
         await clock.advance(0.5)
         dispatcher.submit(_change("a", 2))
         dispatcher.submit(_change("a", 3))
         assert runner.started == []
         await clock.advance(0.5)
         assert runner.versions == [("a", "3")]
-        assert runner.started[0].type is ChangeType.ADDED
+        assert runner.started[0].type is ObservationType.ADDED
         assert dispatcher.statistics().collapsed == 2
         runner.running["a"].set()
         await dispatcher.finished(3)
-        dispatcher.submit(_change("b", 4, ChangeType.ADDED))
-        dispatcher.submit(_change("b", 5, ChangeType.DELETED))
+        dispatcher.submit(_change("b", 4, ObservationType.ADDED))
+        dispatcher.submit(_change("b", 5, ObservationType.DELETED))
         await dispatcher.finished(5)
         await clock.advance(5)
         assert runner.versions == [("a", "3")]
@@ -118,18 +118,21 @@ async def test_a_burst_is_collapsed_to_its_latest_state() -> None:
 async def test_a_deletion_is_never_merged_with_the_life_after_it() -> None:
     async def scenario(dispatcher: Dispatcher, runner: Runner, clock: FakeClock) -> None:
         dispatcher.submit(_change("a", 2))
-        dispatcher.submit(_change("a", 3, ChangeType.DELETED))
-        dispatcher.submit(_change("a", 4, ChangeType.ADDED))
+        dispatcher.submit(_change("a", 3, ObservationType.DELETED))
+        dispatcher.submit(_change("a", 4, ObservationType.ADDED))
         await clock.advance(1)
         runner.running["a"].set()
         await clock.advance(1)
-        assert [change.type for change in runner.started] == [ChangeType.DELETED, ChangeType.ADDED]
+        assert [change.type for change in runner.started] == [
+            ObservationType.DELETED,
+            ObservationType.ADDED,
+        ]
 
     await _with_dispatcher(scenario, debounce=1.0)
 
 
 async def test_what_a_run_raises_ends_the_work() -> None:
-    async def run(_change: Change) -> None:
+    async def run(_change: Observation) -> None:
         raise ValueError("no more")
 
     dispatcher = Dispatcher(run, clock=FakeClock())
@@ -152,7 +155,7 @@ def test_every_objects_changes_run_in_order_and_the_last_is_told(
         told: dict[str, list[int]] = defaultdict(list)
         busy: set[str] = set()
 
-        async def run(change: Change) -> None:
+        async def run(change: Observation) -> None:
             assert change.key not in busy
             busy.add(change.key)
             await clock.sleep(0.7)

@@ -14,7 +14,7 @@ from listwatch.errors import (
     UnauthorizedError,
 )
 from listwatch.objects import Object
-from listwatch.observe.changes import Change, ChangeType
+from listwatch.observe.changes import Observation, ObservationType
 from listwatch.observe.names import NamesError
 from listwatch.observe.observer import ListErrorLimitError
 from listwatch.observe.options import DeleteLimit
@@ -220,7 +220,7 @@ async def test_lists_relists_and_resyncs_can_be_told_apart(tmp_path: Path) -> No
     assert "Relisted c" in told
     assert "Deleted b" in told
     assert "Resync a" in told
-    assert {kind.plain for kind in ChangeType} == {"Sync", "Added", "Updated", "Deleted"}
+    assert {kind.plain for kind in ObservationType} == {"Sync", "Added", "Updated", "Deleted"}
 
 
 async def test_the_error_that_reaches_the_limit_ends_it(tmp_path: Path) -> None:
@@ -511,7 +511,7 @@ async def test_an_object_nested_too_deeply_is_an_error_of_its_own_and_the_rest_g
     async with observing(tmp_path, command=ECHO, **options) as state:
         for item in (obj, Object.from_dict(pod("b", "ns"))):
             state.observer.dispatcher.submit(
-                Change(ChangeType.UPDATED, item.key, item, item, resource="pods")
+                Observation(ObservationType.UPDATED, item.key, item, item, resource="pods")
             )
         await state.until(lambda: "got ns b" in state.out)
     assert state.err == "error: ns/a: nested too deeply to be looked into\n"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from listwatch.cache.list_watch import WatchEvent
 from listwatch.objects import Object
-from listwatch.observe.changes import Change, ChangeType
+from listwatch.observe.changes import Observation, ObservationType
 from listwatch.observe.names import NamesError
 from listwatch.observe.options import shown_command
 from listwatch.observe.printing import Format, Printer
@@ -77,7 +77,7 @@ async def test_no_command_takes_a_name_for_a_path(tmp_path: Path, name: str) -> 
     async with observing(tmp_path, command=ECHO) as state:
         for obj in (odd, good):
             state.observer.dispatcher.submit(
-                Change(ChangeType.ADDED, obj.key, obj, resource="pods")
+                Observation(ObservationType.ADDED, obj.key, obj, resource="pods")
             )
         await state.until(lambda: "got ns a" in state.out)
     assert state.err == (
@@ -182,9 +182,9 @@ async def test_what_can_be_in_an_object_forges_no_line_and_moves_no_terminal(
 TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"])) | st.sampled_from([NASTY, ""])
 
 
-def _change(text: str) -> Change:
+def _change(text: str) -> Observation:
     obj = Object.from_dict({**pod("a", "ns", words=text), f"x{text}": [text]})
-    return Change(ChangeType.ADDED, obj.key, obj, resource="pods")
+    return Observation(ObservationType.ADDED, obj.key, obj, resource="pods")
 
 
 @given(TEXTS)
@@ -201,7 +201,7 @@ def test_an_object_that_arrived_in_several_lines_is_printed_in_one() -> None:
     obj = Object.from_dict(pod("a", "ns", words=NASTY))
     indented = msgspec.structs.replace(obj, _packed=json.dumps(obj.to_dict(), indent=1).encode())
     line = Printer(Format.JSON).text(
-        Change(ChangeType.ADDED, obj.key, indented, resource="pods"), "Added", ""
+        Observation(ObservationType.ADDED, obj.key, indented, resource="pods"), "Added", ""
     )
     assert line.count("\n") == 1
     assert json.loads(line)["object"] == obj.to_dict()
@@ -228,7 +228,7 @@ async def test_an_object_that_breaks_what_reads_it_costs_only_itself(
     source.add(pod("a", "ns"))
     text = Printer.text
 
-    def broken(self: Printer, change: Change, kind: str, header: str) -> str:
+    def broken(self: Printer, change: Observation, kind: str, header: str) -> str:
         if change.name == "odd":
             raise ValueError(f"what is {NASTY}")
         return text(self, change, kind, header)

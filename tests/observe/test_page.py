@@ -9,7 +9,7 @@ import pytest
 
 from listwatch.clock import Clock
 from listwatch.objects import Object
-from listwatch.observe.changes import Change, ChangeType
+from listwatch.observe.changes import Observation, ObservationType
 from listwatch.observe.execute import Outcome
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.page import Page
@@ -23,10 +23,10 @@ def _object(version: int, kind: str = "Pod", **fields: object) -> Object:
     return Object.from_dict({"kind": kind, "apiVersion": "v1", "metadata": meta, **fields})
 
 
-def _update(kind: str = "Pod", **fields: object) -> Change:
+def _update(kind: str = "Pod", **fields: object) -> Observation:
     old = _object(1, kind, **dict.fromkeys(fields, "before"))
     new = _object(2, kind, **fields)
-    return Change(ChangeType.UPDATED, "shop/web-1", new, old=old, resource="pods")
+    return Observation(ObservationType.UPDATED, "shop/web-1", new, old=old, resource="pods")
 
 
 @asynccontextmanager
@@ -160,7 +160,7 @@ async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> N
         await tab.until("document.querySelector('#link')?.textContent === 'live'")
         page.told(_update(spec="after"), "Updated")
         gone = Object.from_dict({"metadata": {"name": "db-0", "namespace": "other"}})
-        page.told(Change(ChangeType.DELETED, gone.key, gone, resource="pods"), "Deleted")
+        page.told(Observation(ObservationType.DELETED, gone.key, gone, resource="pods"), "Deleted")
         page.started(1, _update(), ["./ok.sh", "shop", "web-1"])
         page.started(2, _update(), ["./bad.sh", "shop", "web-1"])
         page.wrote(2, 2, b"<script>no route</script>")

@@ -1,7 +1,7 @@
 import pytest
 
 from listwatch.objects import Object
-from listwatch.observe.changes import Change, ChangeType
+from listwatch.observe.changes import Observation, ObservationType
 from listwatch.observe.printing import Format, Printer
 
 
@@ -11,13 +11,13 @@ def _object(kind: str = "Pod", **fields: object) -> Object:
     return Object.from_dict({"kind": kind, "apiVersion": "v1", "metadata": meta, **fields})
 
 
-def _update(kind: str = "Pod") -> Change:
+def _update(kind: str = "Pod") -> Observation:
     old = _object(kind, spec={"image": "1"}, status={"n": 1}, data={"k": "b2xk"})
     new = _object(kind, version="2", spec={"image": "2"}, status={"n": 2}, data={"k": "bmV3"})
-    return Change(ChangeType.UPDATED, "ns/a", new, old=old, resource="pods")
+    return Observation(ObservationType.UPDATED, "ns/a", new, old=old, resource="pods")
 
 
-def _print(change: Change, printer: Printer) -> str:
+def _print(change: Observation, printer: Printer) -> str:
     return printer.text(change, change.type.plain, "# header\n")
 
 
@@ -47,7 +47,7 @@ def test_a_diff_shows_the_lines_that_changed() -> None:
     assert lines[:3] == ["# header", "--- ns/a 1", "+++ ns/a 2"]
     assert "-  image: '1'" in lines
     assert "+  image: '2'" in lines
-    gone = Change(ChangeType.DELETED, "ns/a", _object(), resource="pods")
+    gone = Observation(ObservationType.DELETED, "ns/a", _object(), resource="pods")
     assert "-kind: Pod" in _print(gone, Printer(Format.DIFF)).splitlines()
 
 
@@ -67,6 +67,6 @@ def test_colours_are_only_there_when_asked_for_and_quiet_leaves_the_header_out()
 
 def test_long_values_are_shortened() -> None:
     old, new = _object(spec={"x": "y" * 500}), _object(spec={"x": "z" * 500})
-    text = _print(Change(ChangeType.UPDATED, "ns/a", new, old=old), Printer())
+    text = _print(Observation(ObservationType.UPDATED, "ns/a", new, old=old), Printer())
     assert max(map(len, text.splitlines())) < 300
     assert "…" in text

@@ -14,7 +14,7 @@ from listwatch.cache.list_watch import Decoder, KnowsObjects, ListOptions
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
 from listwatch.objects import Object
-from listwatch.observe.changes import Change, ChangeType
+from listwatch.observe.changes import Observation, ObservationType
 from listwatch.observe.state import (
     Remembered,
     ResumingListWatch,
@@ -37,12 +37,16 @@ def _object(name: str, version: int) -> Object:
     return Object.from_dict({"kind": "Pod", "apiVersion": "v1", "metadata": meta})
 
 
-def _told(name: str, version: int) -> Change:
-    return Change(ChangeType.UPDATED, f"ns/{name}", _object(name, version), position=version)
+def _told(name: str, version: int) -> Observation:
+    return Observation(
+        ObservationType.UPDATED, f"ns/{name}", _object(name, version), position=version
+    )
 
 
-def _gone(name: str, version: int) -> Change:
-    return Change(ChangeType.DELETED, f"ns/{name}", _object(name, version), position=version)
+def _gone(name: str, version: int) -> Observation:
+    return Observation(
+        ObservationType.DELETED, f"ns/{name}", _object(name, version), position=version
+    )
 
 
 def test_what_was_told_is_there_again_and_so_is_how_far_it_came(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from listwatch.objects import Object
-from listwatch.observe.changes import Change, ChangeType
+from listwatch.observe.changes import Observation, ObservationType
 from listwatch.observe.session import exit_code
 from listwatch.observe.state import Remembered, StateError, StateFile
 
@@ -29,12 +29,12 @@ COLUMNS = {
 FILES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def _told(name: str, version: int) -> Change:
+def _told(name: str, version: int) -> Observation:
     meta = {"name": name, "namespace": "ns", "uid": f"u-{name}", "resourceVersion": str(version)}
     obj = Object.from_dict(
         {"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": {"x": "y" * 300}}
     )
-    return Change(ChangeType.ADDED, f"ns/{name}", obj, position=version)
+    return Observation(ObservationType.ADDED, f"ns/{name}", obj, position=version)
 
 
 def _fill(path: Path) -> StateFile:

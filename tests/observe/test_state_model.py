@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.clock import FakeClock
-from listwatch.observe.changes import Change
+from listwatch.observe.changes import Observation
 from listwatch.observe.observer import Observer, Source
 from listwatch.observe.options import ObserveOptions
 from listwatch.observe.reaction import ErrorBudget, Reaction
@@ -35,7 +35,7 @@ class Commands:
         self.running: list[story.Chapter] = []
         self.finished: list[story.Chapter] = []
 
-    async def __call__(self, change: Change) -> None:
+    async def __call__(self, change: Observation) -> None:
         assert change.object is not None
         kind = story.ChapterType(change.type.plain)
         if kind is story.ChapterType.SYNC:

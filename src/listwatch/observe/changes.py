@@ -9,7 +9,7 @@ import msgspec
 from listwatch.objects import Object
 
 
-class ChangeType(StrEnum):
+class ObservationType(StrEnum):
     """Why a change is told.
 
     `LISTED`, `RELISTED` and `RESYNC` are what the original command calls `Sync`.
@@ -31,10 +31,10 @@ class ChangeType(StrEnum):
         return self.value if self in _PLAIN else "Sync"
 
 
-_PLAIN = frozenset({ChangeType.ADDED, ChangeType.UPDATED, ChangeType.DELETED})
+_PLAIN = frozenset({ObservationType.ADDED, ObservationType.UPDATED, ObservationType.DELETED})
 
 
-class Change(msgspec.Struct, frozen=True):
+class Observation(msgspec.Struct, frozen=True):
     """One change of one object.
 
     Attributes:
@@ -48,7 +48,7 @@ class Change(msgspec.Struct, frozen=True):
             server does not know of it.
     """
 
-    type: ChangeType
+    type: ObservationType
     key: str
     object: Object | None
     old: Object | None = None
@@ -72,23 +72,23 @@ class Change(msgspec.Struct, frozen=True):
         return self.object.resource_version if self.object is not None else ""
 
 
-def merged(earlier: Change, later: Change) -> Change | None:
+def merged(earlier: Observation, later: Observation) -> Observation | None:
     """Return the one change that two of one object's life amount to, None if to nothing.
 
     Only for changes that `mergeable` allows.
     """
-    if later.type is ChangeType.DELETED:
-        if earlier.old is None and earlier.type is not ChangeType.DELETED:
+    if later.type is ObservationType.DELETED:
+        if earlier.old is None and earlier.type is not ObservationType.DELETED:
             return None  # it was never told to be there
         return msgspec.structs.replace(later, old=earlier.old)
-    resync = later.type is ChangeType.RESYNC
+    resync = later.type is ObservationType.RESYNC
     kind = earlier.type if earlier.old is None or resync else later.type
     return msgspec.structs.replace(later, type=kind, old=earlier.old)
 
 
-def mergeable(earlier: Change, later: Change) -> bool:
+def mergeable(earlier: Observation, later: Observation) -> bool:
     """Say whether a later change of one object may be told together with the one before it."""
-    return earlier.type is not ChangeType.DELETED and later.key == earlier.key
+    return earlier.type is not ObservationType.DELETED and later.key == earlier.key
 
 
 class Difference(msgspec.Struct, frozen=True):

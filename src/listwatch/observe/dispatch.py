@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from listwatch.clock import Clock, Timer
-from listwatch.observe.changes import Change, mergeable, merged
+from listwatch.observe.changes import Observation, mergeable, merged
 
 
 class DispatchStatistics(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class DispatchStatistics(msgspec.Struct, frozen=True):
 
 
 class _Entry(msgspec.Struct):
-    change: Change
+    change: Observation
     numbers: list[int]
     due: float
 
@@ -59,7 +59,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        run: Callable[[Change], Awaitable[None]],
+        run: Callable[[Observation], Awaitable[None]],
         *,
         parallel: int = 1,
         debounce: float = 0.0,
@@ -81,7 +81,7 @@ class Dispatcher:
         self._stopped = False
         self._running = self._finished = self._collapsed = 0
 
-    def submit(self, change: Change) -> int:
+    def submit(self, change: Observation) -> int:
         """Take a change; return its number, which grows by one with each."""
         self._last += 1
         number = self._last
@@ -98,7 +98,7 @@ class Dispatcher:
         self._offer(lane_key, lane)
         return number
 
-    def _collapse(self, lane: _Lane, change: Change, number: int) -> None:
+    def _collapse(self, lane: _Lane, change: Observation, number: int) -> None:
         entry = lane.entries[-1]
         self._collapsed += 1
         together = merged(entry.change, change)

@@ -10,8 +10,7 @@ import msgspec
 from listwatch.cache.controller import Controller, ControllerConfig
 from listwatch.cache.deltas import Deltas, DeltaType
 from listwatch.cache.failures import Failure, LogFailures
-from listwatch.cache.handlers import Added, Deleted, Updated
-from listwatch.cache.handlers import Change as CacheChange
+from listwatch.cache.handlers import Added, Change, Deleted, Updated
 from listwatch.cache.known import NewestKnown
 from listwatch.cache.list_watch import Decoder, ListerWatcher
 from listwatch.cache.ordered_fifo import OrderedFIFO
@@ -28,7 +27,7 @@ from listwatch.errors import (
     unwrap,
 )
 from listwatch.objects import DeletedFinalStateUnknown, Object, decode_object
-from listwatch.observe.changes import Change, ChangeType
+from listwatch.observe.changes import Observation, ObservationType
 from listwatch.observe.dispatch import Dispatcher
 from listwatch.observe.names import KnownNames
 from listwatch.observe.options import ObserveOptions, UsageError
@@ -138,7 +137,7 @@ class Observer:
             for source in sources
         ]
 
-    async def _react_and_remember(self, change: Change) -> None:
+    async def _react_and_remember(self, change: Observation) -> None:
         if self._state is not None:
             self._state.begins(self._full_names[change.resource], change)
         await self._reaction(change)
@@ -325,9 +324,7 @@ class _Feed:
             self._positions.append((self._dispatcher.last, self._version))
             self.remember_progress()
 
-    def _with_begun(
-        self, changes: Sequence[CacheChange], keys: set[str] | None
-    ) -> list[CacheChange]:
+    def _with_begun(self, changes: Sequence[Change], keys: set[str] | None) -> list[Change]:
         """Tell as additions what the last run had only begun to tell, if it is still there.
 
         Args:
@@ -336,7 +333,7 @@ class _Feed:
         """
         begun = set(self._begun if keys is None else self._begun & keys)
         self._begun -= begun
-        anew: list[CacheChange] = []
+        anew: list[Change] = []
         for change in changes:
             if isinstance(change, Updated) and change.key in begun:
                 anew.append(Added(change.new, is_in_initial_list=False))
@@ -355,25 +352,25 @@ class _Feed:
         if reached and self._state is not None:
             self._state.reached(self._source.full_name, reached)
 
-    def _told(self, change: CacheChange, source: DeltaType, *, initial: bool) -> Change:
+    def _told(self, change: Change, source: DeltaType, *, initial: bool) -> Observation:
         relisted = source is DeltaType.REPLACED_ALL
         resource = self._source.resource
         if isinstance(change, Added):
-            kind = ChangeType.RELISTED if relisted else ChangeType.ADDED
-            kind = ChangeType.LISTED if initial else kind
-            return Change(kind, change.obj.key, change.obj, resource=resource)
+            kind = ObservationType.RELISTED if relisted else ObservationType.ADDED
+            kind = ObservationType.LISTED if initial else kind
+            return Observation(kind, change.obj.key, change.obj, resource=resource)
         if isinstance(change, Updated):
-            kind = ChangeType.RELISTED if relisted else ChangeType.UPDATED
-            kind = ChangeType.RESYNC if change.is_resync else kind
-            return Change(kind, change.new.key, change.new, old=change.old, resource=resource)
+            kind = ObservationType.RELISTED if relisted else ObservationType.UPDATED
+            kind = ObservationType.RESYNC if change.is_resync else kind
+            return Observation(kind, change.new.key, change.new, old=change.old, resource=resource)
         return self._deletion(change)
 
-    def _deletion(self, change: Deleted) -> Change:
+    def _deletion(self, change: Deleted) -> Observation:
         item = change.obj
         unknown = isinstance(item, DeletedFinalStateUnknown)
         state = item.obj if isinstance(item, DeletedFinalStateUnknown) else item
-        return Change(
-            ChangeType.DELETED,
+        return Observation(
+            ObservationType.DELETED,
             item.key,
             state,
             old=state,
@@ -381,7 +378,7 @@ class _Feed:
             final_state_unknown=unknown,
         )
 
-    def _wanted(self, change: Change) -> bool:
+    def _wanted(self, change: Observation) -> bool:
         names = self._options.names
         return not names or change.key.rpartition("/")[2] in names
 
@@ -389,8 +386,8 @@ class _Feed:
         """Tell of a deletion for each name that the outside system knows and the list lacks."""
         known = set(self.store.list_keys())
         for key in await known_names.missing(self._source, known):
-            change = Change(
-                ChangeType.DELETED,
+            change = Observation(
+                ObservationType.DELETED,
                 key,
                 None,
                 resource=self._source.resource,
@@ -450,19 +447,19 @@ def _own_version(item: object) -> int | None:
     return number_or_none(item.resource_version) if isinstance(item, Object) else None
 
 
-def _with_positions(changes: Sequence[Change], version: int) -> list[Change]:
+def _with_positions(changes: Sequence[Observation], version: int) -> list[Observation]:
     """Add to each change the version up to which it completes its object's story.
 
     Args:
         changes: in their order.
         version: of the server after them; it stands in for an object's version that is no number.
     """
-    placed: list[Change] = []
+    placed: list[Observation] = []
     next_life: dict[str, int] = {}
     for change in reversed(changes):
         own = _own_version(change.object)
         position = version if own is None else own
-        if change.type is not ChangeType.DELETED:
+        if change.type is not ObservationType.DELETED:
             next_life[change.key] = position
         elif change.final_state_unknown:
             # Where its key has a new life, the addition is still to be told.

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from listwatch.clock import Clock
-from listwatch.observe.changes import Change
+from listwatch.observe.changes import Observation
 from listwatch.observe.execute import Outcome
 from listwatch.observe.printing import Printer
 from listwatch.printable import printable
@@ -66,7 +66,7 @@ class Page:
 
     # --- What it is told ---
 
-    def told(self, change: Change, kind: str) -> None:
+    def told(self, change: Observation, kind: str) -> None:
         """Take a change."""
         fields = list(islice(self._printer.fields(change), _MOST_DIFFERENCES))
         self._send(
@@ -79,7 +79,7 @@ class Page:
             fields=fields,
         )
 
-    def started(self, run: int, change: Change, argv: Sequence[str]) -> None:
+    def started(self, run: int, change: Observation, argv: Sequence[str]) -> None:
         """Take the start of a command."""
         self._written[run] = 0
         self._send("started", run=run, key=printable(change.key), argv=[*map(printable, argv)])

@@ -11,14 +11,14 @@ import msgspec
 import yaml
 
 from listwatch.objects import Object
-from listwatch.observe.changes import MISSING, Change, ChangeType, differences
+from listwatch.observe.changes import MISSING, Observation, ObservationType, differences
 from listwatch.printable import printable
 
 _LONGEST_VALUE = 120
 _COLOURS = {
-    ChangeType.ADDED: "32",
-    ChangeType.DELETED: "31",
-    ChangeType.UPDATED: "33",
+    ObservationType.ADDED: "32",
+    ObservationType.DELETED: "31",
+    ObservationType.UPDATED: "33",
 }
 _OLD, _NEW, _DIM = "31", "32", "2"
 #: Changes with every write and says nothing.
@@ -67,7 +67,7 @@ class Printer:
         """Whether nothing but the format's own text may be printed."""
         return self._format in {Format.JSON, Format.YAML, Format.NAME}
 
-    def text(self, change: Change, kind: str, header: str) -> str:
+    def text(self, change: Observation, kind: str, header: str) -> str:
         """Return what to print, newline included.
 
         Args:
@@ -87,15 +87,15 @@ class Printer:
             case _:
                 return self._header(change, header) + self._fields(change)
 
-    def _header(self, change: Change, header: str) -> str:
+    def _header(self, change: Observation, header: str) -> str:
         if self._quiet:
             return ""
         colour = _COLOURS.get(change.type, _DIM)
         return self._paint(header.rstrip("\n"), colour) + "\n"
 
-    def fields(self, change: Change) -> Iterator[tuple[str, str, str]]:
+    def fields(self, change: Observation) -> Iterator[tuple[str, str, str]]:
         """Yield path, old and new value of each field of an update that is to be shown."""
-        if change.type is ChangeType.DELETED or not (change.object and change.old):
+        if change.type is ObservationType.DELETED or not (change.object and change.old):
             return
         secret = change.object.kind == "Secret"
         for difference in differences(change.old.to_dict(), change.object.to_dict()):
@@ -107,15 +107,15 @@ class Printer:
             else:
                 yield printable(path), _value(difference.old), _value(difference.new)
 
-    def _fields(self, change: Change) -> str:
+    def _fields(self, change: Observation) -> str:
         return "".join(
             f"    {path}: {self._paint(old, _OLD)} → {self._paint(new, _NEW)}\n"
             for path, old, new in self.fields(change)
         )
 
-    def _diff(self, change: Change) -> str:
-        new = None if change.type is ChangeType.DELETED else change.object
-        old = change.object if change.type is ChangeType.DELETED else change.old
+    def _diff(self, change: Observation) -> str:
+        new = None if change.type is ObservationType.DELETED else change.object
+        old = change.object if change.type is ObservationType.DELETED else change.old
         lines = difflib.unified_diff(
             _yaml(old, hide_secrets=True).splitlines(keepends=True),
             _yaml(new, hide_secrets=True).splitlines(keepends=True),
@@ -145,7 +145,7 @@ def _value(value: Any) -> str:
     return printable(text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…")
 
 
-def _json_line(change: Change, kind: str) -> str:
+def _json_line(change: Observation, kind: str) -> str:
     document: dict[str, object] = {"type": kind, "resource": change.resource, "key": change.key}
     for field, obj in (("object", change.object), ("oldObject", change.old)):
         if obj is not None:

@@ -16,7 +16,7 @@ import msgspec
 from listwatch.backoff import COMMAND
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError
-from listwatch.observe.changes import Change, ChangeType, differences
+from listwatch.observe.changes import Observation, ObservationType, differences
 from listwatch.observe.execute import LONGEST_STRING, Executor, Outcome, StartError
 from listwatch.observe.metrics import ObserveMetrics
 from listwatch.observe.options import ObserveOptions, shown_command
@@ -73,10 +73,10 @@ class ErrorBudget:
 class Spectator(Protocol):
     """Is told what a reaction does, in its event loop. Must not block."""
 
-    def told(self, change: Change, kind: str) -> None:
+    def told(self, change: Observation, kind: str) -> None:
         """Take a change and the word for its type."""
 
-    def started(self, run: int, change: Change, argv: Sequence[str]) -> None:
+    def started(self, run: int, change: Observation, argv: Sequence[str]) -> None:
         """Take the start of a command, and the number that stands for this run of it."""
 
     def wrote(self, run: int, fd: int, data: bytes) -> None:
@@ -129,7 +129,7 @@ class Reaction:
         self.unrendered = 0
         self.budget = ErrorBudget(options.maximum_errors, options.error_window, clock)
 
-    async def __call__(self, change: Change) -> None:
+    async def __call__(self, change: Observation) -> None:
         """Tell of a change and run its command to the end, retries included.
 
         An object that can't be told of costs only itself: it is reported by its key.
@@ -168,7 +168,7 @@ class Reaction:
         except OSError as error:
             raise StartError(f"unable to start {what}: {error.strerror or error}") from error
 
-    def _told(self, change: Change, kind: str) -> "_Told":
+    def _told(self, change: Observation, kind: str) -> "_Told":
         """Make all that depends on the object, before anything is done."""
         if self._spectator is not None:
             self._spectator.told(change, kind)
@@ -193,7 +193,7 @@ class Reaction:
             data = change.object.json() if change.object is not None else b""
         return _Told([*command, *words], header, stdin, data)
 
-    async def _react(self, change: Change, kind: str, told: "_Told") -> None:
+    async def _react(self, change: Observation, kind: str, told: "_Told") -> None:
         if odd := _oddity(change):
             await self._report(f"{change.key}: no command is run for it: {odd}")
             return
@@ -215,7 +215,7 @@ class Reaction:
         if not outcome.succeeded:
             await self._failed(told.argv[0], outcome)
 
-    def type_word(self, change: Change) -> str:
+    def type_word(self, change: Observation) -> str:
         """Return the word for a change's type that the options ask for."""
         return change.type.value if self._options.distinct_types else change.type.plain
 
@@ -230,16 +230,16 @@ class Reaction:
         if not (self._options.quiet or self._printer.is_for_machines):
             await self._streams[1].write(f"# {self.timestamp()} Sync {word}{which}\n")
 
-    def _command(self, change: Change) -> Sequence[str]:
-        if change.type is ChangeType.DELETED:
+    def _command(self, change: Observation) -> Sequence[str]:
+        if change.type is ObservationType.DELETED:
             return self._options.delete_command
         return self._options.command
 
-    def _which(self, change: Change) -> str:
+    def _which(self, change: Observation) -> str:
         """Return what stands in a header for the command that there is none of."""
         return change.resource if len(self._options.resources) > 1 else ""
 
-    def _rendered(self, change: Change) -> str | None:
+    def _rendered(self, change: Observation) -> str | None:
         if self._options.template is None or change.object is None:
             return None
         return self._options.template.render(change.object)
@@ -276,7 +276,7 @@ class Reaction:
     async def _run(
         self,
         argv: Sequence[str],
-        change: Change,
+        change: Observation,
         lines: "_Lines",
         env: Mapping[str, str] | None,
         stdin: bytes | None,
@@ -301,7 +301,7 @@ class Reaction:
     async def _run_once(
         self,
         argv: Sequence[str],
-        change: Change,
+        change: Observation,
         lines: "_Lines",
         env: Mapping[str, str] | None,
         stdin: bytes | None,
@@ -362,7 +362,7 @@ class _Told(msgspec.Struct, frozen=True):
     printed: str = ""
 
 
-def _oddity(change: Change) -> str:
+def _oddity(change: Observation) -> str:
     """Say why no command can be given an object's names; empty where there is no reason.
 
     Kubernetes accepts no such names, so scripts take them for parts of a path or of a line.
@@ -410,7 +410,7 @@ class _Lines:
             await self._flush(fd)
 
 
-def _standard_input(what: str, change: Change, kind: str) -> bytes | None:
+def _standard_input(what: str, change: Observation, kind: str) -> bytes | None:
     if not what:
         return None
     if what == "object":

@@ -29,7 +29,7 @@ from listwatch.cache.list_watch import (
 )
 from listwatch.errors import ListWatchError
 from listwatch.objects import Object, ObjectDecodeError, decode_object
-from listwatch.observe.changes import Change, ChangeType
+from listwatch.observe.changes import Observation, ObservationType
 from listwatch.private_file import (
     SQLITE_COMPANIONS,
     PrivateFileError,
@@ -204,7 +204,7 @@ class StateFile:
             raise self._damaged(f"{obj.key} is kept as {key}")
         return obj
 
-    def begins(self, resource: str, change: Change) -> None:
+    def begins(self, resource: str, change: Observation) -> None:
         """Remember that a change is about to be told, so that the end of its object will be.
 
         Only that of an addition is written down: the others' objects are remembered already.
@@ -218,15 +218,15 @@ class StateFile:
                 (resource, change.key, change.object.json()),
             )
 
-    def finished(self, resource: str, change: Change) -> None:
+    def finished(self, resource: str, change: Observation) -> None:
         """Remember that a change was told, and its command has ended.
 
         Raises:
             StateError: it can't be written.
         """
-        if change.type is ChangeType.RESYNC or not change.position:
+        if change.type is ObservationType.RESYNC or not change.position:
             return
-        gone = change.type is ChangeType.DELETED or change.object is None
+        gone = change.type is ObservationType.DELETED or change.object is None
         data = None if gone or change.object is None else change.object.json()
         self._write(
             "INSERT INTO told VALUES (?, ?, ?, ?) ON CONFLICT (resource, key)"

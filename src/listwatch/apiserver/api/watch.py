@@ -13,11 +13,11 @@ from listwatch.apiserver.http.faults import Fault, TamperedTransport
 from listwatch.apiserver.http.negotiation import chunk
 from listwatch.apiserver.storage.store import (
     Bucket,
-    Change,
-    ChangeType,
     CompactedError,
     Entry,
     Store,
+    StoredChange,
+    StoredChangeType,
 )
 from listwatch.clock import Clock, Timer
 from listwatch.errors import StatusError
@@ -69,7 +69,7 @@ class Filter:
             return False
         return entry_matches(entry, self._labels, self._fields)
 
-    def apply(self, change: Change) -> tuple[ChangeType, Entry] | None:
+    def apply(self, change: StoredChange) -> tuple[StoredChangeType, Entry] | None:
         """Return the event for a change, or None where it is not seen.
 
         What leaves the selection is DELETED, in its last state that was in it, at the revision
@@ -79,13 +79,13 @@ class Filter:
             return change.type, change.entry
         previous = change.previous
         before = previous is not None and self.matches(previous)
-        after = change.type is not ChangeType.DELETED and self.matches(change.entry)
+        after = change.type is not StoredChangeType.DELETED and self.matches(change.entry)
         if after:
-            return (ChangeType.MODIFIED if before else ChangeType.ADDED), change.entry
+            return (StoredChangeType.MODIFIED if before else StoredChangeType.ADDED), change.entry
         if before and previous is not None:
-            if change.type is ChangeType.DELETED:
-                return ChangeType.DELETED, change.entry
-            return ChangeType.DELETED, previous.at_revision(change.revision)
+            if change.type is StoredChangeType.DELETED:
+                return StoredChangeType.DELETED, change.entry
+            return StoredChangeType.DELETED, previous.at_revision(change.revision)
         return None
 
 
@@ -194,7 +194,7 @@ class WatchStream:
         self._make = make
         self._bookmark = bookmark
         self._backlog_limit = backlog_limit
-        self._backlog: deque[Change] = deque()
+        self._backlog: deque[StoredChange] = deque()
         self._direct = False
         self._seen = 0
         self._stopped = False
@@ -237,7 +237,7 @@ class WatchStream:
             revision = max(self._seen, self._store.revision)
             transport.write(chunk(self._bookmark(revision, False)))
 
-    def _on_change(self, change: Change) -> None:
+    def _on_change(self, change: StoredChange) -> None:
         transport = self._transport
         if transport is not None and transport.is_closing():
             self.stop()  # before the end of the connection is told, more changes may come
@@ -261,7 +261,7 @@ class WatchStream:
                 transport.abort()
         self._wake.set()
 
-    def _frame(self, change: Change) -> bytes:
+    def _frame(self, change: StoredChange) -> bytes:
         """Return what is written of a change, b"" where it is not seen."""
         if change.revision <= self._seen:
             return b""
@@ -282,7 +282,7 @@ class WatchStream:
         present = store.revision if lag is None else lag
         self._seen = options.since if options.since is not None else present
         initial: list[Entry] = []
-        replay: list[Change] = []
+        replay: list[StoredChange] = []
         if options.initial:
             self._seen = present
             initial = [
@@ -330,7 +330,7 @@ class WatchStream:
             for timer in timers:
                 timer.cancel()
 
-    def _changes_since(self, revision: int) -> list[Change]:
+    def _changes_since(self, revision: int) -> list[StoredChange]:
         namespace = self._options.namespace
         changes = self.bucket.since(revision)
         return [each for each in changes if not namespace or each.entry.namespace == namespace]
@@ -380,10 +380,10 @@ class WatchStream:
             elif size:
                 transport.write(b"".join(piece))
 
-    def _first_frames(self, initial: list[Entry], replay: list[Change]) -> Iterator[bytes]:
+    def _first_frames(self, initial: list[Entry], replay: list[StoredChange]) -> Iterator[bytes]:
         revision = self._seen
         for entry in initial:
-            yield chunk(self._make(ChangeType.ADDED.value, entry))
+            yield chunk(self._make(StoredChangeType.ADDED.value, entry))
         if self._options.initial_bookmark:
             yield chunk(self._bookmark(revision, True))
         for change in replay:

@@ -12,7 +12,7 @@ from listwatch.apiserver.kinds.definitions import CLEANUP, DEFINITIONS, Object, 
 from listwatch.apiserver.kinds.resources import Resource
 from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.registry import DeleteOptions, Registry, WriteContext
-from listwatch.apiserver.storage.store import Bucket, Change, Entry, Store
+from listwatch.apiserver.storage.store import Bucket, Entry, Store, StoredChange
 from listwatch.schema.facts import Schema
 from listwatch.schema.structural import apply_schema_defaults, build_root
 
@@ -53,7 +53,7 @@ class CustomResources:
         for entry in self._bucket.current():
             self._look_at(entry, self._serve)
 
-    def _on_change(self, bucket: Bucket, _: Change) -> None:
+    def _on_change(self, bucket: Bucket, _: StoredChange) -> None:
         # not at once: a change is told to all its listeners before another one is made
         if bucket in self._followed and not self._due:
             self._due = True

@@ -17,11 +17,11 @@ from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.registry import DeleteOptions, Registry, WriteContext
 from listwatch.apiserver.storage.store import (
     Bucket,
-    Change,
-    ChangeType,
     Entry,
     NotStoredError,
     Store,
+    StoredChange,
+    StoredChangeType,
 )
 from listwatch.clock import Clock, Timer
 
@@ -113,11 +113,11 @@ class Controllers:
                 if not owned:
                     del self._owned[owner]
 
-    def _observe(self, bucket: Bucket, change: Change) -> None:
+    def _observe(self, bucket: Bucket, change: StoredChange) -> None:
         previous, entry = change.previous, change.entry
         if previous is not None and previous.owners:
             self._forget(bucket, previous)
-        if change.type is ChangeType.DELETED:
+        if change.type is StoredChangeType.DELETED:
             self._homes.pop(entry.uid, None)
             if self._running:
                 self._after_deletion(bucket, entry)

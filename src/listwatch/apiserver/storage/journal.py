@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from listwatch.apiserver.storage.store import Change, ChangeType, Entry, NotStoredError, Store
+from listwatch.apiserver.storage.store import (
+    Entry,
+    NotStoredError,
+    Store,
+    StoredChange,
+    StoredChangeType,
+)
 from listwatch.errors import ConfigError
 from listwatch.private_file import (
     SQLITE_COMPANIONS,
@@ -144,14 +150,14 @@ class SQLiteJournal:
                 raise NotStoredError(f"{self._path}: {error}") from error
             raise
 
-    def record(self, bucket: str, change: Change, key: str) -> None:
+    def record(self, bucket: str, change: StoredChange, key: str) -> None:
         """Keep a change.
 
         Raises:
             NotStoredError: it can't be kept, for instance as the disk is full.
         """
         with self._transaction() as execute:
-            if change.type is ChangeType.DELETED:
+            if change.type is StoredChangeType.DELETED:
                 execute("DELETE FROM objects WHERE bucket=? AND key=?", (bucket, key))
             else:
                 execute(
@@ -195,8 +201,8 @@ class SQLiteJournal:
             history = [
                 (
                     bucket,
-                    Change(
-                        ChangeType(kind),
+                    StoredChange(
+                        StoredChangeType(kind),
                         make(bucket, data),
                         None if previous is None else make(bucket, previous),
                     ),

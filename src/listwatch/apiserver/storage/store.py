@@ -47,7 +47,7 @@ class Entry(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, revision=revision, data=data)
 
 
-class ChangeType(Enum):
+class StoredChangeType(Enum):
     """What a change did."""
 
     ADDED = "ADDED"
@@ -55,10 +55,10 @@ class ChangeType(Enum):
     DELETED = "DELETED"
 
 
-class Change(msgspec.Struct, frozen=True):
+class StoredChange(msgspec.Struct, frozen=True):
     """One revision: `entry` is the new state, of a deletion the last one at the new revision."""
 
-    type: ChangeType
+    type: StoredChangeType
     entry: Entry
     previous: Entry | None
 
@@ -83,7 +83,7 @@ class NotStoredError(Exception):
 class Journal(Protocol):
     """Where a store writes what it commits, before anybody sees it."""
 
-    def record(self, bucket: str, change: Change, key: str) -> None:
+    def record(self, bucket: str, change: StoredChange, key: str) -> None:
         """Keep a change.
 
         Raises:
@@ -103,7 +103,7 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-Listener = Callable[[Change], None]
+Listener = Callable[[StoredChange], None]
 #: So many changes are forgotten before the journal is told.
 _JOURNAL_SLACK = 1000
 #: Of so many earlier revisions a bucket remembers how they differ from now.
@@ -117,7 +117,7 @@ class Bucket:
         self.name = name
         self.entries: dict[str, Entry] = {}
         self.keys: list[str] = []
-        self.history: deque[Change] = deque()
+        self.history: deque[StoredChange] = deque()
         self.listeners: dict[Listener, str] = {}
         self._pasts: dict[int, Past] = {}
         #: raised by each change, so that what is derived from the bucket can be kept until then
@@ -164,7 +164,7 @@ class Bucket:
             del self._pasts[past]
         return revision
 
-    def since(self, revision: int) -> Iterator[Change]:
+    def since(self, revision: int) -> Iterator[StoredChange]:
         """Yield the changes after a revision, oldest first."""
         newer = []
         for change in reversed(self.history):
@@ -205,9 +205,9 @@ class Past:
                 if change.previous is not None:
                     bisect.insort(self.then, key)
                     bisect.insort(self.now, key)
-            if change.type is ChangeType.ADDED:
+            if change.type is StoredChangeType.ADDED:
                 bisect.insort(self.now, key)
-            elif change.type is ChangeType.DELETED:
+            elif change.type is StoredChangeType.DELETED:
                 del self.now[bisect.bisect_left(self.now, key)]
         return True
 
@@ -300,7 +300,7 @@ class Store:
         self._recorded = 0
         self.journal = journal
         #: told of every change, after it was made and before the listeners of its bucket
-        self.observers: list[Callable[[Bucket, Change], None]] = []
+        self.observers: list[Callable[[Bucket, StoredChange], None]] = []
         self._clock = clock
         self._history_limit = history_limit
         self._history_seconds = history_seconds
@@ -328,8 +328,8 @@ class Store:
         """
         key = entry.key
         previous = bucket.entries.get(key)
-        kind = ChangeType.ADDED if previous is None else ChangeType.MODIFIED
-        change = Change(kind, entry, previous)
+        kind = StoredChangeType.ADDED if previous is None else StoredChangeType.MODIFIED
+        change = StoredChange(kind, entry, previous)
         self._check(change, bucket, key)
         bucket.entries[key] = entry
         if previous is None:
@@ -345,14 +345,14 @@ class Store:
         key = entry.key
         previous = bucket.entries[key]
         last = previous.at_revision(self.revision + 1)
-        change = Change(ChangeType.DELETED, last, previous)
+        change = StoredChange(StoredChangeType.DELETED, last, previous)
         self._check(change, bucket, key)
         del bucket.entries[key]
         del bucket.keys[bisect.bisect_left(bucket.keys, key)]
         self._commit(bucket, change)
         return last
 
-    def _check(self, change: Change, bucket: Bucket, key: str) -> None:
+    def _check(self, change: StoredChange, bucket: Bucket, key: str) -> None:
         if change.revision != self.revision + 1:
             raise ValueError(f"revision {change.revision} does not follow {self.revision}")
         if self.journal is not None:
@@ -365,7 +365,7 @@ class Store:
             self.journal.record_compaction(revision)
         self._recorded = revision
 
-    def _commit(self, bucket: Bucket, change: Change) -> None:
+    def _commit(self, bucket: Bucket, change: StoredChange) -> None:
         self.revision = change.revision
         bucket.version += 1
         bucket.history.append(change)
@@ -428,7 +428,7 @@ class Store:
         revision: int,
         compacted: int,
         entries: Mapping[str, Iterable[Entry]],
-        history: Iterable[tuple[str, Change]] = (),
+        history: Iterable[tuple[str, StoredChange]] = (),
     ) -> None:
         """Take over a state from a journal or a snapshot, in place of the present one.
 
