@@ -1,9 +1,9 @@
-"""The seed's retrying pop loop: pop, handle, and on failure perhaps queue again.
+"""A pop loop with retries: pop, handle, and requeue what failed.
 
-The contract is that of OpenShift origin's `pkg/controller/controller.go`, repaired: the handler
-runs outside the queue's lock, a stop reaches a blocked pop, a key function that fails is an error
-instead of one empty key for everything, and with several workers too nothing newer of a key is
-handled before its retry.
+The contract is that of OpenShift origin's `pkg/controller/controller.go`, with these corrections:
+the handler runs outside the queue's lock, a stop interrupts a blocked pop, a failing key function
+is an error instead of an empty key, and with several workers, too, a key's retry comes before
+anything newer of the key.
 """
 
 import asyncio
@@ -74,10 +74,10 @@ def retry_until(
     """Return a RetryFunc that gives up at the first of several limits.
 
     Args:
-        count: the most times that a resource is queued again (the seed's build controllers: 61,
-            for they gave up when the count was above 60).
-        age: seconds since the first failure (the seed's build controller: 1800).
-        is_fatal: whether trying again can't help with this error.
+        count: maximum number of retries of a resource (OpenShift's build controllers: 61, since
+            they give up at a count above 60).
+        age: seconds since the first failure (OpenShift's build controller: 1800).
+        is_fatal: whether a retry cannot help with this error.
     """
 
     def retry_func(resource: object, error: Exception, retry: Retry) -> bool:  # noqa: ARG001 - a RetryFunc
@@ -118,8 +118,8 @@ class QueueRetryManager(Generic[T]):
         key_func: the key of a resource under which its failures are counted. For a DeltaFIFO it
             is the queue's `key_of`, since its resources are deltas.
         retry_func: whether to try again.
-        limiter: waited for before each new try, whatever the key; the seed's is 1 a second after
-            a burst of 10, which is also the default.
+        limiter: limits the retries of all keys together. The default, as in OpenShift, is 1 a
+            second after a burst of 10.
         clock: the time.
     """
 

@@ -1,4 +1,4 @@
-"""Puts the build controllers together as the seed does, from list-watch to retry loop."""
+"""Assemble the build controllers, from list-watch to retry loop (see docs/seed.md)."""
 
 import asyncio
 import logging
@@ -65,9 +65,9 @@ class _FindsDeletions(ListerWatcher, Protocol):
 
 
 class DeleteController:
-    """Handles the deletions of one kind of object: the seed's `RunnableController`.
+    """Handles the deletions of one kind of object (Go: `RunnableController`).
 
-    Made by a factory. For one event loop; runs once at a time.
+    Created by a factory. Bound to one event loop; one run at a time.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class DeleteController:
         )
 
     async def _search_forever(self) -> None:
-        # The seed's resync period did this when a resync was a relist; it no longer is.
+        # OpenShift's resync period did this while a resync was a relist; it no longer is.
         while True:
             await self._clock.sleep(self._relist_period)
             self._searches += 1
@@ -166,9 +166,9 @@ class BuildPodControllerFactory:
         pods: the pods that carry the label `openshift.io/build.name`.
         builds: all builds.
         recorder: gets an event for each build that failed.
-        retry_func: whether a failed deletion is tried again, once a second after a burst of 10.
-            Never, as in the seed: the next search finds it again.
-        relist_period: seconds between two searches for deletions that no watch has told.
+        retry_func: whether to retry a failed deletion, once a second after a burst of 10. By
+            default never, as in OpenShift: the next search finds it again.
+        relist_period: seconds between searches for deletions that the watch missed.
         clock: the time.
     """
 

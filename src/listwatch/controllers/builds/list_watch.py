@@ -1,8 +1,8 @@
-"""Lists that look for what is gone: the seed's `buildPodDeleteLW` and `buildDeleteLW`.
+"""List-watches that search for missed deletions (Go: `buildPodDeleteLW`, `buildDeleteLW`).
 
-Both give a reflector an empty list and, before that, put into its queue a deletion of each object
-that was deleted while nobody watched. Such deletions can't be told from the list itself, since
-nothing remembers what there was; but a build tells of its pod, and a pod of its build.
+Both queue a deletion for each object that was deleted while nobody watched, and then give the
+reflector an empty list. The list alone cannot reveal such deletions, since no cache remembers the
+objects; but a build names its pod, and a pod names its build.
 """
 
 import logging
@@ -47,9 +47,9 @@ class Deletions(Protocol):
 
 
 class EveryKeyKnown:
-    """Known objects of a DeltaFIFO that lets every deletion in: the seed's `keyListerGetter`.
+    """Known objects that make a DeltaFIFO accept every deletion (Go: `keyListerGetter`).
 
-    A DeltaFIFO drops the deletion of what nobody knows, and here nobody keeps anything.
+    A DeltaFIFO drops the deletion of an unknown object, and here no store knows any.
     """
 
     def list_keys(self) -> Iterable[str]:

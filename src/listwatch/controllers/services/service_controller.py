@@ -1,7 +1,6 @@
-"""Gives services their load balancers: the seed's `ServiceController`, with today's behaviour.
+"""Provide load balancers for services, as `k8s.io/cloud-provider/controllers/service` does.
 
-What it does is as in `k8s.io/cloud-provider/controllers/service`; how it is fed is as in the
-seed: a DeltaFIFO that keeps the newest change of each service only, and several workers.
+A DeltaFIFO that keeps only the newest change of each service feeds several workers.
 """
 
 import asyncio
@@ -125,7 +124,7 @@ class _Cached:
 
 
 class _ServiceCache:
-    """What the queue is told of as known: the seed's `serviceCache`."""
+    """The queue's known objects (Go: `serviceCache`)."""
 
     def __init__(self) -> None:
         self.services: dict[str, _Cached] = {}
@@ -143,7 +142,7 @@ class _ServiceCache:
 
 
 def newest_only(deltas: Deltas) -> Sequence[Delta]:
-    """Return the last change alone: the seed's compressor, since only the present state counts."""
+    """Return only the last change: a compressor for consumers of the current state."""
     return deltas[-1:]
 
 
