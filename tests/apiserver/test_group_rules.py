@@ -439,7 +439,10 @@ async def test_a_definition_has_one_storage_version_and_no_half_conversion(clien
         '"AdditionalPrinterColumns":null,"SelectableFields":null}]'
     )
     assert {each["field"]: each["message"] for each in status["details"]["causes"]} == {
-        "spec.preserveUnknownFields": "Invalid value: true: must be false",
+        "spec.preserveUnknownFields": (
+            "Invalid value: true: cannot set to true, set x-kubernetes-preserve-unknown-fields to "
+            "true in spec.versions[*].schema instead"
+        ),
         "spec.conversion.webhookClientConfig": (
             "Required value: required when strategy is set to Webhook"
         ),
@@ -447,7 +450,7 @@ async def test_a_definition_has_one_storage_version_and_no_half_conversion(clien
         "spec.versions": (
             f"Invalid value: {inside}: must have exactly one version marked as storage version"
         ),
-        "status.storedVersions": "Invalid value: []: must have at least one stored version",
+        "status.storedVersions": "Invalid value: null: must have at least one stored version",
     }
 
 

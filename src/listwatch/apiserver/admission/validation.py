@@ -12,6 +12,7 @@ from listwatch.apiserver.kinds.rules import (
     validate_annotations,
     validate_labels,
 )
+from listwatch.apiserver.kinds.statuses import status_causes
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, required
 from listwatch.schema.enumerations import unsupported_values
 from listwatch.schema.facts import facts
@@ -228,6 +229,8 @@ def validate_update(
         return causes + validate_custom(
             resource, new, old, status_only=subresource == "status", warnings=warnings
         )
+    if subresource == "status":
+        return causes + status_causes(resource.storage, resource.schema, new, old)
     causes += [
         invalid_value(key, new.get(key), "field is immutable")
         for key in kind_of(resource).immutable

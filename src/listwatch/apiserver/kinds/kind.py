@@ -53,8 +53,8 @@ class Kind(msgspec.Struct, frozen=True):
         orphan_by_default: whether deleting without a policy leaves the dependents.
         graceful: whether a deletion waits for the grace period.
         keeps_status: whether a create keeps the status that a client sends.
-        status_leaves: the part of metadata that a write to the status path does not touch; ""
-            stands for the labels, outside of the core group.
+        status_leaves: the part of metadata that a write to the status path does not touch, if
+            any.
         generation_with: parts of metadata whose change moves the generation as the spec's does.
         immortal: names of objects that may not be deleted.
         deprecation: what each answer warns of.
@@ -68,6 +68,7 @@ class Kind(msgspec.Struct, frozen=True):
         admit: adds to a new object what nobody owns, after its owners were noted.
         sign: writes into a new object who asks for it: username, uid, groups and extra.
         carry: keeps of the old object what a write to the main path may not change.
+        settle: completes a status that is written; gets the new and old object and a time stamp.
         allocate: gives a new or changed object its addresses; returns what prevents it.
         end: begins a deletion; gets the object, which it may mark, and a time stamp.
         held: tells whether an object without finalizers of its metadata still can't go.
@@ -100,6 +101,7 @@ class Kind(msgspec.Struct, frozen=True):
     admit: Callable[[Object], None] | None = None
     sign: Callable[[Object, Mapping[str, Any]], None] | None = None
     carry: Callable[[Object, View], None] | None = None
+    settle: Callable[[Object, View, str], None] | None = None
     allocate: Callable[[Object, Object | None, Addresses], list[Cause]] | None = None
     end: Callable[[Object, str], Ending] | None = None
     held: Callable[[View], bool] | None = None

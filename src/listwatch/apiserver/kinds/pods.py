@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from listwatch.apiserver.kinds.cells import NONE, age, at, text
-from listwatch.apiserver.kinds.kind import Kind, Object, View, paths
+from listwatch.apiserver.kinds.kind import Kind, Object, View, paths, status_of
 from listwatch.apiserver.kinds.pod_rules import check_pod_spec
 from listwatch.apiserver.kinds.pod_templates import default_pod_spec
 from listwatch.schema.causes import Cause, forbidden_value, required
@@ -188,6 +188,13 @@ def _admit_pod(obj: Object) -> None:
     obj["status"] = {"phase": "Pending", "qosClass": qos_class(spec)}
 
 
+def _settle(new: Object, old: View, _: str) -> None:
+    """Keep the class of service, which nobody can take away."""
+    known = (old.get("status") or {}).get("qosClass")
+    if known:
+        status_of(new).setdefault("qosClass", known)
+
+
 #: The resources that decide on the quality of service.
 _COUNTED = ("cpu", "memory")
 
@@ -215,6 +222,7 @@ def qos_class(spec: Mapping[str, Any]) -> str:
 KINDS: Mapping[str, Kind] = {
     "pods": Kind(
         status_leaves="ownerReferences",
+        settle=_settle,
         generation=True,
         returns_deleted=True,
         graceful=True,

@@ -277,12 +277,24 @@ def _admit_volume(obj: Object) -> None:
     obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": now}
 
 
+def _settle_volume(new: Object, old: View, now: str) -> None:
+    """Note when the phase changed, unless a client says so."""
+    status, before = status_of(new), old.get("status") or {}
+    told = status.get("lastPhaseTransitionTime")
+    if status.get("phase") != before.get("phase"):
+        if told is None or told == before.get("lastPhaseTransitionTime"):
+            status["lastPhaseTransitionTime"] = now
+    elif told is None and before.get("lastPhaseTransitionTime"):
+        status["lastPhaseTransitionTime"] = before["lastPhaseTransitionTime"]
+
+
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "persistentvolumes": Kind(
         returns_deleted=True,
         defaults=_default_persistent_volume,
         admit=_admit_volume,
+        settle=_settle_volume,
         rule=_check_volume,
         update_rule=_check_volume_update,
         checks_metadata=1,

@@ -376,6 +376,7 @@ KINDS: Mapping[str, Kind] = {
         generation_with=("annotations",),
         generation=True,
         defaults=_default_deployment,
+        status_leaves="labels",
         rule=_check_deployment,
         update_rule=_check_selector_update,
         cells={

@@ -392,6 +392,9 @@ class Registry:
         _carry_metadata(metadata, before)
         if subresource == "status":
             keep_status_only(resource, new, old)
+            settle = kind_of(resource).settle
+            if settle is not None:
+                settle(new, old, self.now())
         elif resource.custom is None:
             if "status" in resource.subresources and subresource == "":
                 carry(new, old, "status")
@@ -644,7 +647,7 @@ def keep_status_only(resource: Resource, new: Object, old: Object) -> None:
             kept["managedFields"] = managed
         new["metadata"] = kept
     else:
-        left = kind_of(resource).status_leaves or ("labels" if resource.group else "")
+        left = kind_of(resource).status_leaves
         if left:
             carry(metadata, before, left)
 
@@ -660,7 +663,8 @@ def reset_fields(resource: Resource, subresource: str) -> tuple[tuple[str, ...],
                 ("metadata", "finalizers"),
                 ("metadata", "ownerReferences"),
             )
-        return (("spec",), ("metadata", "labels")) if resource.group else (("spec",),)
+        left = kind_of(resource).status_leaves
+        return (("spec",), ("metadata", left)) if left == "labels" else (("spec",),)
     if subresource == "" and "status" in resource.subresources:
         return (("status",),)
     return ()
