@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from aiohttp import web
@@ -15,6 +15,8 @@ from listwatch.observe.options import UsageError
 from listwatch.observe.page import Page
 
 _HEALTH: Final = frozenset({"/healthz", "/readyz", "/healthz/ready"})
+#: A Host header: an IPv6 address in brackets, or else a name, and a port.
+_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]*))(?::[0-9]{1,5})?")
 
 
 class ListenError(UsageError):
@@ -102,17 +104,13 @@ async def serve(
 
 def _is_ours(value: str, own: str) -> bool:
     """Say whether a Host header is an address, localhost or our own name; any text is allowed."""
-    if value.startswith("["):
-        name, _, port = value[1:].partition("]")
-    else:
-        name, colon, port = value.partition(":")
-        port = colon + port
-    if port and not re.fullmatch(r":[0-9]{1,5}", port):
+    if (found := _HOST.fullmatch(value)) is None:
         return False
-    if name.lower() in {"localhost", own.lower()} - {""}:
+    in_brackets, name = found.groups()
+    if in_brackets is None and name.lower() in {"localhost", own.lower()} - {""}:
         return True
     try:
-        ip_address(name)
+        _ = IPv4Address(name) if in_brackets is None else IPv6Address(in_brackets)
     except ValueError:
         return False
     return True
