@@ -77,6 +77,8 @@ def model(value: dict[str, Any]) -> Identity:
         return found if isinstance(found, str) else ""
 
     meta = value.get("metadata")
+    if isinstance(meta, dict) and not isinstance(meta.get("namespace"), str | None):
+        meta = {key: value for key, value in meta.items() if key != "name"}
     return Identity(
         kind=word(value, "kind"),
         api_version=word(value, "apiVersion"),
@@ -138,6 +140,12 @@ def test_an_identity_is_found_beside_what_is_no_json(spec: bytes) -> None:
 def test_anything_has_an_identity_without_an_error(data: bytes) -> None:
     assert isinstance(identity(data), Identity)
     assert isinstance(identity(b'{"metadata":{"name":"' + data), Identity)
+
+
+@pytest.mark.parametrize("namespace", [b"5", b"[]", b'{"a":"n"}', b"true"])
+def test_a_name_beside_a_namespace_that_is_none_has_no_key(namespace: bytes) -> None:
+    assert identity(b'{"metadata":{"name":"a","namespace":%b}}' % namespace).key is None
+    assert identity(b'{"metadata":{"name":"a","namespace":null}}').key == "a"
 
 
 def test_what_takes_long_to_look_into_has_no_identity() -> None:

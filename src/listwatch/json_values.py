@@ -294,7 +294,8 @@ _METADATA: Final = {"namespace", "name", "uid", "resourceVersion"}
 def identity(data: Data, begin: int = 0) -> Identity:
     """Return which object stands in the data, whatever else is in it.
 
-    The last of equal keys counts, as for a decoder. Values that are no strings count as absent.
+    The last of equal keys counts, as for a decoder. Values that are no strings count as absent,
+    and so does a name beside a namespace that is none: its key would be another object's.
     Empty for what is over 2 MiB or has over 1,000 members at one level: no server shall hold the
     event loop by it.
     """
@@ -321,7 +322,16 @@ def identity(data: Data, begin: int = 0) -> Identity:
 
 
 def _strings(data: Data, begin: int, wanted: set[str]) -> dict[str, str]:
-    return {key: _string(data, at, end) for key, at, end in members(data, begin) if key in wanted}
+    found: dict[str, str] = {}
+    is_odd = False
+    for key, at, end in members(data, begin):
+        if key in wanted:
+            found[key] = _string(data, at, end)
+            if key == "namespace":
+                is_odd = not data.startswith((b'"', b"null"), at)
+    if is_odd:
+        found.pop("name", None)
+    return found
 
 
 def _string(data: Data, begin: int, end: int) -> str:
