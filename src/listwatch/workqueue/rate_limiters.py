@@ -1,4 +1,4 @@
-"""How long something has to wait: a token bucket, and the rate limiters of work queues.
+"""A token bucket, and the rate limiters of work queues.
 
 The kinds and the figures of the defaults are those of client-go `util/workqueue` and
 `util/flowcontrol`. None of them is safe to use from two threads at once.
@@ -17,16 +17,16 @@ K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 
 
 class RateLimiter(Protocol[K_contra]):
-    """Tells a work queue when a failed item may come again."""
+    """Determines when a work queue may retry a failed item."""
 
     def when(self, item: K_contra, /) -> float:
-        """Count one more failure of the item, and return the seconds that it has to wait."""
+        """Count a failure of the item, and return its delay in seconds."""
 
     def forget(self, item: K_contra, /) -> None:
-        """Take the item's failures as over, because it succeeded or was given up."""
+        """Reset the item's failures, after success or giving up."""
 
     def num_requeues(self, item: K_contra, /) -> int:
-        """Return the item's failures since it was last forgotten."""
+        """Return the item's failures since the last `forget`."""
 
 
 class TokenBucket:
@@ -57,14 +57,14 @@ class TokenBucket:
         self._taken = 0
 
     def reserve(self) -> float:
-        """Take a token, if need be one that is still to come, and return the seconds until then."""
+        """Take a token, possibly a future one, and return the seconds until it is available."""
         now = self._clock.now()
         self._refill(now)
         self._taken += 1
         return self._wait(now)
 
     def try_accept(self) -> bool:
-        """Take a token if there is one now, and say whether there was."""
+        """Take a token if one is available now, and return whether it was."""
         now = self._clock.now()
         self._refill(now)
         self._taken += 1
@@ -74,7 +74,7 @@ class TokenBucket:
         return True
 
     async def accept(self) -> None:
-        """Take a token, waiting for it in turn.
+        """Wait for a token and take it, in order of arrival.
 
         A cancelled wait gives its token back, unless others wait for later ones.
         """
@@ -101,7 +101,7 @@ class TokenBucket:
 
 
 class BucketRateLimiter:
-    """One token bucket for all items: each failure, of whatever item, costs a token.
+    """One token bucket for all items: each failure of any item costs a token.
 
     The token is spent also when the queue finds that the item is waiting already.
     """
@@ -116,10 +116,10 @@ class BucketRateLimiter:
         return self._bucket.reserve()
 
     def forget(self, item: Hashable, /) -> None:
-        """Do nothing: spent tokens come back with time alone."""
+        """Do nothing: only time refills tokens."""
 
     def num_requeues(self, item: Hashable, /) -> int:  # noqa: ARG002 - as above, nothing counted
-        """Return 0: no failures of single items are counted."""
+        """Return 0: failures are not counted per item."""
         return 0
 
 
@@ -135,16 +135,16 @@ class _CountingRateLimiter(Generic[K]):
         return count
 
     def forget(self, item: K, /) -> None:
-        """Start anew with this item."""
+        """Reset the item's failures."""
         self._failures.pop(item, None)
 
     def num_requeues(self, item: K, /) -> int:
-        """Return the item's failures since it was last forgotten."""
+        """Return the item's failures since the last `forget`."""
         return self._failures.get(item, 0)
 
 
 class ItemExponentialFailureRateLimiter(_CountingRateLimiter[K]):
-    """Each failure of an item doubles its waiting time: `base` · 2ⁿ seconds, `limit` at most."""
+    """Doubles an item's delay with each failure: `base` · 2ⁿ seconds, at most `limit`."""
 
     __slots__ = ("_backoff",)
 
@@ -155,12 +155,12 @@ class ItemExponentialFailureRateLimiter(_CountingRateLimiter[K]):
         )
 
     def when(self, item: K, /) -> float:
-        """Count a failure, and return its waiting time in seconds."""
+        """Count a failure, and return its delay in seconds."""
         return self._backoff.delay(self._count(item))
 
 
 class ItemFastSlowRateLimiter(_CountingRateLimiter[K]):
-    """An item's first `fast_attempts` failures wait `fast` seconds, all later ones `slow`."""
+    """Delays an item's first `fast_attempts` failures by `fast` seconds, later ones by `slow`."""
 
     __slots__ = ("_fast", "_fast_attempts", "_slow")
 
@@ -171,12 +171,12 @@ class ItemFastSlowRateLimiter(_CountingRateLimiter[K]):
         self._fast_attempts = fast_attempts
 
     def when(self, item: K, /) -> float:
-        """Count a failure, and return its waiting time in seconds."""
+        """Count a failure, and return its delay in seconds."""
         return self._fast if self._count(item) < self._fast_attempts else self._slow
 
 
 class MaxOfRateLimiter(Generic[K]):
-    """The longest of several limiters' waiting times, the largest of their counts.
+    """The longest delay of several limiters, and the largest count.
 
     Every one of them counts every failure. `forget` reaches all of them.
     """
@@ -189,11 +189,11 @@ class MaxOfRateLimiter(Generic[K]):
         self._limiters = limiters
 
     def when(self, item: K, /) -> float:
-        """Count a failure with every limiter, and return the longest waiting time in seconds."""
+        """Count a failure with every limiter, and return the longest delay in seconds."""
         return max([limiter.when(item) for limiter in self._limiters])
 
     def forget(self, item: K, /) -> None:
-        """Start anew with this item."""
+        """Reset the item's failures."""
         for limiter in self._limiters:
             limiter.forget(item)
 
@@ -203,7 +203,7 @@ class MaxOfRateLimiter(Generic[K]):
 
 
 class JitterRateLimiter(Generic[K]):
-    """Stretches another limiter's waiting times by a random factor in [1, 1 + `factor`).
+    """Multiplies another limiter's delays by a random factor in [1, 1 + `factor`).
 
     Items that failed together, as in an outage, then don't come back together.
 
@@ -227,11 +227,11 @@ class JitterRateLimiter(Generic[K]):
         self._uniform = uniform
 
     def when(self, item: K, /) -> float:
-        """Count a failure, and return its stretched waiting time in seconds."""
+        """Count a failure, and return its lengthened delay in seconds."""
         return self._limiter.when(item) * (1.0 + self._factor * self._uniform())
 
     def forget(self, item: K, /) -> None:
-        """Start anew with this item."""
+        """Reset the item's failures."""
         self._limiter.forget(item)
 
     def num_requeues(self, item: K, /) -> int:
@@ -240,7 +240,7 @@ class JitterRateLimiter(Generic[K]):
 
 
 class MaxWaitRateLimiter(Generic[K]):
-    """Another limiter's waiting times, cut at `limit` seconds."""
+    """Limits another limiter's delays to `limit` seconds."""
 
     __slots__ = ("_limit", "_limiter")
 
@@ -249,11 +249,11 @@ class MaxWaitRateLimiter(Generic[K]):
         self._limit = _seconds("limit", limit)
 
     def when(self, item: K, /) -> float:
-        """Count a failure, and return its waiting time in seconds, `limit` at most."""
+        """Count a failure, and return its delay in seconds, at most `limit`."""
         return min(self._limiter.when(item), self._limit)
 
     def forget(self, item: K, /) -> None:
-        """Start anew with this item."""
+        """Reset the item's failures."""
         self._limiter.forget(item)
 
     def num_requeues(self, item: K, /) -> int:
@@ -262,7 +262,7 @@ class MaxWaitRateLimiter(Generic[K]):
 
 
 def default_rate_limiter(clock: Clock | None = None) -> MaxOfRateLimiter[Hashable]:
-    """Return the field's default for controllers (client-go `DefaultTypedControllerRateLimiter`).
+    """Return client-go's default for controllers (`DefaultTypedControllerRateLimiter`).
 
     Each item by itself waits 5 ms · 2ⁿ, 1000 s at most; all together 10 a second after a burst of
     100. `forget` resets only an item's own part.
@@ -272,7 +272,7 @@ def default_rate_limiter(clock: Clock | None = None) -> MaxOfRateLimiter[Hashabl
 
 
 def default_item_based_rate_limiter() -> ItemExponentialFailureRateLimiter[Hashable]:
-    """Return the default without a common bucket: each item waits 1 ms · 2ⁿ, 1000 s at most.
+    """Return the default without a shared bucket: each item waits 1 ms · 2ⁿ, at most 1000 s.
 
     That is client-go's `DefaultTypedItemBasedRateLimiter`.
     """

@@ -1,4 +1,4 @@
-"""The work queue: each item once, never with two workers, later if it has to wait.
+"""The work queue: deduplicates items and never gives one to two workers at a time.
 
 The contract is that of client-go `util/workqueue` (`queue.go`, `delaying_queue.go`,
 `rate_limiting_queue.go`), with three differences, all at the end of a queue's life: a drain also
@@ -32,13 +32,13 @@ _BATCH = 1000
 
 
 class Order(Protocol[K]):
-    """Which of the ready items comes next; a `collections.deque` is first in, first out."""
+    """Decides which ready item comes next. A `collections.deque` is first in, first out."""
 
     def append(self, item: K, /) -> None:
-        """Take in an item that is not in it."""
+        """Add an item that is not queued yet."""
 
     def popleft(self) -> K:
-        """Take out the next item."""
+        """Remove and return the next item."""
 
     def __len__(self) -> int: ...
 
@@ -60,7 +60,7 @@ class FairOrder(Generic[K]):
         self._length = 0
 
     def append(self, item: K, /) -> None:
-        """Put the item last in its group."""
+        """Append the item to its group."""
         group = self._group(item)
         items = self._items.get(group)
         if items is None:
@@ -70,7 +70,7 @@ class FairOrder(Generic[K]):
         self._length += 1
 
     def popleft(self) -> K:
-        """Take the first item of the group whose turn it is."""
+        """Remove and return the first item of the next group."""
         group = self._turns.popleft()
         items = self._items[group]
         item = items.popleft()
@@ -88,23 +88,23 @@ class FairOrder(Generic[K]):
 class WorkQueue(Generic[K]):
     """A queue of keys for any number of workers.
 
-    An item that is added again while it waits for a worker is there once, in its first place; one
-    that is added while a worker has it comes again when that worker is done. So two workers never
-    have the same item, and no change is missed.
+    Adding a waiting item again has no effect. Adding an item that a worker is processing requeues
+    it when that worker calls `done`. So two workers never have the same item, and no change is
+    missed.
 
-    An item is anything hashable that stays as it is: a key, not the object itself.
+    An item is hashable and immutable: a key, not the object itself.
 
-    Belongs to one event loop: all methods are for that loop's thread and never block it
-    (`listwatch.workqueue.threads` is for other threads), except `len`, `statistics` and
-    `num_requeues`, which any thread may call. Of two or more workers, the one that waits longest
-    is served first. A worker that always finds an item lets other tasks run every 5 ms.
+    Bound to one event loop. Call all methods in that loop's thread; they never block it. Any
+    thread may call `len`, `statistics` and `num_requeues`; `listwatch.workqueue.threads` gives
+    threads the rest. The worker that has waited longest is served first. A worker that always
+    finds an item yields to other tasks every 5 ms.
 
     Args:
         name: labels the metrics; a queue without a name has none.
         clock: the time.
-        rate_limiter: how long `add_rate_limited` waits; by default `default_rate_limiter`.
-        group: makes the queue fair among groups of items, for instance namespaces: it takes
-            one item of each group in turn. A pure function of the item.
+        rate_limiter: the delays of `add_rate_limited`; by default `default_rate_limiter`.
+        group: maps an item to its group, for example a namespace. The queue then takes one item
+            of each group in turn. Must be a pure function.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class WorkQueue(Generic[K]):
         self._pop = order.popleft
 
     def __len__(self) -> int:
-        """Return how many items a worker could take now."""
+        """Return the number of items that are ready now."""
         return len(self._ready)
 
     def __bool__(self) -> bool:
@@ -161,7 +161,7 @@ class WorkQueue(Generic[K]):
     # Adding
 
     def add(self, item: K) -> None:
-        """Make the item due for work now. Dropped when the queue is shutting down.
+        """Queue the item now. Do nothing if the queue is shutting down.
 
         Raises:
             TypeError: the item is not hashable.
@@ -176,10 +176,10 @@ class WorkQueue(Generic[K]):
         self._make_ready(item)
 
     def add_after(self, item: K, seconds: float) -> None:
-        """Make the item due for work after so many seconds; now, if 0 or less.
+        """Queue the item after this many seconds; now, if 0 or less.
 
-        Of several times for one item the earliest counts. A plain `add` meanwhile does not cancel
-        it. Dropped when the queue is shutting down. Costs a logarithm of the waiting items.
+        The earliest of several times for one item applies. A plain `add` does not cancel it. Do
+        nothing if the queue is shutting down. The cost is logarithmic in the delayed items.
 
         Raises:
             TypeError: the item is not hashable.
@@ -195,34 +195,34 @@ class WorkQueue(Generic[K]):
         self._retries += 1
 
     def add_rate_limited(self, item: K) -> None:
-        """Make the item due for work when the rate limiter says so; a failed item's way back.
+        """Queue a failed item again after the rate limiter's delay.
 
-        What the rate limiter raises comes out of here, and then the item was not added.
+        If the rate limiter raises, the exception propagates and the item is not queued.
         """
         if not self._shutting_down:
             check_hashable(item)
             self.add_after(item, self._rate_limiter.when(item))
 
     def forget(self, item: K) -> None:
-        """Tell the rate limiter that the item has succeeded or was given up.
+        """Reset the item's failures in the rate limiter, after success or giving up.
 
-        An item that already waits stays so.
+        A delayed item stays queued.
         """
         self._rate_limiter.forget(item)
 
     def num_requeues(self, item: K) -> int:
-        """Return the item's failures since it was last forgotten, by the rate limiter's count."""
+        """Return the item's failures since the last `forget`, as counted by the rate limiter."""
         return self._rate_limiter.num_requeues(item)
 
     # Working
 
     async def get(self) -> K:
-        """Take the next item, waiting for one if need be. Call `done` with it, whatever happens.
+        """Return the next item, waiting if necessary. Always call `done` with it afterwards.
 
-        Prefer `item`, which can't forget to. A cancelled `get` has taken nothing.
+        Prefer `item`, which calls `done` itself. A cancelled `get` has taken nothing.
 
         Raises:
-            QueueClosedError: the queue is shutting down, and nothing is left to take.
+            QueueClosedError: the queue is shutting down and empty.
         """
         while True:
             if self._ready:
@@ -237,15 +237,15 @@ class WorkQueue(Generic[K]):
                     raise
                 if self._ready:
                     return self._take(now)
-            if self._shutting_down and not self._waiting:  # a drain keeps those that wait
+            if self._shutting_down and not self._waiting:  # a drain keeps delayed items
                 raise QueueClosedError(f"work queue {self.name!r} was shut down")
             await self._wait_for_item()
 
     def done(self, item: K) -> None:
-        """Say that the work on a taken item is over, well or badly.
+        """Mark the work on a taken item as finished, successful or not.
 
         Raises:
-            ValueError: no worker has the item, so this call is one too many.
+            ValueError: no worker has the item.
         """
         try:
             started = self._processing.pop(item)
@@ -260,14 +260,14 @@ class WorkQueue(Generic[K]):
             self._finish_drain()
 
     def item(self, *, requeue: bool = False) -> "TakenItem[K]":
-        """Return `async with queue.item() as key`, which takes an item and is done with it.
+        """Return a context manager that takes an item and calls `done` at the end.
 
-        An exception in the body passes through; the worker's loop decides what it means.
+        Use it as `async with queue.item() as key`. An exception in the body propagates.
 
         Args:
-            requeue: after a body without an exception `forget` the item; after an `Exception` add
-                it again rate limited; after a cancellation, which is not the item's fault, add it
-                again at once. While the queue is shutting down nothing is added.
+            requeue: on success, `forget` the item; on an `Exception`, requeue it rate limited; on
+                a cancellation, which is not the item's fault, requeue it at once. Nothing is
+                requeued while the queue is shutting down.
 
         Raises:
             QueueClosedError: as `get`.
@@ -275,14 +275,14 @@ class WorkQueue(Generic[K]):
         return TakenItem(self, requeue)
 
     def requeue(self, item: K, *, failed: bool) -> None:
-        """Add a taken item again: rate limited if it `failed`, else at once."""
+        """Requeue a taken item: rate limited if it `failed`, otherwise at once."""
         if failed:
             self.add_rate_limited(item)
         else:
             self.add(item)
 
     def put_back(self, item: K) -> None:
-        """Be done with an item that was taken and not worked on: it is due again, in any state."""
+        """Return a taken but unprocessed item to the queue, even during a shutdown."""
         if item in self._processing:
             self._dirty.setdefault(item, self._now())
         self.done(item)
@@ -290,9 +290,9 @@ class WorkQueue(Generic[K]):
     # The end
 
     def shut_down(self) -> None:
-        """Refuse new items from now on, drop the waiting ones, and let the workers take the rest.
+        """Refuse new items, drop delayed ones, and let the workers take the rest.
 
-        Ends a drain that is going on. Harmless when called again.
+        Ends a running drain. Calling it again has no effect.
         """
         self._shutting_down = True
         self._drop_waiting()
@@ -306,21 +306,21 @@ class WorkQueue(Generic[K]):
         *,
         drop_waiting: bool = False,
     ) -> bool:
-        """Refuse new items from now on, and return when all those that are here are done.
+        """Refuse new items, and return when all queued items are done.
 
-        The workers must go on; items that fail now are not added again. Items that wait for their
-        time are worked on when it has come. Cancelling this leaves the queue in the middle of the
-        drain: call it again to go on, or `shut_down` to end it.
+        The workers must continue. Items that fail during the drain are not requeued. Delayed items
+        are processed at their time. A cancellation leaves the drain unfinished: call this again
+        to continue, or `shut_down` to end it.
 
         Args:
-            timeout: seconds after which the drain is given up as by `shut_down`.
-            drop_waiting: forget the items whose time has not come.
+            timeout: seconds until the drain is ended as by `shut_down`.
+            drop_waiting: drop delayed items.
 
         Returns:
-            True when everything was done, False when `shut_down` ended the drain before.
+            True if everything was done, False if `shut_down` ended the drain first.
 
         Raises:
-            TimeoutError: the time was over first; the message tells what was left.
+            TimeoutError: the timeout expired; the message tells what was left.
         """
         self._shutting_down = True
         if drop_waiting:
@@ -349,7 +349,7 @@ class WorkQueue(Generic[K]):
                 self._drainers.remove(drained)
 
     def statistics(self) -> WorkQueueStatistics:
-        """Return the state of this moment. Costs a look at each item in process."""
+        """Return current statistics. The cost is linear in the items in process."""
         now = self._now()
         running = [now - started for started in list(self._processing.values())]
         return WorkQueueStatistics(
@@ -396,7 +396,7 @@ class WorkQueue(Generic[K]):
         self._yielded_at = self._now()
 
     def _pass_on(self) -> None:
-        """Leave the item that this worker was woken for to another one."""
+        """Wake another worker for the item that this worker was woken for."""
         if self._ready:
             self._wake_one()
 
@@ -487,7 +487,7 @@ class WorkQueue(Generic[K]):
     # Draining
 
     def _release_workers(self) -> None:
-        """End the wait of all workers in a drain in which no waiting item is left."""
+        """Wake all workers of a drain that has no delayed items left."""
         if self._shutting_down and not self._waiting:
             self._wake_all()  # there may be more of them than there are items to come
 
@@ -528,7 +528,7 @@ class TakenItem(Generic[K]):
 
 
 def finish(queue: WorkQueue[K], item: K, kind: type[BaseException] | None) -> None:
-    """Be done with an item by the kind of exception that its work raised; see `WorkQueue.item`."""
+    """Finish an item according to the exception that its work raised; see `WorkQueue.item`."""
     try:
         if kind is None:
             queue.forget(item)
@@ -544,13 +544,13 @@ def _resolve(future: asyncio.Future[bool], value: bool) -> None:  # noqa: FBT001
 
 
 def check_delay(item: object, seconds: object) -> None:
-    """Raise a ValueError if this is no time to wait."""
+    """Raise a ValueError if the delay is not finite."""
     if not (isinstance(seconds, int | float) and seconds <= sys.float_info.max):
         raise ValueError(f"{item!r} can't be delayed by {seconds!r} seconds: use a finite number")
 
 
 def check_hashable(item: object) -> None:
-    """Raise a TypeError if this is no key."""
+    """Raise a TypeError if the item is not hashable."""
     try:
         hash(item)
     except TypeError as error:
@@ -558,7 +558,7 @@ def check_hashable(item: object) -> None:
 
 
 def unhashable(item: object) -> TypeError:
-    """Return the error for an item that can't be a key."""
+    """Return the error for an unhashable item."""
     return TypeError(
         f"a {type(item).__name__} is not hashable and can't be queued: queue a key instead"
     )
