@@ -3,12 +3,15 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from api_client import CORE, Client
 from listwatch.apiserver import APIServer
 from listwatch.apiserver.kinds.statuses import status_causes
 from listwatch.schema.facts import facts
+from listwatch.schema.fast_typed import QuickDecoder
+from listwatch.schema.typed import Conversion
 
 
 @pytest.fixture
@@ -121,3 +124,36 @@ async def test_a_status_that_is_replaced_keeps_what_the_server_put_there(client:
     made["status"] = {"phase": "Available"}
     made = await client.call("PUT", "/api/v1/persistentvolumes/v/status", made, expect=200)
     assert set(made["status"]) == {"phase", "lastPhaseTransitionTime"}
+
+
+def test_go_writes_the_times_of_a_condition_that_nobody_set() -> None:
+    status = {"conditions": [{"type": "A", "status": "True"}]}
+    pod = Conversion().convert({"status": status}, facts().schema("", "v1", "Pod"))
+    (condition,) = pod["status"]["conditions"]
+    assert condition["lastProbeTime"] is None
+    assert condition["lastTransitionTime"] is None
+    assert "reason" not in condition
+    service = Conversion().convert({"status": status}, facts().schema("", "v1", "Service"))
+    (condition,) = service["status"]["conditions"]
+    assert (condition["reason"], condition["message"]) == ("", "")
+    body = msgspec.json.encode({"status": status, "kind": "Pod", "apiVersion": "v1"})
+    quick = QuickDecoder(worth_it=1).decode(body, facts().schema("", "v1", "Pod"))
+    assert quick is not None
+    assert quick["status"] == pod["status"]
+
+
+@pytest.mark.parametrize(("value", "text"), [([1, 255], "Af8="), ([], ""), ([None], "AA==")])
+def test_bytes_may_stand_as_numbers(value: list[int], text: str) -> None:
+    schema = facts().schema("", "v1", "ConfigMap")
+    assert Conversion().convert({"binaryData": {"k": value}}, schema)["binaryData"] == {"k": text}
+
+
+async def test_only_pods_request_what_they_are_limited_to(client: Client) -> None:
+    limits = {"limits": {"cpu": "1"}}
+    spec = {"containers": [{"name": "c", "image": "i", "resources": limits}]}
+    pod = await client.create(f"{CORE}/pods", "a", spec=spec)
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"] == {**limits, "requests": {"cpu": "1"}}
+    template = await client.create(f"{CORE}/podtemplates", "a", template={"spec": spec})
+    (container,) = template["template"]["spec"]["containers"]
+    assert container["resources"] == limits

@@ -12,7 +12,12 @@ from typing import Annotated, Any
 import msgspec
 
 from listwatch.schema.facts import Form, Schema
-from listwatch.schema.typed import WrongTypeError, canonical_quantity, keeps_empty
+from listwatch.schema.typed import (
+    WrongTypeError,
+    canonical_quantity,
+    complete_conditions,
+    keeps_empty,
+)
 
 Object = dict[str, Any]
 
@@ -160,7 +165,10 @@ class QuickDecoder:
             if seen < self._worth_it:
                 return None
         decoder = _decoder_of(schema)
-        return None if decoder is None else _decoded(data, decoder)
+        obj = None if decoder is None else _decoded(data, decoder)
+        if obj is not None and b'"conditions"' in data:
+            complete_conditions(obj, schema)
+        return obj
 
 
 def _decoded(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> Object | None:

@@ -209,6 +209,8 @@ class Conversion:
                 continue
             if made is not None and keeps_empty(schema, key, field):
                 result[key] = made
+        if name.endswith("Condition"):
+            _complete_condition(result, schema)
         return result
 
     def _scalar(self, value: Any, schema: Schema, struct: str, path: str) -> Any:
@@ -231,7 +233,39 @@ class Conversion:
                 return canonical_quantity(value)
         elif isinstance(value, str) and form in _FROM_STRING:
             return _FROM_STRING[form](value)
+        elif form is Form.BYTES and isinstance(value, list):
+            made = _bytes_of(value)
+            if made is not None:
+                return made
         raise self._fail(value, schema, struct, path)
+
+
+def complete_conditions(obj: Mapping[str, Any], schema: Schema) -> None:
+    """Add to the conditions of an object's status what Go writes of them anyway, in place."""
+    status = schema.fields.get("status")
+    field = None if status is None else status.fields.get("conditions")
+    if field is not None and field.item is not None:
+        for condition in (obj.get("status") or {}).get("conditions") or ():
+            _complete_condition(condition, field.item)
+
+
+def _complete_condition(condition: dict[str, Any], schema: Schema) -> None:
+    """Add what Go writes of a condition though it is not there: times as null, texts as empty."""
+    for key, field in schema.fields.items():
+        if key in condition:
+            continue
+        if field.form is Form.TIME:
+            condition[key] = None
+        elif key in schema.required and field.form is Form.STRING:
+            condition[key] = ""
+
+
+def _bytes_of(numbers: list[Any]) -> str | None:
+    """Return bytes that stand as numbers, which Go reads too, in base64; None where they don't."""
+    try:
+        return base64.b64encode(bytes(0 if each is None else each for each in numbers)).decode()
+    except (TypeError, ValueError):
+        return None
 
 
 def _zero(schema: Schema) -> Any:

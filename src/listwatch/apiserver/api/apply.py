@@ -382,7 +382,7 @@ def apply_object(
     managed = Managed.read((live.get("metadata") or {}).get("managedFields"))
     if live and not managed.sets:
         # who wrote before nobody asked is a manager too, as in `skipNonAppliedManager`
-        owner = Owner("Update", "before-first-apply", resource.api_version)
+        owner = Owner("Update", "before-first-apply", resource.api_version, context.subresource)
         managed.update(owner, None, live, resource.schema, now=registry.now(), reset=reset)
     if entry is not None and (given_version or "0") not in {"0", str(entry.revision)}:
         raise refusal.conflict(resource, entry.name)

@@ -7,6 +7,7 @@ from listwatch.apiserver.kinds.container_rules import check_resources
 from listwatch.apiserver.kinds.kind import Kind, Object, View, paths, status_of
 from listwatch.apiserver.kinds.pod_rules import check_taints, check_tolerations
 from listwatch.apiserver.kinds.rules import label, not_negative, validate_labels
+from listwatch.apiserver.kinds.statuses import check_node_status
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, required
 
 
@@ -61,7 +62,8 @@ def _check_runtime_class(obj: View) -> list[Cause]:
 
 
 def _check_node(obj: View) -> list[Cause]:
-    return check_taints((obj.get("spec") or {}).get("taints") or (), "metadata.taints")
+    causes = check_taints((obj.get("spec") or {}).get("taints") or (), "metadata.taints")
+    return [*causes, *check_node_status(obj, {})]
 
 
 def _check_node_update(new: View, old: View) -> list[Cause]:

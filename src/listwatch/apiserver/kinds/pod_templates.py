@@ -28,12 +28,6 @@ def _default_container(container: Object, *, host_network: bool) -> None:
         if host_network and port.get("containerPort") and not port.get("hostPort"):
             port["hostPort"] = port["containerPort"]
     container.setdefault("resources", {})
-    resources = container["resources"]
-    limits = resources.get("limits")
-    if limits:
-        requests = resources.setdefault("requests", {})
-        for name, amount in limits.items():
-            requests.setdefault(name, amount)
     container.setdefault("terminationMessagePath", "/dev/termination-log")
     container.setdefault("terminationMessagePolicy", "File")
     if "imagePullPolicy" not in container:

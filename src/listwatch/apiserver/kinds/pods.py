@@ -107,14 +107,19 @@ def _pod_gates(pod: View, _: float) -> str:
 
 
 def _default_pod(obj: Object) -> None:
-    default_pod_spec(obj.setdefault("spec", {}))
+    spec = obj.setdefault("spec", {})
+    default_pod_spec(spec)
+    # not in templates, where a limit may still change (`SetDefaults_Pod`)
+    for group in ("initContainers", "containers"):
+        for container in spec.get(group) or ():
+            limits = container["resources"].get("limits")
+            if limits:
+                requests = container["resources"].setdefault("requests", {})
+                for name, amount in limits.items():
+                    requests.setdefault(name, amount)
     obj["spec"].setdefault("enableServiceLinks", True)
     obj.setdefault("status", {})
     obj["status"].setdefault("phase", "Pending")
-    conditions = obj["status"].get("conditions")
-    for condition in conditions or ():
-        condition.setdefault("lastProbeTime", None)
-        condition.setdefault("lastTransitionTime", None)
 
 
 def _check_pod(obj: View) -> list[Cause]:

@@ -110,7 +110,8 @@ def _service(new: View, old: View) -> Iterator[Cause]:
         yield from _load_balancer(new, old)
 
 
-def _node(new: View, _: View) -> Iterator[Cause]:
+def check_node_status(new: View, _: View) -> Iterator[Cause]:
+    """Yield the rules that a node's status breaks, which a new node may have too."""
     status = new.get("status") or {}
     seen: list[Any] = []
     for index, address in enumerate(status.get("addresses") or ()):
@@ -134,7 +135,7 @@ def _quota(new: View, _: View) -> Iterator[Cause]:
 
 _RULES: Mapping[str, Rule] = {
     "networking.k8s.io/ingresses": _load_balancer,
-    "nodes": _node,
+    "nodes": check_node_status,
     "resourcequotas": _quota,
     "services": _service,
 }

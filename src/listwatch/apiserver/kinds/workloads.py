@@ -302,7 +302,11 @@ def _check_stateful_update(new: View, old: View) -> list[Cause]:
 
 
 def _check_controller_revision(obj: View) -> list[Cause]:
-    causes = [] if obj.get("data") is not None else [required("data", "data is mandatory")]
+    causes = []
+    if obj.get("data") is None:
+        causes.append(required("data", "data is mandatory"))
+    elif not isinstance(obj["data"], dict):
+        causes.append(required("data", "data must be a valid JSON object"))
     revision = obj.get("revision", 0)
     if revision < 0:
         causes.append(invalid_value("revision", revision, "must be greater than or equal to 0"))
