@@ -1,4 +1,4 @@
-"""One shared informer for each resource and selection, however many ask for it."""
+"""Shares one informer between all users of the same resource and selection."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,11 +22,10 @@ from listwatch.shard_range import ShardRange
 
 
 class ListWatchSource(Protocol):
-    """Where informers are fed from; a `Client` is one.
+    """Creates list-watches for informers, as `Client` does.
 
-    Making a list and watch must cost nothing and fail never: what resource it is, is found out
-    when it is first listed, and again when that failed. So an informer may be started for a
-    resource that is defined later.
+    Creating one must be cheap and must not fail: the resource is looked up at the first list, and
+    again after a failure. So an informer may start for a resource that is defined later.
     """
 
     def list_watch(
@@ -39,12 +38,12 @@ class ListWatchSource(Protocol):
         metadata_only: bool = False,
         shard: ShardRange | None = None,
     ) -> ListerWatcher:
-        """Return the list and watch of a resource, or of a part of it."""
+        """Return the list-watch of a resource, or of a part of it."""
         ...
 
 
 class Selection(NamedTuple):
-    """What an informer holds, by which it is found again.
+    """Identifies the objects of an informer.
 
     Attributes:
         resource: as the source understands it: "pods", "deployments.apps" …
@@ -52,8 +51,8 @@ class Selection(NamedTuple):
         label_selector: as kubectl's `-l`.
         field_selector: as kubectl's `--field-selector`.
         metadata_only: without spec and status.
-        fields: the Struct that is decoded with each object.
-        transform: what changes objects before they are stored.
+        fields: Struct to decode with each object.
+        transform: changes objects before they are stored.
         shard: the part by uid; None for all.
     """
 
@@ -76,19 +75,19 @@ class Selection(NamedTuple):
 
 
 class InformerFactory:
-    """Makes and runs shared informers: one for each selection.
+    """Creates and runs shared informers: one for each selection.
 
-    Start it by `async with factory:`, or by `run` in a task of one's own. Informers asked for
-    before are started then, those asked for later at once. One whose resource the server does
-    not have, or has no longer, goes on trying with the usual waits, and syncs when the resource
-    appears. It runs once. For one event loop; listers may be used from any thread.
+    Start it with `async with factory:`, or with `run` in your own task. Informers requested later
+    start at once. An informer whose resource the server lacks retries with the usual delays, and
+    syncs when the resource appears. A factory runs once and is bound to one event loop; any thread
+    may use its listers.
 
     Args:
-        source: what feeds them, such as a `Client`.
-        resync_period: of handlers that name none; see `SharedInformer`.
+        source: creates the list-watches, such as a `Client`.
+        resync_period: default for handlers; see `SharedInformer`.
         startup_deadline: see `SharedInformer`.
-        clock: time.
-        on_error: is told of every failure of all of them; logs them if not given.
+        clock: the time.
+        on_error: called with every failure of any informer; by default they are logged.
     """
 
     def __init__(
@@ -126,9 +125,9 @@ class InformerFactory:
         indexers: Mapping[str, IndexFunc] | None = None,
         decode: Into[T] | None = None,
     ) -> SharedInformer[T]:
-        """Return the informer of a selection; the first call makes it.
+        """Return the informer of a selection; the first call creates it.
 
-        Whoever asks for another type gets a view of the same informer (see `SharedInformer.view`).
+        A request for another type returns a view of the same informer (see `SharedInformer.view`).
 
         Args:
             resource: see `Selection`, as for the next seven.
@@ -139,8 +138,8 @@ class InformerFactory:
             fields: see there.
             transform: see there.
             shard: see there.
-            indexers: index functions by name; those whose names are there already are left out.
-            decode: the type that it speaks in; `Object` if not given.
+            indexers: index functions by name; names that already exist are skipped.
+            decode: type of the objects; by default `Object`.
 
         Raises:
             StoppedError: the factory has ended.
@@ -182,7 +181,7 @@ class InformerFactory:
         indexers: Mapping[str, IndexFunc] | None = None,
         decode: Into[T] | None = None,
     ) -> NamespacesInformer[T]:
-        """Return the informers of several namespaces as one; else as `informer`.
+        """Return one informer over several namespaces; otherwise like `informer`.
 
         Raises:
             StoppedError: the factory has ended.
@@ -235,14 +234,14 @@ class InformerFactory:
         return len(self._informers)
 
     async def wait_for_cache_sync(self, seconds: float | None = None) -> Mapping[str, str]:
-        """Wait until all informers that are there now have synced.
+        """Wait until all informers created so far have synced.
 
         Args:
-            seconds: how long to wait at most; None for ever, 0 not at all.
+            seconds: time limit; None for no limit, 0 to return at once.
 
         Returns:
-            The informers that have not synced in that time, by name, and why, as far as known;
-            empty when all have.
+            The names of informers that have not synced, each with the known reason; empty if all
+            have.
         """
         waiting = [informer for informer in self if not informer.has_synced]
         if seconds is None or seconds > 0:
@@ -257,7 +256,7 @@ class InformerFactory:
         """Run all informers until cancelled.
 
         Raises:
-            RuntimeError: it runs, or has run, already.
+            RuntimeError: it is running or has already run.
         """
         if self._used:
             raise RuntimeError("a factory runs once: create a new one")

@@ -1,4 +1,4 @@
-"""Who is told of changes, and how it is told."""
+"""Event handlers, and the changes they receive."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
@@ -13,12 +13,12 @@ U = TypeVar("U")
 
 
 class Added(msgspec.Struct, Generic[T], frozen=True, gc=False):
-    """An object has come to be, or is there at the beginning.
+    """An object was added, or was in the initial list.
 
     Attributes:
         obj: the object.
-        is_in_initial_list: it was there at the beginning.
-        source: what `obj` was decoded from; None if it is an `Object` itself.
+        is_in_initial_list: whether it was in the initial list.
+        source: the `Object` that `obj` was decoded from; None if `obj` is an `Object`.
     """
 
     obj: T
@@ -34,13 +34,13 @@ class Added(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 
 class Updated(msgspec.Struct, Generic[T], frozen=True, gc=False):
-    """An object has changed; or, for a resync, has not, and both states are the same.
+    """An object was updated. In a resync, both states are the same.
 
     Attributes:
-        old: the state that was told last.
-        new: the state now.
-        is_resync: nothing has changed.
-        source: what `new` was decoded from; None if it is an `Object` itself.
+        old: the last delivered state.
+        new: the current state.
+        is_resync: whether this is a resync, without a change.
+        source: the `Object` that `new` was decoded from; None if `new` is an `Object`.
     """
 
     old: T
@@ -57,11 +57,11 @@ class Updated(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 
 class Deleted(msgspec.Struct, Generic[T], frozen=True, gc=False):
-    """An object is gone.
+    """An object was deleted.
 
     Attributes:
-        obj: its last state, or a tombstone with the last state known.
-        source: what `obj` was decoded from; None if it is an `Object` itself, or a tombstone.
+        obj: its last state, or a tombstone with the last known state.
+        source: the `Object` that `obj` was decoded from; None for an `Object` or a tombstone.
     """
 
     obj: T | DeletedFinalStateUnknown
@@ -83,32 +83,32 @@ Change: TypeAlias = Added[T] | Updated[T] | Deleted[T]
 
 @runtime_checkable
 class ResourceEventHandler(Protocol[T_contra]):
-    """Is told of changes, in the event loop of the informer and in the type that it speaks in.
+    """Receives changes in the informer's event loop and type.
 
     Methods may be plain functions, which must not block, or coroutine functions, which are
-    awaited before the next call. What they raise is reported and counted, and ends nothing.
+    awaited before the next call. Their exceptions are reported and counted, and stop nothing.
     """
 
     def on_add(self, obj: T_contra, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - the field's signature, called by position
-        """Take an object that is new, or was there when the informer started."""
+        """Handle an object that is new or was in the initial list."""
         ...
 
     def on_update(self, old: T_contra, new: T_contra) -> Awaitable[None] | None:
-        """Take an object's change. Both states are the same in a resync."""
+        """Handle an update. Both states are the same in a resync."""
         ...
 
     def on_delete(self, obj: T_contra | DeletedFinalStateUnknown) -> Awaitable[None] | None:
-        """Take the end of an object.
+        """Handle a deletion.
 
-        A tombstone comes for a deletion that was not seen itself: what it has is the last state
-        known, which may not be the last that there was. It comes too for an object whose last
-        state does not fit the informer's type. Its `obj` is an `Object`, whatever that type is.
+        A tombstone stands for a deletion that the watch missed; it has the last known state, which
+        may be outdated. It also stands for an object whose last state does not fit the informer's
+        type. Its `obj` is always an `Object`.
         """
         ...
 
 
 class HandlerFuncs(Generic[T]):
-    """A handler made of functions, each of which may be left out."""
+    """A handler built from functions, each of them optional."""
 
     def __init__(
         self,
@@ -134,15 +134,15 @@ class HandlerFuncs(Generic[T]):
 
 
 class FilteringEventHandler:
-    """Tells a handler of those objects only that pass a filter.
+    """Passes a handler only the objects that match a filter.
 
-    An object that comes to pass it is told as an addition, and one that ceases to as a deletion
-    of its old state. Which ones were told is remembered, so that the handler's story of a key is
-    consistent whatever the filter looks at (client-go asks the filter for the old state again,
-    and of a last state that nobody was told of).
+    An object that starts to match is an addition; one that stops matching is a deletion of its
+    old state. Delivered objects are remembered, so each key's changes are consistent whatever the
+    filter examines (client-go calls the filter again for the old state, and for a last state that
+    was never delivered).
 
     Args:
-        passes: the filter. What it raises is reported; the change is not told then.
+        passes: the filter. If it raises, the error is reported and the change is not delivered.
         handler: the handler.
     """
 

@@ -30,16 +30,16 @@ def owners_of(obj: Object) -> Iterable[str]:
 
 
 class Lister(Generic[T]):
-    """Reads a cache, from any thread and without waiting; what it returns is the caller's own.
+    """Reads a cache from any thread, without waiting. The caller owns the results.
 
-    With a type of one's own, what is returned is decoded afresh each time, and all that returns
-    objects may raise `ObjectDecodeError` for one that does not fit the type.
+    With `decode`, each call decodes its results again, and may raise `ObjectDecodeError` for an
+    object that does not fit the type.
 
     Args:
         indexer: the cache, with the indices by namespace and owner.
-        namespace: reads only this one; None reads all.
-        name: of the resource, for errors.
-        decode: the type of what is returned; `Object` if not given.
+        namespace: namespace to read; None for all.
+        name: name of the resource, for errors.
+        decode: type of the results; by default `Object`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Lister(Generic[T]):
         self._into = decode
 
     def namespaced(self, namespace: str) -> "Lister[T]":
-        """Return a lister of one namespace; "" is that of cluster-scoped objects."""
+        """Return a lister of one namespace; "" for cluster-scoped objects."""
         return Lister(self._indexer, namespace=namespace, name=self._name, decode=self._into)
 
     def get(self, name: str, namespace: str | None = None) -> T:
@@ -64,10 +64,10 @@ class Lister(Generic[T]):
 
         Args:
             name: its name.
-            namespace: its namespace; the lister's if not given, and none for cluster-scoped ones.
+            namespace: its namespace; by default the lister's, or none for cluster-scoped objects.
 
         Raises:
-            NotFoundError: the cache has none of this name.
+            NotFoundError: the cache has no object of this name.
         """
         key = self._key(name, namespace)
         obj = self._indexer.get_by_key(key)

@@ -1,4 +1,4 @@
-"""One watch and one cache of a resource, for any number of handlers, listers and threads."""
+"""A shared watch and cache of a resource for any number of handlers, listers and threads."""
 
 import asyncio
 import random
@@ -33,59 +33,57 @@ U = TypeVar("U")
 
 
 class SharedInformer(Generic[T]):
-    """Keeps an indexer equal to a resource on a server, and tells any number of handlers.
+    """Keeps an indexer in sync with a resource on a server, and calls any number of handlers.
 
-    What it promises:
+    Guarantees:
 
-    - The cache has a change before any handler hears of it. A relist is one swap of the store.
-    - Each handler has its own queue: one that is slow, fails or hangs delays no other, and not
-      the cache.
-    - For each key, a handler is told a consistent story (see `handlers.Change`), also across
-      relists, and also if it was added late: then it is told the whole cache first, as additions
-      that are marked initial.
-    - After a relist an unchanged object is told to nobody.
+    - The cache contains a change before any handler sees it. A relist is one swap of the store.
+    - Each handler has its own queue. A handler that is slow, fails or hangs delays neither other
+      handlers nor the cache.
+    - For each key, a handler's changes are consistent (see `handlers.Change`), also across
+      relists. A handler added late first gets the whole cache as additions marked initial.
+    - Unchanged objects are not reported after a relist.
     - There is no order between handlers; within one, changes come in the server's order.
 
-    Start it by `async with informer:`, or by `run` in a task of one's own; it runs once, and when
-    it has ended its cache stays as it was. Methods belong to one event loop, but for those of
-    `indexer` and `lister` that read: these may be called from any thread.
+    Start it with `async with informer:`, or with `run` in your own task. It runs once; its cache
+    remains readable after it stops. Bound to one event loop, except that any thread may call the
+    reading methods of `indexer` and `lister`.
 
     Args:
         list_watch: the resource.
-        indexers: index functions by name; an index by namespace and one by owner's uid are there.
-        resync_period: for handlers that name none: seconds between two times that a handler is
-            told of every object again; None for never.
+        indexers: index functions by name; indices by namespace and by owner uid are built in.
+        resync_period: default for handlers: seconds between re-deliveries of every object; None
+            for never.
         fields: a Struct of the fields to keep decoded with each object (see `ObjectDecoder`).
-        decode: the type that lister, handlers and `changes` speak in: whatever `Object.decode`
-            takes. `Object` if not given. The cache and its index functions hold `Object`s
-            whatever it is, and decode for whoever asks.
-        decoder: makes the objects of bytes, in place of `fields`, `keep_managed_fields`,
-            `codec` and `compress`.
-        transform: changes objects before they are stored, for example to save memory. One that
-            it fails on stays as it was, or out, and is reported.
+        decode: type of the objects in lister, handlers and `changes`: anything that
+            `Object.decode` takes; by default `Object`. The cache and index functions always use
+            `Object`s; each reader's object is decoded on access.
+        decoder: creates objects from bytes, replacing `fields`, `keep_managed_fields`, `codec`
+            and `compress`.
+        transform: changes objects before they are stored, for example to save memory. If it
+            fails, the object is reported and stays as it was, or out.
         keep_managed_fields: keep `metadata.managedFields`.
         codec: packs the stored bytes.
-        compress: "zstd" for a codec of its own (see `compression.ZstdCodec`).
-        mutation_detector: find whoever changes the `fields` of a cached object; the informer's
-            run raises `CacheMutationError` then. As the environment says (see
-            `mutation_detector`) if not given.
+        compress: "zstd" for a built-in codec (see `compression.ZstdCodec`).
+        mutation_detector: detect changes of a cached object's `fields`; `run` then raises
+            `CacheMutationError`. By default set by the environment (see `mutation_detector`).
         name: for logs and metrics.
-        clock: time.
-        page_size: of lists.
-        watch_list: get the present state by a stream where the server can.
-        audit_relist: seconds between two lists that the cache is compared with; differences are
-            reported and mended (see `audit`). None for never.
+        clock: the time.
+        page_size: objects per page of a list.
+        watch_list: stream the initial state if the server supports it.
+        audit_relist: seconds between lists that verify the cache; differences are reported and
+            corrected (see `audit`). None for never.
         startup_deadline: seconds after which `wait_for_sync` gives up on a lasting refusal: 401,
             403, or a resource that the server does not have.
-        on_error: is told of every failure of list, watch, decoding and handlers; logs them if
-            not given.
-        backoff: the waits after failures.
-        rng: chance.
+        on_error: called with every failure of list, watch, decoding and handlers; by default they
+            are logged.
+        backoff: delays after failures.
+        rng: source of randomness.
 
     Raises:
-        ValueError: `decoder` together with what it replaces; an index whose name is taken; a time
-            between audits under a second.
-        TypeError: `decode` is no type and no callable, or `fields` no Struct.
+        ValueError: `decoder` together with an option it replaces; an index name that is taken; an
+            audit period under a second.
+        TypeError: `decode` is neither a type nor a callable, or `fields` is not a Struct.
     """
 
     def __init__(
@@ -166,9 +164,9 @@ class SharedInformer(Generic[T]):
         self._resync_period = resync_period
 
     def view(self, decode: Into[U]) -> "SharedInformer[U]":
-        """Return this informer as one whose lister, handlers and `changes` speak in another type.
+        """Return a view of this informer whose lister, handlers and `changes` use another type.
 
-        It is the same watch, cache and life: whichever of them is started and ended, all are.
+        Views share watch, cache and lifecycle: starting or stopping one starts or stops all.
 
         Args:
             decode: the type.
@@ -193,21 +191,21 @@ class SharedInformer(Generic[T]):
     ) -> Listener:
         """Add a handler, before or after the start.
 
-        A state that does not fit the informer's type is not told, but reported and counted as
+        A state that does not fit the informer's type is not delivered, but reported and counted as
         the handler's failure; see `Retelling`.
 
         Args:
             handler: its methods may be plain functions, which must not block, or coroutine
                 functions.
-            name: for logs and statistics; its class's if not given.
-            resync_period: seconds; 0 for never; the informer's if not given.
-            threaded: call it on a thread of its own, where it may block; plain functions only.
-            max_pending: how many changes may wait before those of one key are merged.
+            name: for logs and statistics; by default the name of the handler's class.
+            resync_period: seconds; 0 for never; by default the informer's.
+            threaded: call the handler on its own thread, where it may block; plain functions only.
+            max_pending: number of waiting changes above which changes of one key are merged.
 
         Raises:
-            StoppedError: the informer has ended.
-            TypeError: no handler.
-            ValueError: a resync period under a second, or a bound under one.
+            StoppedError: the informer has stopped.
+            TypeError: not a handler.
+            ValueError: a resync period under a second, or a `max_pending` under one.
         """
         told: Any = handler
         if isinstance(told, type) or not isinstance(told, ResourceEventHandler):
@@ -226,10 +224,10 @@ class SharedInformer(Generic[T]):
         )
 
     def remove_handler(self, listener: Listener) -> None:
-        """Tell a handler nothing more, as `Listener.remove` does.
+        """Stop calling a handler, as `Listener.remove` does.
 
         Raises:
-            ValueError: it is a handler of another informer.
+            ValueError: the handler belongs to another informer.
         """
         if not listener.is_of(self._cache.processor):
             raise ValueError(
@@ -239,7 +237,7 @@ class SharedInformer(Generic[T]):
         listener.remove()
 
     def listen(self, *, name: str = "", max_pending: int | None = None) -> Listener:
-        """Add a listener without a handler, whose `take` gives changes of `Object`s in batches.
+        """Add a listener without a handler. Its `take` returns changes of `Object`s in batches.
 
         Args:
             name: for statistics.
@@ -251,12 +249,12 @@ class SharedInformer(Generic[T]):
         return self._cache.processor.add(None, name=name, max_pending=max_pending)
 
     async def changes(self, *, max_pending: int | None = None) -> AsyncGenerator[Change[T], None]:
-        """Iterate over the whole cache as additions, and then over every change, until the end.
+        """Iterate over the whole cache as additions, then over every change, until the end.
 
-        A state that does not fit the informer's type is reported and left out; see `Retelling`.
+        A state that does not fit the informer's type is reported and skipped; see `Retelling`.
 
-        Close it (`contextlib.aclosing`) when leaving early, or what comes later is kept until
-        the garbage collector finds it.
+        Close the iterator (`contextlib.aclosing`) when leaving early. Otherwise changes accumulate
+        until it is garbage-collected.
 
         Args:
             max_pending: as for `add_handler`.
@@ -271,93 +269,93 @@ class SharedInformer(Generic[T]):
             listener.remove()
 
     def report_misfit(self, key: str, error: ObjectDecodeError) -> None:
-        """Report that an object can't be told in the type that is wanted."""
+        """Report an object that does not fit the type."""
         self._cache.on_error(Failure(error=error, doing="changes", name=self.name, key=key))
 
     # --- State ----------------------------------------------------------------------------------
 
     @property
     def state(self) -> Phase:
-        """What the reflector is doing."""
+        """State of the reflector."""
         return self._cache.state
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it has ended; its cache stays as it was."""
+        """Whether it has stopped. Its cache remains readable."""
         return self._cache.is_stopped
 
     @property
     def last_failure(self) -> Failure | None:
-        """What went wrong last."""
+        """The last failure."""
         return self._cache.last_failure
 
     @property
     def last_frame_age(self) -> float | None:
-        """Seconds since the server was heard of; None before that."""
+        """Seconds since the last data from the server; None before the first."""
         return self._cache.last_frame_age
 
     @property
     def has_synced(self) -> bool:
-        """Whether the cache has had the present state; handlers may not have heard of it yet."""
+        """Whether the cache has synced. Handlers may still be processing initial additions."""
         return self._cache.has_synced
 
     @property
     def resource_version(self) -> str:
-        """Everything up to this version is in the cache; unset before the sync."""
+        """The cache contains everything up to this version; unset before the sync."""
         return self.indexer.last_store_sync_resource_version
 
     def statistics(self) -> SharedInformerStatistics:
-        """Return what has been done until now."""
+        """Return statistics so far."""
         return self._cache.statistics()
 
     async def wait_for_sync(self) -> None:
-        """Wait until the cache has the present state. For a handler's, wait for the `Listener`'s.
+        """Wait until the cache has synced. To wait for a handler, use its `Listener`.
 
         Raises:
-            NotSyncedError: the startup deadline is over, and what keeps the cache from syncing
-                is a refusal that lasts: 401, 403, no such resource. The informer goes on trying.
-            StoppedError: the informer has ended before its sync.
+            NotSyncedError: the startup deadline has passed, and a lasting refusal prevents the
+                sync: 401, 403, no such resource. The informer keeps retrying.
+            StoppedError: the informer stopped before it synced.
         """
         await self._cache.wait_for_sync()
 
     async def wait_until_synced(self) -> None:
-        """Do as `wait_for_sync` without a deadline.
+        """Wait like `wait_for_sync`, but without a deadline.
 
         Raises:
-            StoppedError: the informer has ended before its sync.
+            StoppedError: the informer stopped before it synced.
         """
         await self._cache.wait_until_synced()
 
     def why_not_synced(self) -> str:
-        """Return in words why it has not synced, as far as is known; empty if it has."""
+        """Return the known reason why it has not synced; empty if it has."""
         return self._cache.why_not_synced()
 
     async def wait_for_resource_version(
         self, resource_version: str, *, seconds: float | None = None
     ) -> None:
-        """Wait until everything up to a version is in the cache: read your own writes.
+        """Wait until the cache contains everything up to a version, to read your own writes.
 
         Args:
-            resource_version: what a write has returned.
-            seconds: how long to wait at most; None for ever.
+            resource_version: the version that a write returned.
+            seconds: time limit; None for no limit.
 
         Raises:
-            TimeoutError: that took longer.
-            StoppedError: the informer has ended before that.
-            ValueError: not a version that can be compared.
+            TimeoutError: the time limit expired.
+            StoppedError: the informer stopped first.
+            ValueError: the version is not comparable.
         """
         await self._cache.wait_for_resource_version(resource_version, seconds=seconds)
 
     # --- Running --------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Keep the cache and tell the handlers until cancelled.
+        """Update the cache and call the handlers until cancelled.
 
         Args:
-            stop: ends it in order as well, when it is set.
+            stop: also ends the informer in order when set.
 
         Raises:
-            RuntimeError: it runs, or has run, already.
+            RuntimeError: it is running or has already run.
         """
         await self._cache.run(stop)
 
