@@ -1,10 +1,13 @@
 """What is known of a key where a reflector feeds a queue or a store."""
 
-from collections.abc import Container, Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Container, Mapping
+from typing import Final, Protocol, runtime_checkable
 
 from listwatch.cache.deltas import Delta, DeltaType, Item, KnownObjects, ReflectorStore
 from listwatch.objects import Object
+
+#: After so many questions, one look at everything costs less than the next ones.
+_MANY: Final = 50
 
 
 @runtime_checkable
@@ -62,3 +65,28 @@ class NewestKnown:
                     found[key] = self._behind.get_by_key(key)
         found.update((key, item) for key, item in queued.items() if key not in listed)
         return {key: item for key, item in found.items() if isinstance(item, Object)}
+
+
+class KnownMeanwhile:
+    """Gives the newest objects by their keys while nothing new is given; call it with a key.
+
+    A queue looks at each of its entries to answer. So after some questions it is asked for
+    everything at once, if it can tell, which stays right as long as nothing new is given.
+
+    Args:
+        known: gives the newest object of a key.
+    """
+
+    def __init__(self, known: Callable[[str], Object | None]) -> None:
+        self._find = known
+        asked: object = known
+        self._everything = asked if isinstance(asked, KnowsMissing) else None
+        self._questions = 0
+
+    def __call__(self, key: str) -> Object | None:
+        """Return the newest object of a key; None if it is not known or has ended."""
+        self._questions += 1
+        if self._everything is not None and self._questions > _MANY:
+            self._find = self._everything.missing(()).get
+            self._everything = None
+        return self._find(key)

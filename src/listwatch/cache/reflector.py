@@ -11,7 +11,7 @@ from listwatch.backoff import REFLECTOR, Backoff, RequestBudget
 from listwatch.cache import reflector_machine as machine
 from listwatch.cache.deltas import ReflectorStore
 from listwatch.cache.failures import BoundedRate, Failure, LogFailures, OnError
-from listwatch.cache.known import KnowsMissing, NewestKnown
+from listwatch.cache.known import KnownMeanwhile, KnowsMissing, NewestKnown
 from listwatch.cache.list_watch import (
     Decoder,
     KnowsDefinition,
@@ -296,11 +296,12 @@ class Reflector:
 
     async def _list_all(self) -> tuple[Told, str]:
         told, version = Told(), ""
+        known = KnownMeanwhile(self._known)
         listing = pages(self._list_page, page_size=self._page_size, decoder=self._decoder)
         async for page, anew in listing:
             if anew:
                 told, version = Told(), page.resource_version
-            await self._accept(told, page)
+            await self._accept(told, page, known)
         return told, version
 
     async def _list_page(self, options: ListOptions) -> ObjectList:
@@ -317,11 +318,8 @@ class Reflector:
         self._reader.last_frame = self._clock.now()
         return page
 
-    async def _accept(self, told: Told, page: ObjectList) -> None:
+    async def _accept(self, told: Told, page: ObjectList, known: KnownMeanwhile) -> None:
         told.items += page.items
-        known = self._known
-        if len(page.undecodable) > _MANY and self._knows_missing is not None:
-            known = self._knows_missing.missing(()).get  # one look at everything
         for number, error in enumerate(page.undecodable):
             self._report_undecodable(error)
             if error.key is None:

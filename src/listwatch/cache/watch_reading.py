@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from listwatch.cache.deltas import ReflectorStore
+from listwatch.cache.known import KnownMeanwhile
 from listwatch.cache.list_watch import (
     ADDED,
     BOOKMARK,
@@ -271,6 +272,7 @@ class WatchReader:
         kept: dict[str, Object] = {}
         gone: set[str] = set()  # what was known of these has ended
         nameless = False
+        known = KnownMeanwhile(self._known)
         yielded, batches = self._clock.now(), 0
         async for batch in stream:
             now = self.last_frame = self._clock.now()
@@ -303,7 +305,7 @@ class WatchReader:
                         found.pop(key, None)
                         kept.pop(key, None)
                         gone.add(key)
-                    elif key is not None and key not in gone and (old := self._known(key)):
+                    elif key is not None and key not in gone and (old := known(key)):
                         kept[key] = old
             if not batch:
                 _count_empty(watch)
