@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
@@ -167,7 +168,8 @@ class Reconciler:
         self._timers: list[tuple[float, Callable[[], Iterable[str]]]] = []
         self._streams: list[Callable[[], AsyncIterable[str]]] = []
         self._accepts: Callable[[str], bool] | None = None
-        self._refused: dict[str, float] = {}
+        # A dict that loses its first keys takes ever longer to find the next one.
+        self._refused: OrderedDict[str, float] = OrderedDict()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._discovery: FindsResources | None = None
         self._owner: Resource | None = None
