@@ -1,6 +1,7 @@
 """What holds for the tests themselves: which run when, and that none is given a second chance."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -81,3 +82,14 @@ def test_a_test_without_its_program_is_skipped_but_fails_in_ci(
         },
     )  # fmt: skip
     assert outcome in done.stdout, done.stdout + done.stderr
+
+
+def test_every_planted_defect_still_has_its_place() -> None:
+    """`make proof` plants them; where code moved is to be seen before that."""
+    module = runpy.run_path(str(ROOT / "tools" / "plant_defects.py"))
+    moved = [
+        each.name
+        for each in module["DEFECTS"]
+        if (ROOT / "src" / "listwatch" / each.file).read_text(encoding="utf-8").count(each.old) != 1
+    ]
+    assert moved == []

@@ -46,8 +46,8 @@ DEFECTS: Final = (
     Defect(
         "another uid under a key is told as an update",
         "cache/writer.py",
-        "elif old.meta.uid != item.meta.uid:\n                        tell(Deleted",
-        "elif False:\n                        tell(Deleted",
+        "elif old.meta.uid != meta.uid:",
+        "elif False:",
         "cache/test_writer.py",
     ),
     Defect(
