@@ -358,7 +358,7 @@ class Subresources:
         options = self._writer.delete_options(call, resource, b"", wanted)
         if context.dry_run:  # said in either of the two places, it holds
             options = msgspec.structs.replace(options, dry_run=True)
-        self._registry.delete(resource, call.namespace, call.info.name, options)
+        self._registry.evict(resource, call.namespace, call.info.name, options)
         return call.answer_value(
             {
                 "kind": "Status",

@@ -1,7 +1,11 @@
 """The templates of pods, which workloads, jobs and pods themselves share."""
 
+import math
+
 from listwatch.apiserver.kinds.cells import NONE, Cell, at, join, selector
 from listwatch.apiserver.kinds.kind import Object
+from listwatch.apiserver.kinds.rules import quantity
+from listwatch.schema.typed import canonical_quantity
 
 
 def default_pod_spec(spec: Object) -> None:
@@ -27,7 +31,7 @@ def _default_container(container: Object, *, host_network: bool) -> None:
         port.setdefault("protocol", "TCP")
         if host_network and port.get("containerPort") and not port.get("hostPort"):
             port["hostPort"] = port["containerPort"]
-    container.setdefault("resources", {})
+    _default_resources(container.setdefault("resources", {}))
     container.setdefault("terminationMessagePath", "/dev/termination-log")
     container.setdefault("terminationMessagePolicy", "File")
     if "imagePullPolicy" not in container:
@@ -50,6 +54,19 @@ def _default_container(container: Object, *, host_network: bool) -> None:
         resource = (variable.get("valueFrom") or {}).get("resourceFieldRef")
         if resource is not None:
             resource.setdefault("divisor", "0")
+
+
+def _default_resources(resources: Object) -> None:
+    for amounts in resources.values():
+        if isinstance(amounts, dict):
+            _round_up(amounts)
+
+
+def _round_up(amounts: Object) -> None:
+    """Round amounts up to thousandths, which is as fine as the server keeps them."""
+    for name, amount in amounts.items():
+        if amount[-1:] in {"n", "u"}:
+            amounts[name] = canonical_quantity(f"{math.ceil(quantity(amount) * 1000)}m")
 
 
 def _default_probe(probe: Object) -> None:

@@ -4,14 +4,17 @@ import copy
 import random
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from listwatch.apiserver import refusal
+from listwatch.apiserver.admission import plugins
 from listwatch.apiserver.admission.advice import advice, single_owners
+from listwatch.apiserver.admission.budgets import spend
+from listwatch.apiserver.admission.quota import charge
 from listwatch.apiserver.admission.validation import validate_create, validate_update
 from listwatch.apiserver.kinds.addresses import Addresses
 from listwatch.apiserver.kinds.catalog import (
@@ -184,11 +187,14 @@ class Registry:
             metadata["name"] = metadata["generateName"][: 63 - 5] + suffix
         if context.guard is not None:
             context.guard(resource, obj, None)
+        plugins.complete(resource, namespace, obj, self._objects)
         self._prepare_create(resource, obj)
         causes = validate_create(resource, obj)
         if causes:
             kind = obj.get("kind", resource.kind)
             raise refusal.invalid(kind, resource.stored_group, metadata.get("name", ""), causes)
+        plugins.check(resource, namespace, obj, self._objects)
+        charged = charge(resource, obj, self._objects("resourcequotas", namespace))
         name = metadata["name"]
         bucket = self.bucket(resource)
         if (f"{namespace}/{name}" if namespace else name) in bucket.entries:
@@ -199,6 +205,8 @@ class Registry:
             metadata["managedFields"] = owners
         if context.dry_run:
             return self.entry(resource, obj, 0)
+        for quota in charged:
+            self.store_as_is(_QUOTAS, quota)
         entry = self.entry(resource, obj, self.store.revision + 1)
         self.store.put(bucket, entry)
         return entry
@@ -238,6 +246,11 @@ class Registry:
             self._allocate(resource, obj, None)
         elif "status" in resource.subresources:
             obj.pop("status", None)
+
+    def _objects(self, storage: str, namespace: str) -> Iterable[Object]:
+        """Yield the objects under a key of the storage, in a namespace or ("") everywhere."""
+        bucket = self.store.bucket(storage)
+        return map(self.decode, bucket.span(namespace)) if bucket.entries else ()
 
     def _services(self) -> Iterator[Object]:
         return map(self.decode, self.store.bucket("services").current())
@@ -465,6 +478,17 @@ class Registry:
             entry = self.store.delete(self.bucket(resource), entry)
         return Deleted(entry, gone=True)
 
+    def evict(
+        self, resource: Resource, namespace: str, name: str, options: DeleteOptions
+    ) -> Deleted:
+        """Delete a pod if its disruption budget allows that; 429 where it does not."""
+        pod = self.decode(self.get(resource, namespace, name))
+        budgets = list(self._objects(_BUDGETS.storage, namespace))
+        budget = spend(pod, budgets, self.now()) if budgets else None
+        if budget is not None and not options.dry_run:
+            self.store_as_is(_BUDGETS, budget)
+        return self.delete(resource, namespace, name, options)
+
     def _begin_grace(self, resource: Resource, obj: Object, options: DeleteOptions) -> bool:
         """Set or shorten a pod's grace period; True where one is running that stays as it is."""
         metadata = obj["metadata"]
@@ -687,4 +711,6 @@ def _differ_beyond_time(before: list[Object], after: list[Object]) -> bool:
     )
 
 
+_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", schema=ANY)
+_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", schema=ANY)
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", schema=ANY, namespaced=False)

@@ -1,0 +1,85 @@
+"""Whether a pod may be evicted (`pkg/registry/core/pod/storage/eviction.go`)."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from listwatch.apiserver import refusal
+from listwatch.errors import StatusError, TooManyRequestsError
+from listwatch.selector import LabelSelector, SelectorError
+
+Object = dict[str, Any]
+
+_VIOLATED = "Cannot evict pod as it would violate the pod's disruption budget."
+
+
+def spend(pod: Object, budgets: Iterable[Object], now: str) -> Object | None:
+    """Take an eviction from a pod's budget; returns the budget, changed in place, if it has one.
+
+    Args:
+        pod: which pod.
+        budgets: all budgets of its namespace.
+        now: the time stamp of the eviction.
+
+    Raises:
+        TooManyRequestsError: 429, the budget allows none now.
+        StatusError: 500, the pod has several budgets.
+    """
+    if pod["metadata"].get("deletionTimestamp") or _is_done(pod):
+        return None
+    labels = pod["metadata"].get("labels") or {}
+    found = [budget for budget in budgets if _selects(budget, labels)]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise refusal.internal_error(
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does "
+            "not support."
+        )
+    budget = found[0]
+    status = budget.setdefault("status", {})
+    name, generation = budget["metadata"]["name"], budget["metadata"].get("generation", 0)
+    if status.get("observedGeneration", 0) < generation:
+        raise _refused(f"The disruption budget {name} is still being processed by the server.")
+    allowed = status.get("disruptionsAllowed", 0)
+    if allowed <= 0:
+        raise _refused(
+            f"The disruption budget {name} needs {status.get('desiredHealthy', 0)} healthy pods "
+            f"and has {status.get('currentHealthy', 0)} currently"
+        )
+    status["disruptionsAllowed"] = allowed - 1
+    disrupted = status.setdefault("disruptedPods", {})
+    disrupted[pod["metadata"]["name"]] = now
+    if allowed == 1:
+        kept = [
+            each for each in status.get("conditions") or () if each["type"] != "DisruptionAllowed"
+        ]
+        spent = {
+            "type": "DisruptionAllowed",
+            "status": "False",
+            "observedGeneration": status.get("observedGeneration", 0),
+            "lastTransitionTime": now,
+            "reason": "InsufficientPods",
+            "message": "",
+        }
+        status["conditions"] = [*kept, spent]
+    return budget
+
+
+def _is_done(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") in {"Pending", "Succeeded", "Failed"}
+
+
+def _selects(budget: Object, labels: Object) -> bool:
+    selector = (budget.get("spec") or {}).get("selector")
+    if selector is None:
+        return False
+    try:
+        return LabelSelector.from_dict(selector).matches(labels)
+    except SelectorError:
+        return False
+
+
+def _refused(why: str) -> StatusError:
+    return TooManyRequestsError(
+        _VIOLATED, details={"causes": [{"reason": "DisruptionBudget", "message": why}]}
+    )
