@@ -151,7 +151,7 @@ def test_amounts_finer_than_thousandths_are_rounded_up() -> None:
     amounts = {"limits": {"cpu": "1u", "memory": "1500000n"}}
     spec = pod("a", amounts)["spec"]
     default_pod_spec(spec)
-    assert spec["containers"][0]["resources"]["requests"] == {"cpu": "1m", "memory": "2m"}
+    assert spec["containers"][0]["resources"]["limits"] == {"cpu": "1m", "memory": "2m"}
 
 
 RUNNING = {

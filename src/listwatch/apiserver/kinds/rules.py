@@ -278,10 +278,15 @@ def address(path: str, text: str) -> list[Cause]:
     return [] if is_address(text) else [invalid_value(path, text, IP_WORDS)]
 
 
-def reachable_address(path: str, text: str) -> list[Cause]:
+def reachable_address(path: str, text: str, *, loopback: bool = True) -> list[Cause]:
     """Return why an address can't be that of an endpoint (`ValidateEndpointIP`).
 
     Loopback is allowed, as it is not on a real server: that is where the backends of tests listen.
+
+    Args:
+        path: where the address stands.
+        text: the address.
+        loopback: whether it may be on loopback.
     """
     try:
         found = ipaddress.ip_address(text)
@@ -289,6 +294,9 @@ def reachable_address(path: str, text: str) -> list[Cause]:
         return [invalid_value(path, text, IP_WORDS)]
     if found.is_unspecified:
         return [invalid_value(path, text, f"may not be unspecified ({found})")]
+    if found.is_loopback and not loopback:
+        why = "may not be in the loopback range (127.0.0.0/8, ::1/128)"
+        return [invalid_value(path, text, why)]
     if found.is_link_local:
         why = "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
         return [invalid_value(path, text, why)]

@@ -337,7 +337,7 @@ def _check_service(obj: View) -> list[Cause]:
         causes.append(invalid_value("spec.clusterIPs[0]", "None", why))
     causes += validate_labels(spec.get("selector"), "spec.selector")
     for index, each in enumerate(spec.get("externalIPs") or ()):
-        causes += reachable_address(f"spec.externalIPs[{index}]", each)
+        causes += reachable_address(f"spec.externalIPs[{index}]", each, loopback=False)
     causes += _check_affinity(spec) + _check_traffic(spec)
     seen: set[tuple[Any, Any]] = set()
     names: set[str] = set()
