@@ -125,6 +125,20 @@ async def test_a_file_that_can_not_be_used_is_refused_and_left_alone(
     assert data.read_bytes() == before
 
 
+@pytest.mark.parametrize("value", ["'abc'", "x'ff'", "-1", "3.5", "9223372036854775807"])
+@pytest.mark.parametrize("name", ["revision", "compacted"])
+async def test_a_number_that_can_be_none_is_damage(tmp_path: Path, name: str, value: str) -> None:
+    data = tmp_path / "data.db"
+    async with APIServer(data=data) as server, Client(server) as client:
+        await client.create(MAPS, "a")
+        server.compact()
+    with sqlite3.connect(data) as database:
+        database.execute(f"UPDATE state SET value = {value} WHERE name = '{name}'")  # noqa: S608 - of this test
+    database.close()
+    with pytest.raises(ConfigError, match=f"its {name} is .*it was left as it is"):
+        APIServer(data=data)
+
+
 async def test_a_process_that_was_killed_while_it_made_the_file_leaves_one_that_can_be_used(
     tmp_path: Path,
 ) -> None:

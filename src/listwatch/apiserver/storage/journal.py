@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 _APPLICATION = 0x4C57_4150  # "LWAP"
 _FORMAT = 1
+_HIGHEST = 2**62  # leaves room to count on within SQLite's integers
 _TABLES = (
     """CREATE TABLE objects (
         bucket TEXT NOT NULL, key TEXT NOT NULL, data BLOB NOT NULL, PRIMARY KEY (bucket, key)
@@ -195,6 +196,9 @@ class SQLiteJournal:
         """
         try:
             state = dict(self._db.execute("SELECT name, value FROM state").fetchall())
+            for name, value in state.items():
+                if type(value) is not int or not 0 <= value <= _HIGHEST:
+                    raise ValueError(f"its {name} is {value!r:.40}")  # noqa: TRY301 - refused below like all other damage
             entries: dict[str, list[Entry]] = {}
             for bucket, data in self._db.execute("SELECT bucket, data FROM objects"):
                 entries.setdefault(bucket, []).append(make(bucket, data))
