@@ -1,4 +1,4 @@
-"""A client of an API server: any resource, typed by discovery, objects as `Object`."""
+"""An API server client for any resource, found by discovery, with objects as `Object`."""
 
 import copy
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -47,11 +47,11 @@ __all__ = [
 
 
 class PartialObjectError(ListWatchError):
-    """An object that lacks fields which the server has: sending it would delete them there."""
+    """The object was read without some of its fields; an update would delete them."""
 
 
 class PatchType(StrEnum):
-    """What a patch's body is; the value is its media type."""
+    """The type of a patch; the value is its media type."""
 
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
@@ -62,25 +62,24 @@ class PatchType(StrEnum):
 class Client:
     """A client of one API server: `async with Client.from_config() as client`.
 
-    `resource` is a word such as "pods", "po", "Pod" or "deployments.v1.apps", or a `Resource`.
-    Where no namespace is given, `list` and `list_watch` mean all of them, and whatever is about
-    one object means the object's own, else the configuration's.
+    `resource` is a name such as "pods", "po", "Pod" or "deployments.v1.apps", or a `Resource`.
+    Without a namespace, `list` and `list_watch` cover all namespaces; methods for one object use
+    the object's namespace, or else the configuration's.
 
-    Where the server asks to come back later (Retry-After), reads and whatever was not carried out
-    (429) are sent again after that time, six times at most; `list_watch` leaves that to
-    the reflector.
+    If the server sends Retry-After, reads and rejected requests (429) are sent again after that
+    time, six times at most; `list_watch` leaves that to the reflector.
 
-    Belongs to one event loop; any number of its tasks may use it at once. Every method may raise
-    `StatusError` (the server's refusal, as its kind), `DisconnectedError` (no connection, or it
-    broke: a write may have been carried out), `TimeoutError`, `FrameError` (an answer that is
-    none), `UnknownResourceError` and `ConfigError` (no credentials). Cancelling one closes its
-    connection.
+    Bound to one event loop; any number of its tasks may use it at once. Every method may raise
+    `StatusError` (the server refused; see its subclasses), `DisconnectedError` (no connection, or
+    it broke: the server may have executed a write), `TimeoutError`, `FrameError` (an invalid
+    answer), `UnknownResourceError` and `ConfigError` (no credentials). Cancelling a call closes
+    its connection.
 
     Args:
-        config: the server, and who asks.
-        clock: for every time-out.
-        authenticator: in place of what the configuration asks for.
-        hooks: entered for every request that is sent, for tracing and metrics.
+        config: server and credentials.
+        clock: measures every time-out.
+        authenticator: replaces the configuration's credentials.
+        hooks: context managers entered for every request, for tracing and metrics.
         connections: as in `HTTP`; `listwatch.client.adapters` has those of other clients.
     """
 
@@ -107,10 +106,10 @@ class Client:
 
     @classmethod
     def from_config(cls, config: Config | None = None, *, clock: Clock | None = None) -> "Client":
-        """Return a client of the given configuration, or of the one that kubectl would use.
+        """Return a client for the given configuration, or for the one that kubectl would use.
 
         Raises:
-            ConfigError: there is none, or it can't be used.
+            ConfigError: the configuration is missing or invalid.
         """
         return cls(load_config() if config is None else config, clock=clock)
 
@@ -143,7 +142,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; what runs fails with `DisconnectedError`."""
+        """Close every connection. Running requests fail with `DisconnectedError`."""
         await self.http.close()
 
     def list_watch(
@@ -156,16 +155,16 @@ class Client:
         metadata_only: bool = False,
         shard: ShardRange | None = None,
     ) -> ResourceListWatch:
-        """Return what a reflector or an informer feeds on.
+        """Return a list-watch for a reflector or an informer.
 
         Args:
-            resource: what to list and watch; looked up when it is first needed.
+            resource: resource to list and watch; looked up on first use.
             namespace: None for all.
             label_selector: as kubectl's `-l`.
             field_selector: as kubectl's `--field-selector`.
-            metadata_only: objects come without spec and status, of the kind
-                PartialObjectMetadata, and refuse to be sent in an update.
-            shard: only this part of them; chosen by the server where it can (KEP-5866), else here.
+            metadata_only: get objects without spec and status, of the kind
+                PartialObjectMetadata; they cannot be sent in an update.
+            shard: select only this part, on the server if it can (KEP-5866), otherwise here.
         """
         return ResourceListWatch(
             self.http,
@@ -191,16 +190,15 @@ class Client:
     ) -> ObjectList:
         """Return all objects, read in pages of one consistent state.
 
-        When the state that the pages are of expires between two of them, it is listed once more,
-        in one piece.
+        If that state expires between two pages, list once more, in one piece.
 
         Args:
-            resource: what to list.
+            resource: resource to list.
             namespace: None for all.
             label_selector: as kubectl's `-l`.
             field_selector: as kubectl's `--field-selector`.
             resource_version: "" for the newest; "0" for any, from the server's cache.
-            page_size: objects in a request; 0 for all in one.
+            page_size: objects per request; 0 for all in one.
         """
         whole = ObjectList(items=[], undecodable=[])
         listed = self._pages(
@@ -230,7 +228,7 @@ class Client:
         resource_version: str = "",
         page_size: int = 500,
     ) -> AsyncGenerator[ObjectList, None]:
-        """Yield the pages of one consistent state, each read when it is asked for.
+        """Yield the pages of one consistent state, each read on demand.
 
         Args:
             resource: as in `list`.
@@ -241,8 +239,8 @@ class Client:
             page_size: as in `list`.
 
         Raises:
-            ExpiredError: the state has expired between two pages, which takes some minutes; only
-                beginning anew gives a consistent one.
+            ExpiredError: the state expired between two pages, which takes some minutes; start
+                over for a consistent one.
         """
         listed = self._pages(
             resource,
@@ -295,7 +293,7 @@ class Client:
         """Return one object, or a subresource of it such as "scale".
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: the object does not exist.
         """
         query = [("resourceVersion", resource_version)] if resource_version else []
         return await self._calls.send("GET", resource, name, namespace, subresource, query)
@@ -312,36 +310,35 @@ class Client:
         field_validation: FieldValidation = "",
         dry_run: bool = False,
     ) -> Object:
-        """Create an object and return it as the server has it.
+        """Create an object and return the server's version of it.
 
-        What is only asked, such as a SubjectAccessReview or a TokenReview, comes back answered
-        and without a name. A subresource takes an object of its own kind:
+        A review, such as a SubjectAccessReview or a TokenReview, returns with its status and
+        without a name. A subresource takes an object of its own kind:
 
             eviction = {"kind": "Eviction", "apiVersion": "policy/v1", "metadata": {"name": pod}}
             await client.create(eviction, subresource="eviction")
             request = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
             token = await client.create(request, subresource="token", name="default")
 
-        An eviction and a binding are answered by a `Status`.
+        An eviction or a binding returns a `Status`.
 
         Args:
-            obj: with its kind and apiVersion; with a name or a generateName where the server
-                keeps it.
-            resource: found by the object's kind if not given.
-            namespace: if the object names none.
-            subresource: "eviction", "binding" or "token", of the object called `name`.
-            name: of the object whose subresource it is, if not the name in `obj`.
-            field_manager: who is named as the owner of the fields.
-            field_validation: "Strict" refuses unknown and duplicate fields, "Warn" warns of them,
-                "Ignore" drops them in silence.
-            dry_run: let the server check it only.
+            obj: has kind and apiVersion, and a name or generateName if the server stores it.
+            resource: by default found by the object's kind.
+            namespace: used if the object has none.
+            subresource: "eviction", "binding" or "token", of the object `name`.
+            name: name of the object with the subresource; by default the name in `obj`.
+            field_manager: owner of the fields.
+            field_validation: "Strict" refuses unknown and duplicate fields, "Warn" warns about
+                them, "Ignore" drops them silently.
+            dry_run: only let the server check the request.
 
         Raises:
             AlreadyExistsError: the name is taken.
-            InvalidError: the object breaks a rule.
+            InvalidError: the object is invalid.
             BadRequestError: an unknown field, with "Strict".
-            TooManyRequestsError: an eviction that a disruption budget does not allow now.
-            ValueError: a name without a subresource, or the other way round.
+            TooManyRequestsError: a disruption budget forbids the eviction now.
+            ValueError: a name without a subresource, or the reverse.
         """
         body = outgoing(obj)
         meta = metadata_of(body)
@@ -372,23 +369,23 @@ class Client:
         field_validation: FieldValidation = "",
         dry_run: bool = False,
     ) -> Object:
-        """Replace an object, all of it, and return it as the server has it.
+        """Replace a whole object and return the server's version of it.
 
-        With a resourceVersion in the object, only that version is replaced.
+        If the object has a resourceVersion, only that version is replaced.
 
         Args:
             obj: the whole object.
-            resource: as in `create`. Several resources have a Scale: where it was read from is
-                then found by its uid, by a request for each of them, unless it is given.
+            resource: as in `create`. Several resources have a Scale: without this argument, its
+                resource is found by uid, with one request per candidate.
             namespace: as in `create`.
-            subresource: "status" to replace the status alone; "scale" for a Scale.
+            subresource: "status" to replace only the status; "scale" for a Scale.
             field_manager: as in `create`.
             field_validation: as in `create`.
             dry_run: as in `create`.
 
         Raises:
             ConflictError: the object has changed since.
-            PartialObjectError: the object lacks fields that the server has.
+            PartialObjectError: the object was read without some of its fields.
         """
         if isinstance(obj, Object) and obj.partial:
             raise PartialObjectError(
@@ -427,16 +424,16 @@ class Client:
         Args:
             resource: of the object.
             name: of the object.
-            patch: a list of operations for a JSON patch, else a mapping of the wanted fields;
-                bytes are sent as they are.
+            patch: a list of operations for a JSON patch, otherwise a mapping of the wanted
+                fields; bytes are sent unchanged.
             namespace: of the object.
-            type: what the patch is. Custom resources know no strategic patch. An apply creates
-                the object when it is not there, and needs a `field_manager`.
+            type: type of the patch. Custom resources do not support strategic patches. An apply
+                creates a missing object, and needs a `field_manager`.
             subresource: such as "status" or "scale".
-            field_manager: who is named as the owner of the fields.
+            field_manager: owner of the fields.
             field_validation: as in `create`.
-            force: with an apply, take over fields that others own.
-            dry_run: let the server check it only.
+            force: with an apply, take over fields owned by others.
+            dry_run: only let the server check the request.
 
         Raises:
             ConflictError: with an apply, others own the fields.
@@ -474,19 +471,19 @@ class Client:
             resource: of the object.
             name: of the object.
             namespace: of the object.
-            propagation_policy: "Background", "Foreground" or "Orphan"; the resource's own if "".
-            grace_period_seconds: the object's own if None; 0 at once.
-            uid: delete only the object of this uid.
+            propagation_policy: "Background", "Foreground" or "Orphan"; "" for the resource's own.
+            grace_period_seconds: None for the object's own; 0 to delete at once.
+            uid: delete only the object with this uid.
             resource_version: delete only this version.
-            dry_run: let the server check it only.
+            dry_run: only let the server check the request.
 
         Returns:
-            The object, if the server still has it (its finalizers, or its grace period, run) or
-            tells its last state; None if it only says that the object is gone.
+            The object, if the server still has it (finalizers or grace period pending) or returns
+            its last state; otherwise None.
 
         Raises:
-            NotFoundError: there is none.
-            ConflictError: it is another object or version by now.
+            NotFoundError: the object does not exist.
+            ConflictError: the uid or version differs.
         """
         options = delete_options(
             propagation_policy,
@@ -517,7 +514,7 @@ class Client:
     ) -> None:
         """Delete all objects of a namespace that the selectors match, or all of them.
 
-        Not in one step: a failure leaves some deleted.
+        Not atomic: a failure leaves some objects deleted.
 
         Args:
             resource: of the objects.
@@ -526,7 +523,7 @@ class Client:
             field_selector: as kubectl's `--field-selector`.
             propagation_policy: as in `delete`.
             grace_period_seconds: as in `delete`.
-            dry_run: let the server check it only.
+            dry_run: only let the server check the request.
         """
         found = await self._calls.resource(resource)
         query = []
@@ -548,19 +545,19 @@ class Client:
         subresource: str = "",
         field_manager: str = "",
     ) -> Object:
-        """Change an object whoever else changes it: read, mutate, update, again on a conflict.
+        """Read, mutate and update an object, and repeat on a conflict.
 
         Args:
             resource: of the object.
             name: of the object.
-            mutate: gets a fresh dict of the newest state, changes it or returns another one. It
-                may be called several times. Nothing is sent when it leaves things as they are.
+            mutate: gets a fresh dict of the newest state, and changes it or returns another. It
+                may be called several times. If it changes nothing, nothing is sent.
             namespace: of the object.
-            subresource: "status" to change the status alone, "scale" to change the Scale.
+            subresource: "status" to change only the status, "scale" to change the Scale.
             field_manager: as in `create`.
 
         Raises:
-            ConflictError: others were faster six times.
+            ConflictError: all six attempts met a conflict.
         """
         found = await self._calls.resource(resource)
 
@@ -582,13 +579,13 @@ class Client:
     async def add_finalizer(
         self, resource: str | Resource, name: str, finalizer: str, namespace: str | None = None
     ) -> Object:
-        """Add a finalizer, unless it is there, and return the object.
+        """Add a finalizer if it is missing, and return the object.
 
-        Other finalizers, also those that are added meanwhile, stay as they are.
+        Other finalizers, including concurrently added ones, are kept.
 
         Raises:
-            InvalidError: the object is being deleted, when no finalizer can come any more.
-            ConflictError: others were faster six times.
+            InvalidError: the object is being deleted and accepts no new finalizers.
+            ConflictError: all six attempts met a conflict.
         """
         return await change_finalizers(
             self._calls, resource, name, namespace, with_finalizer(finalizer)
@@ -597,12 +594,12 @@ class Client:
     async def remove_finalizer(
         self, resource: str | Resource, name: str, finalizer: str, namespace: str | None = None
     ) -> Object | None:
-        """Remove a finalizer if it is there; return the object, None if there is none any more.
+        """Remove a finalizer if present; return the object, or None if it no longer exists.
 
-        Other finalizers, also those that are added meanwhile, stay as they are.
+        Other finalizers, including concurrently added ones, are kept.
 
         Raises:
-            ConflictError: others were faster six times.
+            ConflictError: all six attempts met a conflict.
         """
         change = without_finalizer(finalizer)
         try:
