@@ -9,6 +9,7 @@ from listwatch.apiserver.kinds.rules import (
     is_address,
     known_values,
     label_selector,
+    port_name,
     port_name_or_number,
     port_number,
 )
@@ -95,20 +96,47 @@ def _check_backend(backend: View, here: str) -> list[Cause]:
         causes.append(invalid_value(here, "", "cannot set both port name & port number"))
     elif port.get("number"):
         causes += port_number(f"{here}.service.port.number", port["number"])
-    elif not port.get("name"):
+    elif port.get("name"):
+        causes += port_name(f"{here}.service.port.name", port["name"])
+    else:
         causes.append(required(here, "port name or number is required"))
     return causes
 
 
 def _check_ingress_class(obj: View) -> list[Cause]:
-    controller = (obj.get("spec") or {}).get("controller", "")
+    spec = obj.get("spec") or {}
+    causes = _check_parameters(spec.get("parameters") or {}, "spec.parameters")
+    controller = spec.get("controller", "")
     if not controller:
-        return [required("spec.controller")]
+        return [required("spec.controller"), *causes]
     host, _, path = controller.partition("/")
     if not host or not path:
         why = 'must be a domain-prefixed path (such as "acme.io/foo")'
-        return [invalid_value("spec.controller", controller, why)]
-    return [invalid_value("spec.controller", host, why) for why in subdomain_problems(host)]
+        return [invalid_value("spec.controller", controller, why), *causes]
+    words = subdomain_problems(host)
+    return [*(invalid_value("spec.controller", host, why) for why in words), *causes]
+
+
+def _check_parameters(parameters: View, path: str) -> list[Cause]:
+    if not parameters:
+        return []
+    group = parameters.get("apiGroup")
+    words = () if group is None else subdomain_problems(group)
+    causes = [invalid_value(f"{path}.apiGroup", group, why) for why in words]
+    causes += [
+        required(f"{path}.{key}", f"{key} is required")
+        for key in ("kind", "name")
+        if not parameters.get(key)
+    ]
+    scope, namespace = parameters.get("scope"), parameters.get("namespace")
+    told = f"`parameters.scope` is set to '{scope}'"
+    if scope not in {"Cluster", "Namespace", None}:
+        causes.append(not_supported(f"{path}.scope", scope, ["Cluster", "Namespace"]))
+    elif scope == "Namespace" and not namespace:
+        causes.append(required(f"{path}.namespace", told))
+    elif scope == "Cluster" and namespace is not None:
+        causes.append(forbidden_value(f"{path}.namespace", told))
+    return causes
 
 
 def _default_ingress(obj: Object) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from listwatch.apiserver.kinds.cells import Cell, at
 from listwatch.apiserver.kinds.kind import Kind, Object, View
+from listwatch.apiserver.kinds.rules import label_selector
 from listwatch.schema.causes import Cause, invalid_value, not_supported, required
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -43,6 +44,12 @@ def _check_role(obj: View) -> list[Cause]:
     if aggregation is not None and not aggregation.get("clusterRoleSelectors"):
         why = "at least one clusterRoleSelector required if aggregationRule is non-nil"
         causes.append(required("aggregationRule.clusterRoleSelectors", why))
+    for index, each in enumerate((aggregation or {}).get("clusterRoleSelectors") or ()):
+        path = f"aggregationRule.clusterRoleSelectors[{index}]"
+        broken = label_selector(each, path)
+        causes += broken
+        if broken:
+            causes.append(invalid_value(path, None, "invalid label selector."))
     return causes
 
 
