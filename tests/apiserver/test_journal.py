@@ -59,7 +59,8 @@ async def test_objects_version_and_history_survive_a_restart(tmp_path: Path) -> 
 
 async def test_custom_resources_are_served_again_after_a_restart(tmp_path: Path) -> None:
     data = tmp_path / "data.db"
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    spec = {"type": "object", "properties": {"color": {"type": "string"}}}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
     definition = {
         "metadata": {"name": "widgets.example.com"},
         "spec": {
