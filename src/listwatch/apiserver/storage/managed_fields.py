@@ -65,8 +65,14 @@ def item_key(item: Any, schema: Schema) -> str:
     return "k:" + _compact({key: value for key, value in keys.items() if value is not None})
 
 
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
 def _compact(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
+    try:
+        return _encode_sorted(value).decode()
+    except OverflowError:  # a number of more than 64 bits
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
 
 
 def granular_items(value: Any, schema: Schema) -> dict[str, Any] | None:
