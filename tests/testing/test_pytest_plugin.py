@@ -1,5 +1,6 @@
 """The fixtures that users' tests get from the package, in a run of pytest of its own."""
 
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from listwatch.apiserver import APIServer
 from listwatch.apiserver.control import Control
 from listwatch.apiserver.http.faults import Fault
 from listwatch.apiserver.kinds.catalog import KINDS
+from listwatch.cache.mutation_detector import ENVIRONMENT
 from sampling import sampled
 
 _SETTINGS = """\
@@ -22,12 +24,15 @@ addopts = --strict-markers
 """
 
 
-def _pytest(directory: Path, tests: str, *options: str, mode: str = "auto") -> tuple[int, str]:
-    (directory / "pytest.ini").write_text(_SETTINGS.format(mode=mode))
+def _pytest(
+    directory: Path, tests: str, *options: str, mode: str = "auto", settings: str = ""
+) -> tuple[int, str]:
+    (directory / "pytest.ini").write_text(_SETTINGS.format(mode=mode) + settings)
     (directory / "test_it.py").write_text(tests)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
         cwd=directory,
+        env={name: value for name, value in os.environ.items() if name != ENVIRONMENT},
         capture_output=True,
         text=True,
         timeout=50,
@@ -151,3 +156,15 @@ def test_without_pytest_asyncio_the_client_says_what_is_missing(tmp_path: Path) 
     assert "1 passed, 1 error" in done.stdout, done.stdout + done.stderr
     assert "the fixture `client` is asynchronous and needs pytest-asyncio" in done.stdout
     assert "Traceback" not in done.stdout
+
+
+def test_the_mutation_detector_is_on_only_where_a_project_asks_for_it(tmp_path: Path) -> None:
+    tests = (
+        "import os\n\n\ndef test_it():\n    assert 'KUBE_CACHE_MUTATION_DETECTOR' {} os.environ\n"
+    )
+    code, shown = _pytest(tmp_path, tests.format("not in"))
+    assert code == 0, shown
+    (tmp_path / "asked").mkdir()
+    option = "listwatch_mutation_detector = true\n"
+    code, shown = _pytest(tmp_path / "asked", tests.format("in"), settings=option)
+    assert code == 0, shown

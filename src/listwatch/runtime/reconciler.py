@@ -1,4 +1,4 @@
-"""Reconcilers: call a user's function with each key that may need work."""
+"""The loop that brings the world to what an object asks for: what users of this package write."""
 
 import asyncio
 import inspect
@@ -41,7 +41,7 @@ _REMEMBERED_DELETIONS: Final = 10_000
 
 
 class NotStartedError(ListWatchError):
-    """The operation needs a reconciler that its manager has started."""
+    """Something is asked of a reconciler that its manager has not started."""
 
 
 F = TypeVar("F", bound=ReconcileFunction)
@@ -93,13 +93,13 @@ class ReconcilerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class Reconciler:
     """Calls a function with the key of every object that may need work.
 
-    The function gets only a key, "namespace/name" or "name". It reads the current state from `get`
-    and `lister`, and writes what is missing with the manager's client. It is called again after an
-    exception (with growing delay), on its own request, and after every change from its sources;
-    never twice at the same time for one key. So it must do what is left to do, whatever was done
-    before.
+    The function is told a key, "namespace/name" or "name", and nothing else: it reads the present
+    state from `get` and `lister`, and writes what is missing by the manager's client. It is called
+    again when it raised (each time later), when it asked for that, and when anything changes that
+    its sources tell of; never twice at the same time for one key. So it must do what is left to
+    do, whatever was done before.
 
-    Create it with `Manager.reconciler`, add sources, and use it as a decorator:
+    Make it with `Manager.reconciler`, name its sources, and use it as a decorator:
 
         widgets = app.reconciler("widgets").for_("widgets.example.com").owns("deployments")
 
@@ -110,22 +110,22 @@ class Reconciler:
     The function may be `async def`; `def`, which must not block; or `def` with `threaded=True`,
     which runs in a thread, and which a time-out can report but not end.
 
-    Sources may be added at run time, in the manager's event loop. They start at once, and no
-    further reconcile begins until their caches have synced.
+    Sources may be added while it runs, in the manager's event loop. They start at once, and no
+    reconcile begins until their caches have synced.
 
     Args:
         name: for logs and metrics; unique in the process.
         caches: where its caches are.
-        concurrency: maximum number of keys reconciled at the same time.
+        concurrency: how many keys are reconciled at the same time.
         timeout: seconds after which a reconcile is cancelled and counts as failed; None for no
             limit.
         threaded: run a plain function in a thread.
-        leader_only: with leader election, run only on the leader.
-        rate_limiter: delays of failed keys; by default 5 ms · 2ⁿ, at most 1000 s.
-        hot_key_burst: number of reconciles of one key without a pause before it is limited.
-        hot_key_interval: seconds between reconciles of a limited key; 0 for no limit.
-        sync_timeout: seconds that its caches have for their first lists.
-        clock: the time.
+        leader_only: run only while this process leads, where there is an election.
+        rate_limiter: how long a key that failed waits; by default 5 ms · 2ⁿ, 1000 s at most.
+        hot_key_burst: a key may be reconciled so often without a pause, and then
+        hot_key_interval: once in so many seconds; 0 is no limit.
+        sync_timeout: seconds that its caches may take for their first lists.
+        clock: time.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Reconciler:
     # --- What it is made of ---
 
     def __call__(self, function: F) -> F:
-        """Register the function, as a decorator, and return it unchanged."""
+        """Take the function, as a decorator; returns it as it was."""
         if self._function is not None:
             raise ValueError(f"reconciler {self.name} already has a function")
         if self._threaded and inspect.iscoroutinefunction(function):
@@ -247,16 +247,16 @@ class Reconciler:
         fields: type[msgspec.Struct] | None = None,
         controllers_only: bool = True,
     ) -> Self:
-        """Reconcile the owner of each changed object, found by its owner references.
+        """Reconcile an object when something changes that it owns, by the owner references.
 
         Args:
-            resource: the owned resource, such as "deployments".
+            resource: what is owned, such as "deployments".
             namespace: None for all.
             label_selector: only these.
             field_selector: only these.
             predicates: only these changes.
             fields: decode these fields with each owned object.
-            controllers_only: only owner references marked as the controller.
+            controllers_only: only where the owner is marked as the controller.
         """
         selection = Selection(resource, namespace, label_selector, field_selector)
         cache = self._use(selection, fields)
@@ -275,11 +275,11 @@ class Reconciler:
         predicates: Sequence[Predicate] = (),
         fields: type[msgspec.Struct] | None = None,
     ) -> Self:
-        """Reconcile the keys that a function returns for each changed object.
+        """Reconcile the keys that a function gives for each object that changes.
 
         Args:
-            resource: resource to watch.
-            map_func: returns the keys; called with the old and the new state of an update.
+            resource: what to watch.
+            map_func: gives the keys; called with the old and the new state of an update.
             namespace: None for all.
             label_selector: only these.
             field_selector: only these.
@@ -295,12 +295,12 @@ class Reconciler:
     def reads(
         self, resource: str, *, namespace: str | None = None, label_selector: str = ""
     ) -> Self:
-        """Cache a resource for the function to read. Its changes enqueue nothing."""
+        """Keep a cache of a resource for the function to read, whose changes wake nothing."""
         self._begin(self._use(Selection(resource, namespace, label_selector), None))
         return self
 
     def writes(self, resource: str, *verbs: str) -> Self:
-        """Declare what the function writes, for the minimal rights of `listwatch rbac`.
+        """Say what the function writes, so that the least rights can be derived (`listwatch rbac`).
 
         Args:
             resource: with its group, such as "deployments.apps" or "widgets.example.com/status".
@@ -312,11 +312,11 @@ class Reconciler:
         return self
 
     def every(self, seconds: float, keys: Callable[[], Iterable[str]] | None = None) -> Self:
-        """Reconcile these keys at an interval, with low priority.
+        """Reconcile these keys every so many seconds, with low priority.
 
         Args:
-            seconds: the interval.
-            keys: returns the keys; by default those of all objects of the `for_` resource.
+            seconds: the time between.
+            keys: gives the keys; by default those of all objects that it is for.
         """
         if not seconds > 0:
             raise ValueError(f"reconciler {self.name}: every({seconds}) is too short an interval")
@@ -327,10 +327,10 @@ class Reconciler:
         return self
 
     def events(self, stream: Callable[[], AsyncIterable[str]]) -> Self:
-        """Reconcile the keys from a stream, such as a message queue.
+        """Reconcile the keys that come out of a stream, such as a message queue.
 
         Args:
-            stream: opens the stream; called again, after a delay, when it has ended or failed.
+            stream: makes the stream; called again, after a wait, when it has ended or failed.
         """
         self._check_may_add()
         self._streams.append(stream)
@@ -352,7 +352,7 @@ class Reconciler:
     # --- While it runs ---
 
     def enqueue(self, key: str, priority: int = 0) -> None:
-        """Enqueue the key. Any thread may call this.
+        """Reconcile the key soon; any thread may ask.
 
         Raises:
             NotStartedError: from another thread, before the start.
@@ -369,35 +369,35 @@ class Reconciler:
             self._loop.call_soon_threadsafe(self._put_own, key, priority)
 
     def get(self, key: str) -> Object | None:
-        """Return the cached object of this key, or None."""
+        """Return the cached object of this key, or None when there is none (any more)."""
         if self._primary is None:
             raise ValueError(f"reconciler {self.name} has no resource: call for_")
         return self._primary.indexer.get_by_key(key)
 
     def lister(self, resource: str = "") -> Lister:
-        """Return a lister of a cached resource.
+        """Return what reads the cached objects of a resource.
 
         Args:
-            resource: a resource given to `for_`, `owns`, `watches` or `reads`, by the same name;
-                empty for that of `for_`.
+            resource: one that it is for, owns, watches or reads, as it was named there; empty for
+                the one that it is for.
 
         Raises:
-            ValueError: there is no such cache, or there are several.
+            ValueError: it has no such cache, or several.
         """
         return self._cache(resource).informer.lister
 
     async def catch_up(
         self, resource_version: str, resource: str = "", *, seconds: float = 10.0
     ) -> None:
-        """Wait until the cache contains everything up to a version, to read your own writes.
+        """Return when the cache has everything up to a version: read your own writes.
 
         Args:
-            resource_version: the version that a write returned.
+            resource_version: what a write returned.
             resource: as for `lister`.
-            seconds: time limit.
+            seconds: how long to wait at most.
 
         Raises:
-            TimeoutError: the time limit expired; the cache is far behind.
+            TimeoutError: it took longer; the cache is far behind.
             ValueError: as for `lister`.
         """
         informer = self._cache(resource).informer
@@ -507,7 +507,7 @@ class Reconciler:
         self.queue.shut_down()
 
     def statistics(self) -> ReconcilerStatistics:
-        """Return current statistics. Any thread may call this."""
+        """Return the state of this moment; any thread may ask."""
         return ReconcilerStatistics(
             name=self.name,
             successes=self._successes,

@@ -8,10 +8,10 @@ from listwatch.errors import ListWatchError
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The result of a successful reconcile.
+    """What a reconcile that went well asks for.
 
     Attributes:
-        requeue_after: seconds until the key is reconciled again; None to wait for a change.
+        requeue_after: reconcile the key again after so many seconds; None only when it changes.
     """
 
     requeue_after: float | None = None
@@ -29,19 +29,19 @@ DONE = Result()
 
 
 def requeue_after(seconds: float) -> Result:
-    """Request another reconcile of the key after this many seconds; at once for less than 0.
+    """Ask for another reconcile of the key after so many seconds; at once for less than 0.
 
     Raises:
-        ValueError: the number is not finite.
+        ValueError: that is no finite number.
     """
     return Result(seconds)
 
 
 class TerminalError(ListWatchError):
-    """Raised by a reconcile that a retry cannot help: the key waits for the next change.
+    """Raised by a reconcile that no retry can help: the key waits for the next change.
 
-    Also recognised in an exception group and as the cause of another error, as by Go's
-    `errors.Is`.
+    It counts as well in an exception group, and as the cause of another error, as Go's `errors.Is`
+    finds it.
     """
 
 

@@ -23,10 +23,21 @@ _MARKER: Final = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option `listwatch_mutation_detector` to the project's pytest configuration."""
+    parser.addini(
+        "listwatch_mutation_detector",
+        "let informers detect handlers that change shared objects (default: false)",
+        type="bool",
+        default=False,
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known, and let informers find whoever changes what they share."""
+    """Register the marker, and switch the mutation detector on where the project asks for it."""
     config.addinivalue_line("markers", _MARKER)
-    os.environ.setdefault(_MUTATION_DETECTOR, "1")
+    if config.getini("listwatch_mutation_detector"):
+        os.environ.setdefault(_MUTATION_DETECTOR, "1")
 
 
 @pytest.fixture
