@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -117,3 +118,13 @@ def test_importing_the_package_loads_none_of_its_modules_before_a_name_is_used()
 def test_the_version_is_that_of_the_project() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert f'version = "{listwatch.__version__}"' in text
+
+
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="signatures are written as CPython 3.11 prints them"
+)
+def test_the_list_of_public_names_is_up_to_date() -> None:
+    """`python tools/public_surface.py --write` writes it anew."""
+    tool = runpy.run_path(str(ROOT / "tools" / "public_surface.py"))
+    written = (ROOT / "docs" / "public-names.txt").read_text(encoding="utf-8")
+    assert tool["surface"]() == written

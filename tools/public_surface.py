@@ -90,7 +90,7 @@ def _signature(value: object) -> str:
         annotation = signature.parameters[one.name].annotation
         texts.append(str(one).replace("=", " = ", 1).replace(one.name, _typed(one, annotation), 1))
     # An object's address says nothing.
-    shown = re.sub(r" at 0x[0-9a-f]+", "", ", ".join(texts))
+    shown = re.sub(r"<function (\S+?)(?: at 0x[0-9a-f]+)?>", r"\1", ", ".join(texts))
     result = _annotation(signature.return_annotation)
     return f"({shown})" + (f" -> {result}" if result else "")
 
