@@ -95,3 +95,14 @@ def test_nobody_owns_what_go_writes_as_null() -> None:
 def test_owners_that_say_nothing_sound_are_not_read(entry: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         Managed.read([{"manager": "m", **entry}])
+
+
+def test_owners_that_come_with_a_new_object_keep_what_it_has_not() -> None:
+    entry = {"manager": "x", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+    managed = Managed.read([{**entry, "fieldsV1": {"f:data": {"f:a": {}, "f:q": {}}}}])
+    fields = {"f:data": {".": {}, "f:a": {}}}
+    entries = managed.with_creator(Owner("Update", "m", "v1"), fields, now="now")
+    assert {each["manager"]: each["fieldsV1"] for each in entries} == {
+        "x": {"f:data": {"f:q": {}}},
+        "m": fields,
+    }

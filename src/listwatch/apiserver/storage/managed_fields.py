@@ -389,7 +389,10 @@ class Managed:
 
     def write(self) -> list[dict[str, Any]]:
         """Return the entries for an object's managedFields."""
-        ordered = sorted(
+        return [self._entry(owner) for owner in self._ordered()]
+
+    def _ordered(self) -> list[Owner]:
+        return sorted(
             self.sets,
             key=lambda owner: (
                 owner.operation != "Apply",
@@ -399,7 +402,6 @@ class Managed:
                 owner.subresource,
             ),
         )
-        return [self._entry(owner) for owner in ordered]
 
     def _entry(self, owner: Owner) -> dict[str, Any]:
         entry: dict[str, Any] = {
@@ -427,7 +429,12 @@ class Managed:
     ) -> None:
         """Account for a create (old is None) or an update; what changed becomes the owner's."""
         changed, removed = difference_of_states(old or {}, new, schema)
-        changed = without_server_fields(changed, reset)
+        self.take(owner, without_server_fields(changed, reset), removed, now=now)
+
+    def take(
+        self, owner: Owner, changed: Fields, removed: Fields | None = None, *, now: str
+    ) -> None:
+        """Give fields to an owner, from whomever had them, and what was removed to nobody."""
         for other, fields in list(self.sets.items()):
             left = minus(fields, removed) if removed else fields
             if other != owner and changed:
@@ -440,3 +447,25 @@ class Managed:
         if changed:
             self.sets[owner] = union(self.sets.get(owner, {}), changed)
             self.times[owner] = now
+
+    def with_creator(
+        self, owner: Owner, fields: dict[str, Any], *, now: str
+    ) -> list[dict[str, Any]]:
+        """Return the entries of a new object whose fields are an owner's; the others keep the rest.
+
+        Args:
+            owner: who creates the object.
+            fields: all that it has, in the form of the wire, as of `created_fields`.
+            now: the time stamp of the creation.
+        """
+        known = owner in self.sets
+        self.take(owner, from_fields_v1(fields), now=now)
+        if known or not fields:
+            return self.write()
+        # what is in the form of the wire is not brought there again: most objects come alone
+        self.sets[owner] = {}
+        entries = self.write()
+        for entry, each in zip(entries, self._ordered(), strict=True):
+            if each == owner:
+                entry["fieldsV1"] = fields
+        return entries

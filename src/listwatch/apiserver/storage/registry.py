@@ -143,16 +143,15 @@ class Registry:
         if _names_a_version(metadata):
             raise refusal.server_error("resourceVersion should not be set on objects to be created")
         single_owners(obj, context.warnings)
-        given = self._managed(obj, None) if metadata.get("managedFields") else None
-        if given is not None and given.sets:
-            owner = Owner(context.operation, context.manager, resource.api_version)
-            reset = reset_fields(resource, "")
-            given.update(owner, None, obj, resource.schema, now=self.now(), reset=reset)
-            return self.store_new(resource, namespace, obj, given.write(), context)
         fields = created_fields(obj, resource.schema)
         for path in reset_fields(resource, ""):
             fields.pop(f"f:{path[0]}", None)
-        owners: list[Object] = []
+        given = self._managed(obj, None) if metadata.get("managedFields") else None
+        if given is not None and given.sets:
+            owner = Owner(context.operation, context.manager, resource.api_version)
+            owners = given.with_creator(owner, fields, now=self.now())
+            return self.store_new(resource, namespace, obj, owners, context)
+        owners = []
         if fields:
             owners.append(
                 {
