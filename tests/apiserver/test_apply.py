@@ -100,7 +100,7 @@ def test_owners_that_say_nothing_sound_are_not_read(entry: dict[str, Any]) -> No
 def test_owners_that_come_with_a_new_object_keep_what_it_has_not() -> None:
     entry = {"manager": "x", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
     managed = Managed.read([{**entry, "fieldsV1": {"f:data": {"f:a": {}, "f:q": {}}}}])
-    fields = {"f:data": {".": {}, "f:a": {}}}
+    fields: dict[str, Any] = {"f:data": {".": {}, "f:a": {}}}
     entries = managed.with_creator(Owner("Update", "m", "v1"), fields, now="now")
     assert {each["manager"]: each["fieldsV1"] for each in entries} == {
         "x": {"f:data": {"f:q": {}}},
