@@ -194,5 +194,5 @@ async def test_a_model_that_is_not_made_of_a_dict_is_refused_with_the_remedy(nam
     source.add(FITS)
     async with SharedInformer(source, decode=model, clock=clock) as informer:
         await informer.wait_for_sync()
-        with pytest.raises(TypeError, match=r"^V1Pod can't be made of a dict: .*deserialize"):
+        with pytest.raises(TypeError, match=r"^V1Pod cannot be built from a dict: .*deserialize"):
             informer.lister.list()
