@@ -120,7 +120,10 @@ class World:
         assert self._task is not None
         assert self._state is not None
         self.allowed_repeats.update(self.commands.running)
-        self.begun.update({change.uid: change for change in self.commands.running})
+        for change in self.commands.running:
+            # A later kill may meet the command of the object's end, which is no beginning.
+            if change.type is not story.ChapterType.DELETED:
+                self.begun[change.uid] = change
         self._task.cancel()
         await asyncio.wait({self._task})
         self.commands.running.clear()
