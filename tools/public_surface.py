@@ -89,8 +89,9 @@ def _signature(value: object) -> str:
         star = star or one.kind is one.VAR_POSITIONAL
         annotation = signature.parameters[one.name].annotation
         texts.append(str(one).replace("=", " = ", 1).replace(one.name, _typed(one, annotation), 1))
-    # An object's address says nothing.
-    shown = re.sub(r"<function (\S+?)(?: at 0x[0-9a-f]+)?>", r"\1", ", ".join(texts))
+    # An address says nothing, and differs from one process to the next.
+    shown = re.sub(r"( object)? at 0x[0-9a-f]+", "", ", ".join(texts))
+    shown = re.sub(r"<function (\S+)>", r"\1", shown)
     result = _annotation(signature.return_annotation)
     return f"({shown})" + (f" -> {result}" if result else "")
 
