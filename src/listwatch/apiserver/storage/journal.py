@@ -192,7 +192,7 @@ class SQLiteJournal:
             make: makes an entry of a bucket's name and its bytes.
 
         Raises:
-            ConfigError: what was kept can't be read.
+            ConfigError: what was kept can't be read; the file is closed then.
         """
         try:
             state = dict(self._db.execute("SELECT name, value FROM state").fetchall())
@@ -216,6 +216,7 @@ class SQLiteJournal:
                 )
             ]
         except (sqlite3.Error, ValueError, LookupError, TypeError) as error:
+            self.close()
             raise self._refusal(error) from None
         last = history[-1][1].revision if history else 0
         revision = max(state.get("revision", 0), last)
