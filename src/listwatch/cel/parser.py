@@ -14,6 +14,7 @@ import lark
 from listwatch.cel.errors import CompilationError, Issue
 from listwatch.cel.macros import ExpressionSyntaxError, expand_macro
 from listwatch.cel.syntax import (
+    RESERVED_WORDS,
     Call,
     Comprehension,
     Entry,
@@ -32,28 +33,6 @@ if TYPE_CHECKING:
 
 LONGEST_EXPRESSION = 100_000
 DEEPEST_EXPRESSION = 250
-
-_RESERVED = frozenset(
-    [
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "for",
-        "function",
-        "if",
-        "import",
-        "let",
-        "loop",
-        "package",
-        "namespace",
-        "return",
-        "var",
-        "void",
-        "while",
-    ]
-)
 
 _QUOTED_FORMS = [
     r"'{3}(?:[^\\]|\\[\s\S])*?'{3}",
@@ -255,7 +234,7 @@ class _TreeBuilder(lark.Transformer[lark.Token, Node]):
         return expand_macro(call) or call
 
     def _check_reserved(self, name: lark.Token) -> None:
-        if name in _RESERVED:
+        if name in RESERVED_WORDS:
             _refuse(name, f"reserved identifier: {name}")
 
 

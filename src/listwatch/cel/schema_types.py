@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from listwatch.cel.syntax import RESERVED_WORDS
 from listwatch.cel.types import (
     BOOL,
     BYTES,
@@ -29,31 +30,7 @@ LARGEST_REQUEST = 3 * 1024 * 1024
 
 Schema = Mapping[str, object]
 
-_RESERVED = frozenset(
-    [
-        "true",
-        "false",
-        "null",
-        "in",
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "for",
-        "function",
-        "if",
-        "import",
-        "let",
-        "loop",
-        "package",
-        "namespace",
-        "return",
-        "var",
-        "void",
-        "while",
-    ]
-)
+_RESERVED = RESERVED_WORDS | {"true", "false", "null", "in"}
 
 
 def escape(name: str) -> str | None:

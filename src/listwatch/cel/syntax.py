@@ -109,3 +109,26 @@ class Comprehension(Node):
 
 
 ACCUMULATOR = "@result"
+
+RESERVED_WORDS = frozenset(
+    [
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+    ]
+)
+"""What no variable or function may be called, for later versions of the language."""
