@@ -7,7 +7,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from listwatch.json_values import BROKEN, Identity, ValueEnd, identity, is_utf8, members, mend, text
+from listwatch.objects.json_values import (
+    BROKEN,
+    Identity,
+    ValueEnd,
+    identity,
+    is_utf8,
+    members,
+    mend,
+    text,
+)
 
 json_values = st.recursive(
     st.none()

@@ -12,13 +12,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cache.frame_bodies import ANY_CUT, chunks, item, json_value, read_list
-from listwatch import json_values
 from listwatch.cache import frames
 from listwatch.cache.frames import ListFrames
 from listwatch.cache.kinds import ExpectedKind
 from listwatch.cache.list_watch import ObjectList
 from listwatch.errors import ExpiredError, FrameError, StatusError
-from listwatch.objects import Object, ObjectDecodeError, decode_object
+from listwatch.objects import Object, ObjectDecodeError, decode_object, json_values
 
 A = b'{"metadata":{"name":"a"}}'
 B = b'{"metadata":{"name":"b"}}'

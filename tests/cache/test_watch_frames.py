@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.frame_bodies import ANY_CUT, chunks, item, json_value, read_list, read_watch
-from listwatch import json_values
 from listwatch.cache.frames import WatchFrames
 from listwatch.cache.kinds import ExpectedKind
 from listwatch.cache.list_watch import BOOKMARK, ERROR, WatchEvent
 from listwatch.errors import FrameError, InternalServerError
-from listwatch.json_values import ValueEnd
-from listwatch.objects import ObjectDecodeError, ObjectDecoder, decode_object
+from listwatch.objects import ObjectDecodeError, ObjectDecoder, decode_object, json_values
+from listwatch.objects.json_values import ValueEnd
 
 
 def line(kind: str, value: object, **more: object) -> bytes:

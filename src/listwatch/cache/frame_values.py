@@ -7,8 +7,8 @@ from typing import Final, TypeAlias
 import msgspec
 
 from listwatch.cache.list_watch import Decoder
-from listwatch.json_values import decoded_end, end_of_value, identity, is_json_but_for_text
 from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder
+from listwatch.objects.json_values import decoded_end, end_of_value, identity, is_json_but_for_text
 
 #: Bytes of an item or an event at most. etcd takes 1.5 MB unless told otherwise; decoding one
 #: of this size is the longest that a server can hold the event loop.

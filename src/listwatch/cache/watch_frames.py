@@ -17,7 +17,8 @@ from listwatch.cache.list_watch import (
     WatchEvent,
 )
 from listwatch.errors import FrameError, StatusError
-from listwatch.json_values import (
+from listwatch.objects import Object, ObjectDecodeError
+from listwatch.objects.json_values import (
     BROKEN,
     LONGEST_SCAN,
     TooManyMembersError,
@@ -25,7 +26,6 @@ from listwatch.json_values import (
     identity,
     members,
 )
-from listwatch.objects import Object, ObjectDecodeError
 
 _any = msgspec.json.Decoder().decode
 

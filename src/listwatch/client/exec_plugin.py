@@ -20,7 +20,7 @@ from listwatch.client.config import Config, ExecConfig
 from listwatch.client.credentials import Certificate, Credentials
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
-from listwatch.json_values import mend
+from listwatch.objects.json_values import mend
 
 _log = logging.getLogger(__name__)
 

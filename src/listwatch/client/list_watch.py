@@ -23,8 +23,8 @@ from listwatch.client.discovery import Discovery, Resource, UnknownResourceError
 from listwatch.client.http import HTTP, JSON, SILENCE_TIMEOUT, Body
 from listwatch.clock import Clock
 from listwatch.errors import FrameError, NotFoundError
-from listwatch.json_values import identity
 from listwatch.objects import Object, decode_object, split_key
+from listwatch.objects.json_values import identity
 from listwatch.shard_range import ShardRange
 
 #: Bytes of a list; etcd holds no more, so that a longer one comes from no API server.

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 import msgspec
 
-from listwatch.metadata import without_nulls
+from listwatch.objects.metadata import without_nulls
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""A Kubernetes object as frozen bytes plus typed metadata, its key, and its tombstone.
+"""A Kubernetes object as frozen bytes plus typed metadata, and how it is made of bytes.
 
 A cached object costs no garbage collection and can't be changed by accident: what is read from it
 is decoded afresh from the bytes, and nothing decoded is kept.
@@ -10,7 +10,6 @@ from dataclasses import is_dataclass
 from functools import lru_cache
 from typing import (
     Any,
-    NamedTuple,
     Protocol,
     TypeVar,
     cast,
@@ -23,45 +22,19 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from listwatch.errors import ListWatchError
-from listwatch.field_types import holds_bytes, subclass_namespace
-from listwatch.json_values import identity, is_utf8, mend
-from listwatch.managed_fields import cut_managed_fields
-from listwatch.metadata import (
+from listwatch.objects.field_types import holds_bytes, subclass_namespace
+from listwatch.objects.json_values import identity, is_utf8, mend
+from listwatch.objects.managed_fields import cut_managed_fields
+from listwatch.objects.metadata import (
     NO_RAW,
     ObjectMeta,
-    OwnerReference,
     Places,
     remember,
-    select,
     without_nulls,
 )
-from listwatch.read_only import ReadOnlyDict, ReadOnlyList, read_only
-
-__all__ = [
-    "Codec",
-    "DeletedFinalStateUnknown",
-    "KeyFunctionError",
-    "Object",
-    "ObjectDecodeError",
-    "ObjectDecoder",
-    "ObjectKey",
-    "ObjectMeta",
-    "OwnerReference",
-    "ReadOnlyDict",
-    "ReadOnlyList",
-    "decode_object",
-    "deletion_handling_meta_namespace_key",
-    "meta_namespace_key",
-    "object_key",
-    "select",
-    "split_key",
-]
+from listwatch.objects.read_only import read_only
 
 T = TypeVar("T")
-
-
-class KeyFunctionError(ListWatchError):
-    """Something has no key: it is no object, or has no name."""
 
 
 class ObjectDecodeError(ListWatchError):
@@ -75,16 +48,6 @@ class ObjectDecodeError(ListWatchError):
     def __init__(self, message: str, *, key: str | None = None) -> None:
         self.key = key
         super().__init__(message)
-
-
-class ObjectKey(NamedTuple):
-    """Namespace (empty for a cluster-scoped object) and name; `str()` is the store's key."""
-
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 class Codec(Protocol):
@@ -298,18 +261,6 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
             ObjectDecodeError: no name, or metadata of the wrong types.
         """
         return decode_object(_encode(value))
-
-
-class DeletedFinalStateUnknown(msgspec.Struct, frozen=True, gc=False):
-    """The tombstone of an object whose deletion was missed and found later.
-
-    Attributes:
-        key: the object's key.
-        obj: its last known state, which may be stale; None when nothing is known but the key.
-    """
-
-    key: str
-    obj: Object | None = None
 
 
 # --- Decoding ------------------------------------------------------------------------------------
@@ -545,58 +496,3 @@ def _with_type(raw: bytes, kind: str, api_version: str) -> bytes:
 
 #: Decodes one object with the defaults of `ObjectDecoder`.
 decode_object = ObjectDecoder()
-
-
-# --- Keys ----------------------------------------------------------------------------------------
-
-
-def object_key(item: object) -> ObjectKey:
-    """Return the namespace and name of an `Object`, or of a mapping of an object's form.
-
-    Raises:
-        KeyFunctionError: anything else, tombstones included, or no name.
-    """
-    if isinstance(item, Object):
-        return ObjectKey(item.meta.namespace, item.meta.name)
-    if isinstance(item, Mapping):
-        meta = item.get("metadata")
-        if isinstance(meta, Mapping):
-            name, namespace = meta.get("name"), meta.get("namespace") or ""
-            if isinstance(name, str) and name and isinstance(namespace, str):
-                return ObjectKey(namespace, name)
-        raise KeyFunctionError("an object without metadata.name has no key")
-    raise KeyFunctionError(f"a {type(item).__name__} has no key; pass a Kubernetes object")
-
-
-def meta_namespace_key(item: object) -> str:
-    """Return "namespace/name", or "name" for a cluster-scoped object.
-
-    Raises:
-        KeyFunctionError: not an object, a tombstone included, or no name.
-    """
-    if isinstance(item, Object):
-        return item.key
-    return str(object_key(item))
-
-
-def deletion_handling_meta_namespace_key(item: object) -> str:
-    """Return the key of an object or of a tombstone, as `meta_namespace_key` does for objects.
-
-    Raises:
-        KeyFunctionError: neither of them.
-    """
-    if isinstance(item, Object | DeletedFinalStateUnknown):
-        return item.key
-    return meta_namespace_key(item)
-
-
-def split_key(key: str) -> ObjectKey:
-    """Return namespace and name of a key; the namespace is empty for a cluster-scoped one.
-
-    Raises:
-        KeyFunctionError: more than one slash, or no name.
-    """
-    namespace, slash, name = key.rpartition("/")
-    if not name or "/" in namespace or (slash and not namespace):
-        raise KeyFunctionError(f"unexpected key {key!r}: expected 'namespace/name' or 'name'")
-    return ObjectKey(namespace, name)
