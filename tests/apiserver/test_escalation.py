@@ -7,7 +7,7 @@ import pytest
 
 from api_client import Client
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.http.call import User
+from listwatch.apiserver.user import User
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ROLES = f"{RBAC}/namespaces/default/roles"

@@ -9,8 +9,8 @@ import pytest
 from api_client import CORE, MAPS, PODS, Client
 from listwatch.apiserver import APIServer
 from listwatch.apiserver.controllers import definitions
-from listwatch.apiserver.http.call import User
 from listwatch.apiserver.kinds.custom import resources_of
+from listwatch.apiserver.user import User
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import trustme
 import yaml
 
 from listwatch.apiserver import APIServer
-from listwatch.apiserver.http.call import User
 from listwatch.apiserver.http.tls import generated_tls, tls_from_files
+from listwatch.apiserver.user import User
 from listwatch.errors import ConfigError
 
 _REVIEW = "/apis/authentication.k8s.io/v1/selfsubjectreviews"

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from listwatch.apiserver.http.call import User
 from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.user import User
 from listwatch.client.client import Client, PatchType
 from listwatch.client.config import Config
 from listwatch.errors import ConfigError, ForbiddenError, NotFoundError

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from kubeconfigs import write_bearer
-from listwatch.apiserver.http.call import User
 from listwatch.apiserver.http.tls import generated_tls
 from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.user import User
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
 from listwatch.errors import BadRequestError

@@ -22,7 +22,6 @@ from listwatch.apiserver.api.writing import Writer
 from listwatch.apiserver.control import Control
 from listwatch.apiserver.controllers.definitions import CustomResources
 from listwatch.apiserver.controllers.endings import Controllers
-from listwatch.apiserver.http.call import User
 from listwatch.apiserver.http.faults import Faults
 from listwatch.apiserver.http.listening import Listening, is_loopback, listen, url_of
 from listwatch.apiserver.http.tls import TLS
@@ -33,6 +32,7 @@ from listwatch.apiserver.replica import Replica
 from listwatch.apiserver.storage.journal import SQLiteJournal
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry, Snapshot, Store, StoreStatistics
+from listwatch.apiserver.user import User
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
 from listwatch.schema.facts import ANY, facts

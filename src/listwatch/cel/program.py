@@ -188,6 +188,8 @@ class _Planner:
         full = qualified_name(node)
         if full is not None and full.partition(".")[0] not in self._locals:
             variables = self._environment.variables
+            if full in variables:
+                return self._ident(Ident(node.line, node.column, full))
             if full.partition(".")[0] not in variables:
                 found = self._type(full)
                 if found is not None:
@@ -206,7 +208,8 @@ class _Planner:
                     raise EvaluationError(f"no such key: {name}") from None
             if isinstance(value, Optional):
                 return _optional_field(value, name)
-            raise EvaluationError("no such overload")
+            # The reference says so of all that has no members, such as null and numbers.
+            raise EvaluationError(f"no such key: {name}")
 
         if node.optional:
             return lambda run: _optional_field(operand(run), name)
@@ -349,7 +352,9 @@ def _has(value: Value, name: str) -> bool:
         return name in value
     if isinstance(value, Optional):
         return value.present and _has(value.value, name)
-    raise EvaluationError("no such overload")
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        raise EvaluationError("no such overload")
+    return False
 
 
 def _optional_field(value: Value, name: str) -> Optional:

@@ -13,9 +13,10 @@ from aiohttp import web
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.access.issued_tokens import IssuedTokens
-from listwatch.apiserver.http.call import User, printable
+from listwatch.apiserver.http.call import printable
 from listwatch.apiserver.http.request_info import RequestInfo
 from listwatch.apiserver.storage.store import Bucket, Store
+from listwatch.apiserver.user import Question, User
 from listwatch.errors import ConfigError
 from listwatch.schema.causes import go_quoted
 
@@ -320,6 +321,24 @@ class Access:
                 ):
                     return True, grant.words(subject)
         return False, ""
+
+    def answer(self, user: User, question: Question) -> tuple[bool, str]:
+        """Tell whether a user may do something, and what gives that right."""
+        if question.path:
+            return self.decide(user, RequestInfo(question.path, "", verb=question.verb))
+        info = RequestInfo(
+            "",
+            "",
+            is_resource=True,
+            verb=question.verb,
+            group=question.group,
+            version="*",
+            resource=question.resource,
+            subresource=question.subresource,
+            namespace=question.namespace,
+            name=question.name,
+        )
+        return self.decide(user, info)
 
     def allows(self, user: User, info: RequestInfo) -> bool:
         """Tell whether a user may do what a request asks for."""

@@ -10,11 +10,11 @@ import msgspec
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.access.auth import MASTERS, RBAC, Access, Rule, covers_path
-from listwatch.apiserver.http.call import User
 from listwatch.apiserver.http.request_info import RequestInfo
 from listwatch.apiserver.kinds.resources import Resource
 from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.store import Store
+from listwatch.apiserver.user import User
 from listwatch.schema.causes import go_quoted
 
 Object = Mapping[str, Any]

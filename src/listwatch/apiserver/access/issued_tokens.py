@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from listwatch.apiserver.http.call import User
 from listwatch.apiserver.storage.store import Store
+from listwatch.apiserver.user import User
 from listwatch.clock import Clock
 
 #: Whom a token is for that names no audience: this server.

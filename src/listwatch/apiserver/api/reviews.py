@@ -9,11 +9,12 @@ from listwatch.apiserver import refusal
 from listwatch.apiserver.access.auth import Access
 from listwatch.apiserver.api.body import decode_body
 from listwatch.apiserver.api.writing import Writer
-from listwatch.apiserver.http.call import Call, User
+from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.http.request_info import RequestInfo
 from listwatch.apiserver.kinds.resources import Resource
 from listwatch.apiserver.storage.managed_fields import created_fields
 from listwatch.apiserver.storage.registry import Registry
+from listwatch.apiserver.user import User
 from listwatch.schema.causes import Cause, invalid_value
 
 Object = dict[str, Any]

@@ -27,13 +27,14 @@ from listwatch.apiserver.api.patch import (
     strategic_merge,
 )
 from listwatch.apiserver.api.reading import Reader, check_fields, converted
-from listwatch.apiserver.http.call import Call, User, warnings_of
+from listwatch.apiserver.http.call import Call, warnings_of
 from listwatch.apiserver.http.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.http.request_info import parse_list_options
 from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.resources import Resource
 from listwatch.apiserver.storage.registry import Deleted, DeleteOptions, Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
+from listwatch.apiserver.user import User
 from listwatch.errors import BadRequestError, InvalidError, RequestEntityTooLargeError
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 from listwatch.schema.fast_typed import QuickDecoder

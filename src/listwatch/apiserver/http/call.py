@@ -22,6 +22,7 @@ from listwatch.apiserver.http.negotiation import (
     wants_gzip,
 )
 from listwatch.apiserver.http.request_info import Query, RequestInfo
+from listwatch.apiserver.user import User
 from listwatch.errors import StatusError
 from listwatch.schema.causes import go_quoted
 
@@ -31,15 +32,6 @@ if TYPE_CHECKING:
 
 #: The largest body that is read, in bytes (`apiserver/pkg/server/config.go`).
 BODY_LIMIT = 3 * 1024 * 1024
-
-
-class User(msgspec.Struct, frozen=True):
-    """Who asks."""
-
-    name: str
-    groups: tuple[str, ...] = ()
-    uid: str = ""
-    extra: Mapping[str, list[str]] = {}
 
 
 class Call:

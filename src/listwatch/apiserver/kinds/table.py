@@ -1,6 +1,6 @@
 """What the server serves: all resources, built-in and custom."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from listwatch.apiserver.kinds.catalog import KINDS
 from listwatch.apiserver.kinds.kind import Kind
@@ -48,6 +48,7 @@ class ResourceTable:
         #: the document of version 2, in JSON and in protobuf
         self.documents_v2: tuple[bytes, bytes] | None = None
         self._by_path: dict[tuple[str, str, str], Resource] = {}
+        self._by_storage: dict[str, list[Resource]] = {}
         self._versions: dict[str, list[str]] = {"": ["v1"]}
         for group in _GROUP_ORDER:
             self._versions[group] = []
@@ -87,12 +88,14 @@ class ResourceTable:
         if resource.version not in versions:
             versions.append(resource.version)
         self._by_path[resource.group, resource.version, resource.name] = resource
+        self._by_storage.setdefault(resource.storage, []).append(resource)
 
     def set_custom(self, group: str, name: str, resources: Iterable[Resource]) -> None:
         """Serve these versions of a custom resource in place of what was served under its name."""
         self.documents = self.documents_v2 = None
         for key in [key for key in self._by_path if key[0] == group and key[2] == name]:
-            del self._by_path[key]
+            gone = self._by_path.pop(key)
+            self._by_storage.pop(gone.storage, None)
         for resource in resources:
             self._add(resource)
         served = [key[1] for key in self._by_path if key[0] == group]
@@ -130,6 +133,10 @@ class ResourceTable:
             ):
                 return resource
         return None
+
+    def of_storage(self, storage: str) -> Sequence[Resource]:
+        """Return all versions under which the objects below a key of the storage are served."""
+        return self._by_storage.get(storage, ())
 
     def __iter__(self) -> Iterator[Resource]:
         return iter(list(self._by_path.values()))

@@ -1,0 +1,302 @@
+"""Which requests an admission webhook or a policy is asked about.
+
+The rules are those of `apiserver/pkg/admission/plugin`: `webhook/predicates`, `policy/matching` and
+`webhook/matchconditions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+
+from listwatch.selector import LabelSelector, SelectorError
+
+if TYPE_CHECKING:
+    from listwatch.apiserver.kinds.resources import Resource
+    from listwatch.apiserver.user import User
+
+Object = dict[str, Any]
+View = Mapping[str, Any]
+
+#: What configures admission, so that nothing can lock itself in.
+_CONFIGURATION = frozenset(
+    (
+        "mutatingadmissionpolicies",
+        "mutatingadmissionpolicybindings",
+        "mutatingwebhookconfigurations",
+        "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+        "validatingwebhookconfigurations",
+    )
+)
+
+
+class GroupVersionKind(NamedTuple):
+    """What kind of object, in which version."""
+
+    group: str
+    version: str
+    kind: str
+
+
+def kind_for(resource: Resource, subresource: str) -> GroupVersionKind:
+    """Return the kind of what is written to a resource or to a path below its objects."""
+    sub = resource.subresources.get(subresource)
+    if sub is None or not sub.version or not sub.kind:
+        return GroupVersionKind(resource.group, resource.version, resource.kind)
+    return GroupVersionKind(sub.group, sub.version, sub.kind)
+
+
+class Attributes(msgspec.Struct):
+    """A request as admission sees it.
+
+    Attributes:
+        operation: "CREATE", "UPDATE", "DELETE" or "CONNECT".
+        resource: the resource in the version of the request.
+        user: who asks.
+        namespace: of the object; for a namespace its own name; "" without one.
+        name: of the object; "" where the server is to make one.
+        subresource: the path below the object; "" for the object.
+        obj: the object that is written, with kind and apiVersion, in the version of the request;
+            None in a deletion.
+        old: the present state in the same form; None in a creation.
+        options: CreateOptions, UpdateOptions, PatchOptions or DeleteOptions, with their kind.
+        dry_run: whether nothing is stored.
+    """
+
+    operation: str
+    resource: Resource
+    user: User
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    obj: Object | None = None
+    old: Object | None = None
+    options: Object | None = None
+    dry_run: bool = False
+
+    @property
+    def kind(self) -> GroupVersionKind:
+        """The kind of the object that is written."""
+        return kind_for(self.resource, self.subresource)
+
+    @property
+    def is_of_namespace(self) -> bool:
+        """Whether a namespace itself is written, or a part of it."""
+        return self.resource.group == "" and self.resource.name == "namespaces"
+
+    @property
+    def configures_admission(self) -> bool:
+        """Whether policies or webhooks are written, which are never asked about themselves."""
+        return (
+            self.resource.group == "admissionregistration.k8s.io"
+            and self.resource.name in _CONFIGURATION
+        )
+
+
+class Cluster(Protocol):
+    """What matching asks about other objects; `storage/cluster.py` answers."""
+
+    def namespace(self, name: str) -> Object | None:
+        """Return a namespace, decoded afresh, or None."""
+
+    def namespace_labels(self, name: str) -> Mapping[str, str]:
+        """Return the labels of a namespace.
+
+        Raises:
+            NotFoundError: 404, there is none of that name.
+        """
+
+    def equivalents(self, resource: Resource, subresource: str) -> Sequence[Resource]:
+        """Return the other versions and groups under which the same objects are served."""
+
+
+class _Rule(msgspec.Struct, frozen=True):
+    """One rule of a webhook or policy."""
+
+    groups: frozenset[str]
+    versions: frozenset[str]
+    operations: frozenset[str]
+    resources: tuple[tuple[str, str], ...]
+    scope: str
+    names: frozenset[str]
+
+    @classmethod
+    def read(cls, rule: View) -> _Rule:
+        parts = (each.partition("/") for each in rule.get("resources") or ())
+        return cls(
+            frozenset(rule.get("apiGroups") or ()),
+            frozenset(rule.get("apiVersions") or ()),
+            frozenset(rule.get("operations") or ()),
+            tuple((name, subresource) for name, _, subresource in parts),
+            rule.get("scope") or "*",
+            frozenset(rule.get("resourceNames") or ()),
+        )
+
+    def covers(self, attributes: Attributes, resource: Resource) -> bool:
+        """Tell whether a request is meant, if it had come for this resource."""
+        return (
+            ("*" in self.operations or attributes.operation in self.operations)
+            and ("*" in self.groups or resource.group in self.groups)
+            and ("*" in self.versions or resource.version in self.versions)
+            and any(
+                name in {"*", resource.name} and subresource in {"*", attributes.subresource}
+                for name, subresource in self.resources
+            )
+            and self._in_scope(attributes)
+            and (not self.names or attributes.name in self.names)
+        )
+
+    def _in_scope(self, attributes: Attributes) -> bool:
+        if self.scope == "*":
+            return True
+        namespaced = bool(attributes.namespace) and not attributes.is_of_namespace
+        return namespaced if self.scope == "Namespaced" else not namespaced
+
+
+class Criteria:
+    """The rules and selectors of a webhook, a policy or a binding, read once. Immutable.
+
+    Args:
+        rules: as in `rules` of a webhook or `resourceRules`; none match everything where
+            `without_rules` is true and nothing otherwise.
+        excluded: as in `excludeResourceRules`.
+        equivalent: whether other versions and groups of a resource are meant, too.
+        namespaces: a label selector; None matches everything, as {} does.
+        objects: the same.
+        without_rules: what it means that there are no rules.
+    """
+
+    __slots__ = ("_equivalent", "_excluded", "_namespaces", "_objects", "_rules", "_without_rules")
+
+    def __init__(
+        self,
+        rules: Sequence[View],
+        *,
+        excluded: Sequence[View] = (),
+        equivalent: bool = True,
+        namespaces: View | None = None,
+        objects: View | None = None,
+        without_rules: bool = False,
+    ) -> None:
+        self._rules = tuple(map(_Rule.read, rules))
+        self._excluded = tuple(map(_Rule.read, excluded))
+        self._equivalent = equivalent
+        self._namespaces = _selector(namespaces)
+        self._objects = _selector(objects)
+        self._without_rules = without_rules
+
+    @classmethod
+    def of_webhook(cls, webhook: View) -> Criteria:
+        """Read those of one webhook of a configuration."""
+        return cls(
+            webhook.get("rules") or (),
+            equivalent=webhook.get("matchPolicy") == "Equivalent",
+            namespaces=webhook.get("namespaceSelector"),
+            objects=webhook.get("objectSelector"),
+        )
+
+    @classmethod
+    def of_match_resources(cls, match: View | None) -> Criteria:
+        """Read `matchConstraints` of a policy or `matchResources` of a binding."""
+        match = match or {}
+        return cls(
+            match.get("resourceRules") or (),
+            excluded=match.get("excludeResourceRules") or (),
+            equivalent=match.get("matchPolicy") == "Equivalent",
+            namespaces=match.get("namespaceSelector"),
+            objects=match.get("objectSelector"),
+            without_rules=True,
+        )
+
+    def match(self, attributes: Attributes, cluster: Cluster) -> Resource | None:
+        """Return under which resource a request is meant: its own or an equivalent one.
+
+        Returns:
+            None where it is not meant.
+
+        Raises:
+            NotFoundError: 404, its namespace is not there, and its labels matter.
+        """
+        # The namespace comes last: that it is missing counts only for what is meant otherwise.
+        found = self._resource(attributes, cluster)
+        if found is None or not self._selects_object(attributes):
+            return None
+        return found if self._selects_namespace(attributes, cluster) else None
+
+    def _resource(self, attributes: Attributes, cluster: Cluster) -> Resource | None:
+        if self._excluded and self._covered(self._excluded, attributes, cluster) is not None:
+            return None
+        if not self._rules and self._without_rules:
+            return attributes.resource
+        return self._covered(self._rules, attributes, cluster)
+
+    def _covered(
+        self, rules: tuple[_Rule, ...], attributes: Attributes, cluster: Cluster
+    ) -> Resource | None:
+        resource = attributes.resource
+        if any(rule.covers(attributes, resource) for rule in rules):
+            return resource
+        if self._equivalent:
+            others = cluster.equivalents(resource, attributes.subresource)
+            for rule in rules if others else ():
+                for other in others:
+                    if rule.covers(attributes, other):
+                        return other
+        return None
+
+    def _selects_object(self, attributes: Attributes) -> bool:
+        if self._objects.is_everything:
+            return True
+        return any(
+            self._objects.matches(each["metadata"].get("labels") or {})
+            for each in (attributes.obj, attributes.old)
+            if each is not None and isinstance(each.get("metadata"), Mapping)
+        )
+
+    def _selects_namespace(self, attributes: Attributes, cluster: Cluster) -> bool:
+        if self._namespaces.is_everything:
+            return True
+        if not attributes.is_of_namespace and not attributes.namespace:
+            return True
+        if (
+            attributes.is_of_namespace
+            and not attributes.subresource
+            and attributes.operation in {"CREATE", "UPDATE"}
+            and attributes.obj is not None
+        ):
+            # the store does not have these labels yet
+            labels = attributes.obj["metadata"].get("labels") or {}
+        else:
+            labels = cluster.namespace_labels(attributes.namespace or attributes.name)
+        return self._namespaces.matches(labels)
+
+
+def _selector(selector: View | None) -> LabelSelector:
+    """Read a selector; the rules of the kinds have refused what can't be read."""
+    try:
+        return LabelSelector.from_dict(selector or {})
+    except SelectorError:
+        return LabelSelector(nothing=True)
+
+
+def in_version(
+    obj: Object | None, source: Resource, target: Resource, subresource: str = ""
+) -> Object | None:
+    """Return an object of one resource as another resource serves it, with kind and apiVersion.
+
+    A copy wherever the form differs; the same object where it does not, as that of a Scale.
+    """
+    if obj is None or source is target:
+        return obj
+    if kind_for(source, subresource) == kind_for(target, subresource):
+        return obj
+    named = {"apiVersion": target.api_version, "kind": target.kind}
+    inner: Object = {key: each for key, each in obj.items() if key not in named}
+    if source.convert is not None:
+        inner = source.convert.inward(inner)
+    if target.convert is not None:
+        inner = target.convert.outward(inner)
+    return {**named, **inner}
