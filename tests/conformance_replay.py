@@ -3,6 +3,7 @@
 import argparse
 import fnmatch
 import gc
+import gzip
 import importlib.util
 import json
 import warnings
@@ -14,6 +15,8 @@ from typing import Any
 import yaml
 
 FOLDER = Path(__file__).resolve().parent / "data" / "conformance"
+RECORDED = FOLDER / "recorded"
+DIFFERING = RECORDED / "differing.txt"
 FEATURES = (
     "anonymous",
     "rbac",
@@ -29,7 +32,7 @@ FEATURES = (
     "legacy-watch",
     "no-namespace-controller",
 )
-TOKENS = 'admin-token,admin,1,"system:masters"\nalice-token,alice,2,"devs,staff"\n'
+TOKENS = 'admin-token,admin,1,"system:masters"\nalice-token,alice,alice-uid,"devs,staff"\n'
 
 
 def runner_module() -> ModuleType:
@@ -55,8 +58,33 @@ def scenarios(pattern: str = "*") -> dict[str, dict[str, Any]]:
     return found
 
 
-def replay(url: str, chosen: dict[str, dict[str, Any]], workers: int = 24) -> dict[str, str]:
-    """Replay scenarios on the server at a URL; returns what differed, "" for nothing."""
+def recorded(theme: str) -> dict[str, dict[str, Any]]:
+    """Return the further scenarios of a theme, by `theme/id`."""
+    document = json.loads(gzip.decompress((RECORDED / f"{theme}.json.gz").read_bytes()))
+    return {f"{theme}/{scenario['id']}": scenario for scenario in document["scenarios"]}
+
+
+def themes() -> list[str]:
+    """Return the themes of the further scenarios, in order."""
+    return sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
+
+
+def differing() -> set[str]:
+    """Return the names of the further scenarios that are known to be answered otherwise."""
+    return set(DIFFERING.read_text().split())
+
+
+def replay(
+    url: str,
+    chosen: dict[str, dict[str, Any]],
+    *,
+    workers: int = 24,
+    ignore_wording: bool = False,
+) -> dict[str, str]:
+    """Replay scenarios on the server at a URL; returns what differed, "" for nothing.
+
+    Differences in the words of messages can be ignored.
+    """
     module = runner_module()
     options = argparse.Namespace(
         base_url=url,
@@ -73,6 +101,8 @@ def replay(url: str, chosen: dict[str, dict[str, Any]], workers: int = 24) -> di
         time_scale=3.0,
         keep_going=False,
         debug=False,
+        classes=True,
+        ignore=["wording"] if ignore_wording else [],
     )
 
     def run(item: tuple[str, dict[str, Any]]) -> tuple[str, str]:
