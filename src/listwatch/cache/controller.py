@@ -102,7 +102,8 @@ class Controller:
         self._on_error = (
             config.on_error if config.on_error is not None else LogFailures(config.clock)
         )
-        self._synced = asyncio.Event()
+        #: The queue, which knows, has synced, or never will.
+        self._settled = asyncio.Event()
         self._stopped = False
         self._failures = 0
         self.reflector = Reflector(
@@ -145,7 +146,7 @@ class Controller:
         Raises:
             StoppedError: the controller has ended before that.
         """
-        await self._synced.wait()
+        await self._settled.wait()
         if not self.has_synced:
             raise StoppedError(f"{self._config.name or 'the informer'} stopped before it synced")
 
@@ -164,7 +165,7 @@ class Controller:
         finally:
             self._stopped = True
             self._config.queue.close()
-            self._synced.set()
+            self._settled.set()
 
     async def _process_forever(self) -> None:
         queue, clock = self._config.queue, self._clock
@@ -184,8 +185,8 @@ class Controller:
                 self._failed(stray(cancellation), None)
             except Exception as error:  # noqa: BLE001 - whatever a process function raises is survived
                 self._failed(error, None)
-            if not self._synced.is_set() and queue.has_synced:
-                self._synced.set()
+            if not self._settled.is_set() and queue.has_synced:
+                self._settled.set()
                 if self._config.on_synced is not None:
                     self._config.on_synced()
             # A pop that finds something waits for nothing.

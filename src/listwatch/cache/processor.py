@@ -58,7 +58,8 @@ class Listener:
         self._processor = processor
         self._pending = Pending(bound)
         self._news = asyncio.Event()
-        self._synced = asyncio.Event()
+        #: It has synced, or never will.
+        self._settled = asyncio.Event()
         self._removed = False
         self._caller: Caller | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -74,7 +75,7 @@ class Listener:
 
         True when the calls for it have returned, whether or not they raised.
         """
-        return self._synced.is_set() and not self._removed
+        return self._settled.is_set() and not self._removed
 
     @property
     def is_removed(self) -> bool:
@@ -87,7 +88,7 @@ class Listener:
         Raises:
             StoppedError: it was removed, or the informer has ended, before that.
         """
-        await self._synced.wait()
+        await self._settled.wait()
         if self._removed:
             raise StoppedError(f"{self.name} was removed or stopped before it synced")
 
@@ -152,7 +153,7 @@ class Listener:
         self._removed = True
         self._pending.clear()
         self._news.set()
-        self._synced.set()
+        self._settled.set()
 
     async def take(self) -> Sequence[Change]:
         """Wait for changes and return some, or none once it was removed."""
@@ -160,7 +161,7 @@ class Listener:
             taken = self._pending.take(_BATCH)
             if isinstance(taken, Marker):
                 # Whoever takes again has told what was taken before.
-                self._synced.set()
+                self._settled.set()
             elif taken:
                 return taken
             else:

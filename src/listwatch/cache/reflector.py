@@ -154,9 +154,11 @@ class Reflector:
     def last_sync_resource_version(self) -> str:
         """Everything up to this version has been given to the store; unset before the first list.
 
-        The store may not have processed it yet.
+        It is unset again once the resource is defined no more. The store may not have processed
+        it yet.
         """
-        return self._reader.version
+        watch = self._watch_now
+        return (watch is not None and watch.version) or self._state.resource_version
 
     def statistics(self) -> ReflectorStatistics:
         """Return what has been done until now."""
@@ -164,7 +166,7 @@ class Reflector:
         reader, failure = self._reader, self._last_failure
         return ReflectorStatistics(
             state=self._state.phase,
-            resource_version=reader.version,
+            resource_version=self.last_sync_resource_version,
             last_frame_age=None if reader.last_frame is None else now - reader.last_frame,
             last_error="" if failure is None else str(failure),
             last_error_age=None if failure is None else now - self._last_failed_at,
@@ -193,7 +195,6 @@ class Reflector:
         if self.state not in {Phase.IDLE, Phase.STOPPED}:
             raise RuntimeError(f"reflector {self.name!r} is already running")
         self._state = self._first_state
-        self._reader.version = ""
         self._pending = None
         self._budget.recovered()
         try:
@@ -204,7 +205,7 @@ class Reflector:
             else:
                 await self._reflect()
         finally:
-            self._state, _ = machine.step(self._state, machine.Stopped())
+            self._step(machine.Stopped(self.last_sync_resource_version))
 
     async def _reflect(self) -> None:
         message: Input = machine.Started()
@@ -212,6 +213,8 @@ class Reflector:
             message = await self._perform(self._step(message))
 
     def _step(self, message: Input) -> machine.Effect:
+        if isinstance(message, Ended | machine.Stopped):
+            self._watch_now = None  # it has told how far it came
         if isinstance(message, Ended):
             if message.lasted >= HEALTHY_SECONDS:
                 self._budget.recovered()
@@ -360,7 +363,7 @@ class Reflector:
         try:
             gone = await self._definition.is_gone()
             if gone:
-                await self._replace(Told(), self._reader.version)
+                await self._replace(Told(), self._state.resource_version)
         except asyncio.CancelledError as cancellation:
             return self._ended(stray(cancellation), "look for the definition")
         except Exception as error:  # noqa: BLE001 - whatever a source or store raises is survived
@@ -395,8 +398,6 @@ class Reflector:
             error = stray(cancellation)
         except Exception as raised:  # noqa: BLE001 - whatever a source raises is survived
             error = raised
-        finally:
-            self._watch_now = None
         return self._watch_ended(watch, error)
 
     async def _read(self, watch: Watch, stream: WatchStream, *, initial: bool) -> None:
@@ -408,6 +409,7 @@ class Reflector:
             watch.watchdog.allow(_QUESTIONS_SECONDS)
             await self._replace(told, version)
             self._step(Listed(version))
+            watch.version = version
             watch.synthetic = False
             self._ask_again(watch)
             await self._reader.follow(watch, stream, rest)
@@ -442,7 +444,7 @@ class Reflector:
             self._pending = ("watch with initial events" if initial else "watch", error)
         return Ended(
             fault=fault,
-            resource_version="" if initial else self._reader.version,
+            resource_version=watch.version,
             lasted=lasted,
             quiet=watch.quiet,
             bookmarked=watch.bookmarked_at is not None,

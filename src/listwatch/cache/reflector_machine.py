@@ -109,7 +109,8 @@ class State(msgspec.Struct, frozen=True):
 
     Attributes:
         phase: what it is doing.
-        resource_version: everything up to it has been given to the store.
+        resource_version: everything up to it has been given to the store; an open watch knows how
+            far it has come since, and tells when it ends.
         streaming: whether the next relist is a stream of initial events.
         failures: waits since the last healthy watch; says how long the next one is.
         suspect: the watch failed since it was last healthy, so that a list that succeeds proves
@@ -196,7 +197,13 @@ class Woke(msgspec.Struct, frozen=True):
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """Nobody wants the reflector any more."""
+    """Nobody wants the reflector any more.
+
+    Attributes:
+        resource_version: up to where a watch got that was open; unset if it got nowhere.
+    """
+
+    resource_version: str = ""
 
 
 Input: TypeAlias = Started | Listed | Probed | Inquired | Ended | Woke | Stopped
@@ -268,7 +275,8 @@ class UnexpectedInputError(AssertionError):
 def step(state: State, message: Input) -> tuple[State, Effect]:
     """Return the next state and what to do in it."""
     if isinstance(message, Stopped):
-        return replace(state, phase=Phase.STOPPED), Stop()
+        version = message.resource_version or state.resource_version
+        return replace(state, phase=Phase.STOPPED, resource_version=version), Stop()
     match state.phase, message:
         case Phase.IDLE, Started():
             return _enter(state, _relist_phase(state))

@@ -138,6 +138,7 @@ class Watch:
         "seconds",
         "synthetic",
         "useless",
+        "version",
         "watchdog",
     )
 
@@ -145,6 +146,8 @@ class Watch:
         self, clock: Clock, version: str, seconds: int, *, expects_bookmarks: bool
     ) -> None:
         self.watchdog = Watchdog(clock, OPEN_SECONDS)
+        #: Everything up to this version has been given to the store; unset before initial events.
+        self.version = version
         self.seconds = seconds
         self.expects_bookmarks = expects_bookmarks
         #: When the server's answer began; None before that.
@@ -174,7 +177,7 @@ class Watch:
 
 
 class WatchReader:
-    """Gives the events of watches to a store, and knows up to which version that was done.
+    """Gives the events of watches to a store.
 
     Args:
         store: what to feed.
@@ -204,8 +207,6 @@ class WatchReader:
             MODIFIED: store.update,
             DELETED: store.delete,
         }
-        #: Everything up to this version has been given to the store.
-        self.version = ""
         #: When bytes or events came last, by the clock.
         self.last_frame: float | None = None
         self.events = self.bookmarks = 0
@@ -217,7 +218,6 @@ class WatchReader:
     def replace(self, told: Told, version: str) -> None:
         """Give the whole present state to the store."""
         self._store.replace(told.items, version)
-        self.version = version
         self.stale = told.stale
 
     async def follow(
@@ -330,7 +330,7 @@ class WatchReader:
             kind = event.type
             if obj is not None and (give := take.get(kind)) is not None:
                 version = event.resource_version or obj.meta.resource_version
-                last = self.version
+                last = watch.version
                 # Most versions are greater, as words of one length too.
                 if not (len(version) == len(last) and version > last):
                     if version == last and not watch.synthetic:
@@ -349,7 +349,7 @@ class WatchReader:
                 self.stale.discard(obj.key)
                 self.events += 1
                 if version and not watch.synthetic:
-                    self.version = version
+                    watch.version = version
             elif kind == BOOKMARK:
                 useless += 1
                 self._bookmark(watch, event)
@@ -357,8 +357,8 @@ class WatchReader:
                 useless += 1
                 _raise_if_end(event)
                 self._give_broken(watch, event)
-                if event.resource_version and not is_older(event.resource_version, self.version):
-                    self.version = event.resource_version
+                if event.resource_version and not is_older(event.resource_version, watch.version):
+                    watch.version = event.resource_version
         if useless < len(batch):
             watch.useless = 0
         elif useless:
@@ -389,12 +389,12 @@ class WatchReader:
     def _bookmark(self, watch: Watch, event: WatchEvent) -> None:
         self.bookmarks += 1
         version = event.resource_version
-        if is_older(version, self.version):
-            raise _set_back(version, self.version)
+        if is_older(version, watch.version):
+            raise _set_back(version, watch.version)
         watch.synthetic = False
         self._learn_interval(watch)
         if version:
-            self.version = version
+            watch.version = version
             try:
                 self._store.bookmark(version)
             except Exception as error:  # noqa: BLE001 - as for events
