@@ -24,13 +24,12 @@ PACKAGES = [
     "listwatch.client",
     "listwatch.controllers",
     "listwatch.runtime",
+    "listwatch.sync",
     "listwatch.testing",
     "listwatch.workqueue",
 ]
-MODULES = ["listwatch.sync"]
-"""Public modules that are no packages; what they define without an underscore is public."""
 
-PUBLIC = {*PACKAGES, *MODULES}
+PUBLIC = set(PACKAGES)
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -5,29 +5,33 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, assert_type
 
 import msgspec
 import pytest
 
+from listwatch.apiserver import APIServer
 from listwatch.cache.factory import ListWatchSource
 from listwatch.cache.failures import Failure
 from listwatch.cache.handlers import Added, Deleted, HandlerFuncs, Updated
 from listwatch.cache.list_watch import ListerWatcher
 from listwatch.cache.processor import StoppedError
-from listwatch.errors import ConfigError
+from listwatch.client import Config
+from listwatch.errors import BadRequestError, ConfigError, ConflictError, NotFoundError
 from listwatch.objects import Object
-from listwatch.sync import BlockingInformer, Connection, connect
+from listwatch.sync import BlockingInformer, Cluster, Connection, connect
 from listwatch.testing.fake_controller_source import FakeControllerSource, pod
+from listwatch.testing.scripted_server import ScriptedServer, respond
 
 
 class Pod(msgspec.Struct):
     spec: dict[str, int] = {}
 
 
-class Cluster:
+class Source:
     """One resource in memory, which is written to in the background thread."""
 
     def __init__(self) -> None:
@@ -40,17 +44,17 @@ class Cluster:
 
 
 @asynccontextmanager
-async def opened(cluster: Cluster) -> AsyncGenerator[ListWatchSource, None]:
+async def opened(cluster: Source) -> AsyncGenerator[ListWatchSource, None]:
     yield cluster
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+def cluster() -> Source:
+    return Source()
 
 
 @pytest.fixture
-def connection(cluster: Cluster) -> Iterator[Connection]:
+def connection(cluster: Source) -> Iterator[Connection]:
     with Connection(lambda: opened(cluster)) as connection:
         yield connection
 
@@ -63,7 +67,7 @@ def write(connection: Connection, work: Any) -> Object:
     return connection.call(run)
 
 
-def test_a_cache_is_kept_in_the_background(connection: Connection, cluster: Cluster) -> None:
+def test_a_cache_is_kept_in_the_background(connection: Connection, cluster: Source) -> None:
     pods = connection.informer("pods", "ns")
     pods.wait_for_sync(20)
     assert pods.has_synced
@@ -77,7 +81,7 @@ def test_a_cache_is_kept_in_the_background(connection: Connection, cluster: Clus
     assert pods.statistics().store.objects == 2
 
 
-def test_changes_are_iterated_over_until_the_connection_is_closed(cluster: Cluster) -> None:
+def test_changes_are_iterated_over_until_the_connection_is_closed(cluster: Source) -> None:
     seen: list[str] = []
     with Connection(lambda: opened(cluster)) as connection:
         pods = connection.informer("pods")
@@ -103,7 +107,7 @@ def test_changes_are_iterated_over_until_the_connection_is_closed(cluster: Clust
 
 
 def test_handlers_are_called_on_threads_of_their_own(
-    connection: Connection, cluster: Cluster
+    connection: Connection, cluster: Source
 ) -> None:
     pods = connection.informer("pods")
     seen: list[str] = []
@@ -123,7 +127,7 @@ def test_handlers_are_called_on_threads_of_their_own(
     assert len(seen) == 1
 
 
-def test_an_informer_speaks_in_a_type_of_ones_own(cluster: Cluster) -> None:
+def test_an_informer_speaks_in_a_type_of_ones_own(cluster: Source) -> None:
     cluster.pods.add(pod("misfit", x="no number"))
     cluster.pods.add(pod("b", x=1))
     failures: list[Failure] = []
@@ -147,7 +151,7 @@ def test_an_informer_speaks_in_a_type_of_ones_own(cluster: Cluster) -> None:
         assert {failure.key for failure in failures} == {"misfit"}
 
 
-async def test_it_works_beside_a_running_event_loop(cluster: Cluster) -> None:
+async def test_it_works_beside_a_running_event_loop(cluster: Source) -> None:
     """As in a notebook."""
     assert asyncio.get_running_loop().is_running()
     with Connection(lambda: opened(cluster)) as connection:
@@ -162,7 +166,7 @@ def test_waiting_has_an_end(connection: Connection) -> None:
         pods.wait_for_resource_version("99", seconds=0.01)
 
 
-def test_a_closed_connection_says_so_and_the_cache_stays(cluster: Cluster) -> None:
+def test_a_closed_connection_says_so_and_the_cache_stays(cluster: Source) -> None:
     with Connection(lambda: opened(cluster)) as connection:
         pods = connection.informer("pods")
         pods.wait_for_sync(20)
@@ -174,7 +178,7 @@ def test_a_closed_connection_says_so_and_the_cache_stays(cluster: Cluster) -> No
         connection.__enter__()
 
 
-def test_who_waits_is_told_of_the_end(cluster: Cluster) -> None:
+def test_who_waits_is_told_of_the_end(cluster: Source) -> None:
     errors: list[BaseException] = []
     with Connection(lambda: opened(cluster)) as connection:
         pods = connection.informer("pods")
@@ -204,7 +208,7 @@ def test_what_fails_at_opening_is_raised_at_entering() -> None:
     @asynccontextmanager
     async def broken() -> AsyncGenerator[ListWatchSource, None]:
         raise ConfigError("no configuration")
-        yield Cluster()  # type: ignore[unreachable]  # makes it a generator
+        yield Source()  # type: ignore[unreachable]  # makes it a generator
 
     with pytest.raises(ConfigError, match="no configuration"), Connection(broken):
         pass
@@ -291,7 +295,7 @@ def test_a_forked_child_leaves_as_if_there_were_no_connection(
 
 
 def test_a_handler_may_remove_itself_and_nothing_is_told_afterwards(
-    connection: Connection, cluster: Cluster
+    connection: Connection, cluster: Source
 ) -> None:
     pods = connection.informer("pods")
     cluster.pods.add(pod("b"))
@@ -316,7 +320,7 @@ def test_a_handler_may_remove_itself_and_nothing_is_told_afterwards(
     assert pods.statistics().listeners == ()
 
 
-def test_leaving_late_is_no_error(cluster: Cluster) -> None:
+def test_leaving_late_is_no_error(cluster: Source) -> None:
     with Connection(lambda: opened(cluster)) as connection:
         pods = connection.informer("pods")
         registration = pods.add_handler(HandlerFuncs())
@@ -325,3 +329,102 @@ def test_leaving_late_is_no_error(cluster: Cluster) -> None:
     registration.remove()
     changes.close()
     assert pods.is_stopped
+
+
+POD: dict[str, Any] = {
+    "kind": "Pod",
+    "apiVersion": "v1",
+    "metadata": {"name": "p"},
+    "spec": {"containers": [{"name": "c", "image": "i"}]},
+}
+
+
+@pytest.fixture
+def real() -> Iterator[Cluster]:
+    """Open a connection to an API server."""
+    with serving() as config, Cluster(config) as cluster:
+        yield cluster
+
+
+def log_of_a_pod() -> ScriptedServer:
+    server = ScriptedServer()
+    server.answers["/api/v1/namespaces/default/pods/p/log"] = respond(
+        b"one\ntwo\nthree\n", type_="text/plain"
+    )
+    return server
+
+
+@contextmanager
+def serving(make: Callable[[], APIServer | ScriptedServer] = APIServer) -> Iterator[Config]:
+    """Run a server in a thread of its own."""
+    started: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        async with make() as server:
+            stop = asyncio.Event()
+            started.set_result((server.url, asyncio.get_running_loop(), stop))
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    url, loop, stop = started.result(20)
+    yield Config(server=url, namespace="default")
+    loop.call_soon_threadsafe(stop.set)
+    thread.join()
+
+
+def test_every_verb_waits_for_its_answer(real: Cluster) -> None:
+    made = real.create(POD)
+    assert real.get("pods", "p").uid == made.uid
+    assert [obj.name for obj in real.list("pods").items] == ["p"]
+    labelled = real.patch("pods", "p", {"metadata": {"labels": {"a": "1"}}})
+    assert labelled.meta.labels == {"a": "1"}
+    changed = labelled.to_dict()
+    changed["metadata"]["labels"] = {"a": "2"}
+    assert real.update(changed).meta.labels == {"a": "2"}
+    with pytest.raises(ConflictError):
+        real.update(changed)
+
+    def label(obj: dict[str, Any]) -> None:
+        obj["metadata"]["labels"]["b"] = "3"
+
+    assert real.update_existing("pods", "p", label).meta.labels == {"a": "2", "b": "3"}
+    meta = {"name": "p", "labels": {"c": "4"}}
+    applied = real.apply({**POD, "metadata": meta, "spec": {}}, field_manager="m")
+    assert applied.meta.labels == {"a": "2", "b": "3", "c": "4"}
+    with pytest.raises(BadRequestError):
+        list(real.logs("p"))
+    with pytest.raises(TimeoutError):
+        real.wait_for("pods", "p", "Ready", seconds=0.1)
+    assert real.wait_for("pods", "p", lambda pod: pod.meta.labels.get("c")).uid == made.uid
+    real.delete("pods", "p", grace_period_seconds=0)
+    real.wait_for_deletion("pods", "p", seconds=20)
+    with pytest.raises(NotFoundError):
+        real.get("pods", "p")
+
+
+def test_the_lines_of_a_log_are_read_one_by_one() -> None:
+    with serving(log_of_a_pod) as config, Cluster(config) as cluster:
+        lines = cluster.logs("p")
+        assert next(lines) == "one"
+        lines.close()
+        assert list(cluster.logs("p")) == ["one", "two", "three"]
+
+
+def test_a_connection_that_is_not_open_has_no_client() -> None:
+    with pytest.raises(StoppedError, match="not open"):
+        Cluster(Config(server="http://127.0.0.1:1")).get("pods", "p")
+
+
+def test_a_state_of_the_cache_is_waited_for(connection: Connection, cluster: Source) -> None:
+    pods = connection.informer("pods", "ns")
+    pods.wait_for(lambda lister: len(lister) == 1, 20)
+    with pytest.raises(TimeoutError):
+        pods.wait_for(lambda lister: len(lister) == 2, 0.1)
+    write(connection, lambda: cluster.pods.add(pod("b", "ns")))
+    pods.wait_for(lambda lister: len(lister) == 2, 20)
+
+
+def test_changes_end_after_a_time(connection: Connection) -> None:
+    pods = connection.informer("pods", "ns")
+    assert [change.key for change in pods.changes(seconds=0.2)] == ["ns/a"]

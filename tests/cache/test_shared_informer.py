@@ -534,6 +534,35 @@ async def test_ones_own_writes_can_be_waited_for() -> None:
         await scene.informer.wait_for_resource_version("99")
 
 
+async def test_a_state_of_the_cache_can_be_waited_for() -> None:
+    scene = Scene(pod("a"))
+    informer = scene.informer
+    asked: list[int] = []
+
+    def has_two(lister: Any) -> bool:
+        asked.append(len(lister))
+        return len(lister) == 2
+
+    async with informer:
+        waiting = asyncio.create_task(informer.wait_for(has_two))
+        late = asyncio.create_task(informer.wait_for(lambda lister: len(lister) == 9, seconds=60))
+        ended = asyncio.create_task(informer.wait_for(lambda _: False))
+        await scene.clock.settle()
+        assert not waiting.done()
+        scene.source.add(pod("b"))
+        await waiting
+        assert asked[0] == 1
+        assert asked[-1] == 2
+        with pytest.raises(ZeroDivisionError):
+            await informer.wait_for(lambda _: 1 / 0)
+        await scene.clock.advance(61)
+        with pytest.raises(TimeoutError):
+            await late
+        assert [one.name for one in informer.statistics().listeners] == ["wait_for"]
+    with pytest.raises(StoppedError):
+        await ended
+
+
 async def test_it_runs_once_and_its_cache_stays() -> None:
     scene = Scene(pod("a"), name="pods")
     async with scene.informer:

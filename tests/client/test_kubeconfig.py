@@ -11,7 +11,7 @@ import yaml
 
 from listwatch.client import go_yaml, kubeconfig
 from listwatch.client.config import Config, ExecConfig, Impersonation, OIDCConfig
-from listwatch.client.kubeconfig import in_cluster_config, load_config
+from listwatch.client.kubeconfig import in_cluster_config, load_config, parse_kubeconfig
 from listwatch.errors import ConfigError
 
 Write = Callable[..., Path]
@@ -423,3 +423,43 @@ def test_the_extension_of_a_plugin_may_be_any_yaml(value: str, tmp_path: Path) -
     loaded: Any = go_yaml.load(f"v: {value}\n")
     assert found.config == loaded["v"]
     assert json.loads(json.dumps(found.config)) == found.config
+
+
+def test_a_kubeconfig_need_not_be_a_file() -> None:
+    value = content(user={"token": "t"})
+    for given in (value, yaml.safe_dump(value), json.dumps(value).encode()):
+        config = parse_kubeconfig(given, namespace="ns")
+        assert (config.server, config.token, config.namespace) == ("https://c", "t", "ns")
+        assert config.source == "kubeconfig, context 'c'"
+
+
+def test_tokens_of_a_kubeconfig_that_is_no_file_are_written_nowhere() -> None:
+    provider = {"name": "oidc", "config": {"client-id": "i", "refresh-token": "r"}}
+    config = parse_kubeconfig(content(user={"auth-provider": provider}))
+    assert config.oidc is not None
+    assert (config.oidc.refresh_token, config.oidc.kubeconfig) == ("r", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("", "kubeconfig: no current-context; choose one of: none"),
+        ({}, "kubeconfig: no current-context; choose one of: none"),
+        ("[]", "kubeconfig: a kubeconfig must be a mapping, not a list"),
+        ("{a: ", "kubeconfig, line 1: invalid YAML"),
+        ("\ud800", "kubeconfig is not valid UTF-8"),
+        ({"kind": "Secret"}, "kubeconfig: a kubeconfig's kind is Config, not 'Secret'"),
+        (content(cluster={"server": ""}), "kubeconfig: cluster 'c' has no server"),
+    ],
+    ids=str,
+)
+def test_a_broken_kubeconfig_that_is_no_file_is_refused(given: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_kubeconfig(given)
+    assert str(caught.value).startswith(words)
+
+
+def test_what_is_no_kubeconfig_at_all_is_a_type_error() -> None:
+    value: Any = ["a secret"]
+    with pytest.raises(TypeError, match="text or a mapping, not a list"):
+        parse_kubeconfig(value)

@@ -22,7 +22,7 @@ from listwatch.cache.reflector_machine import Phase
 from listwatch.cache.store import Indexer, IndexFunc, StoreStatistics
 from listwatch.cache.watch_reading import WatchEndedError
 from listwatch.cache.writer import CacheWriter
-from listwatch.clock import Clock
+from listwatch.clock import Clock, Timeout
 from listwatch.errors import (
     DisconnectedError,
     ForbiddenError,
@@ -200,6 +200,10 @@ class SharedCache:
             is_stopped=self.is_stopped,
             compression=None if self._packer is None else self._packer.statistics(),
         )
+
+    def timeout(self, seconds: float | None) -> Timeout:
+        """Return a time limit on the informer's clock."""
+        return self._clock.timeout(seconds)
 
     async def wait_for_sync(self) -> None:
         """Wait until the cache has the present state; see `SharedInformer.wait_for_sync`."""

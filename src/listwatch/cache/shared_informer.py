@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
@@ -20,7 +20,7 @@ from listwatch.cache.handlers import (
 from listwatch.cache.list_watch import Decoder, ListerWatcher
 from listwatch.cache.lister import Lister
 from listwatch.cache.mutation_detector import is_switched_on
-from listwatch.cache.processor import Listener
+from listwatch.cache.processor import Listener, StoppedError
 from listwatch.cache.reflector_machine import Phase
 from listwatch.cache.shared_cache import SharedCache, SharedInformerStatistics
 from listwatch.cache.store import IndexFunc
@@ -345,6 +345,33 @@ class SharedInformer(Generic[T]):
             ValueError: the version is not comparable.
         """
         await self._cache.wait_for_resource_version(resource_version, seconds=seconds)
+
+    async def wait_for(
+        self, predicate: Callable[[Lister[T]], object], *, seconds: float | None = None
+    ) -> None:
+        """Wait until the cache is in a state.
+
+            await pods.wait_for(lambda pods: len(pods.list("app=web")) == 3, seconds=60)
+
+        Args:
+            predicate: gets the lister after the sync and after each batch of changes; must not
+                block. What it raises ends the wait.
+            seconds: time limit; None for no limit.
+
+        Raises:
+            TimeoutError: the time limit expired.
+            NotSyncedError: as `wait_for_sync`.
+            StoppedError: the informer stopped first.
+        """
+        listener = self.listen(name="wait_for")
+        try:
+            async with self._cache.timeout(seconds):
+                await self.wait_for_sync()
+                while not predicate(self.lister):
+                    if not await listener.take():
+                        raise StoppedError(f"{self.name or 'the informer'} stopped while waiting")
+        finally:
+            listener.remove()
 
     # --- Running --------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from listwatch.client.kubeconfig import (
         in_cluster_config,
         load_config,
+        parse_kubeconfig,
     )
     from listwatch.client.list_watch import (
         ResourceListWatch,
@@ -42,11 +43,15 @@ if TYPE_CHECKING:
     from listwatch.client.tracing import (
         tracing_hook,
     )
+    from listwatch.client.waiting import (
+        Condition,
+    )
 
 __all__ = [
     "HTTP",
     "Authenticator",
     "Client",
+    "Condition",
     "Config",
     "Credentials",
     "Discovery",
@@ -62,6 +67,7 @@ __all__ = [
     "client_of",
     "in_cluster_config",
     "load_config",
+    "parse_kubeconfig",
     "tracing_hook",
 ]
 
@@ -74,8 +80,9 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.client.config": "Config ExecConfig Impersonation OIDCConfig",
         "listwatch.client.discovery": "Discovery UnknownResourceError",
         "listwatch.client.http": "HTTP Request RequestHook",
-        "listwatch.client.kubeconfig": "in_cluster_config load_config",
+        "listwatch.client.kubeconfig": "in_cluster_config load_config parse_kubeconfig",
         "listwatch.client.list_watch": "ResourceListWatch",
         "listwatch.client.tracing": "tracing_hook",
+        "listwatch.client.waiting": "Condition",
     },
 )

@@ -30,10 +30,12 @@ from listwatch.client.finalizers import change_finalizers, with_finalizer, witho
 from listwatch.client.http import HTTP, RequestHook
 from listwatch.client.kubeconfig import load_config
 from listwatch.client.list_watch import ResourceListWatch
+from listwatch.client.logs import log_lines
 from listwatch.client.resource import Resource
+from listwatch.client.waiting import Condition, accepts, conditions_of, remaining, wait_until
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError, NotFoundError
-from listwatch.objects import Object, ObjectDecodeError
+from listwatch.objects import Object, ObjectDecodeError, ObjectKey
 from listwatch.shard_range import ShardRange
 
 __all__ = [
@@ -387,11 +389,7 @@ class Client:
             ConflictError: the object has changed since.
             PartialObjectError: the object was read without some of its fields.
         """
-        if isinstance(obj, Object) and obj.partial:
-            raise PartialObjectError(
-                f"{obj.kind} {obj.key} was read without some of its fields, and an update would "
-                "delete them; get the whole object first, or patch it"
-            )
+        _check_whole(obj, "an update")
         body = outgoing(obj)
         meta = metadata_of(body)
         name = meta.get("name")
@@ -535,6 +533,198 @@ class Client:
         path = found.path(self._calls.namespace(found, None, namespace))
         await self._calls.request("DELETE", path, query, body=encode(options))
 
+    async def apply(
+        self,
+        obj: Sendable,
+        *,
+        field_manager: str,
+        force: bool = False,
+        resource: str | Resource | None = None,
+        namespace: str | None = None,
+        subresource: str = "",
+        field_validation: FieldValidation = "",
+        dry_run: bool = False,
+    ) -> Object:
+        """Create an object, or set the fields that `obj` has, by server-side apply.
+
+        Fields that the manager applied before and that `obj` lacks are removed.
+
+        Args:
+            obj: kind, apiVersion, name, and the fields that the manager decides on, no others.
+            field_manager: owner of the fields.
+            force: take over fields that others own.
+            resource: as in `update`.
+            namespace: as in `create`.
+            subresource: as in `update`.
+            field_validation: as in `create`.
+            dry_run: as in `create`.
+
+        Raises:
+            ConflictError: others own some of the fields.
+            PartialObjectError: the object was read without some of its fields.
+        """
+        _check_whole(obj, "an apply")
+        body = outgoing(obj)
+        meta = metadata_of(body)
+        name = meta.get("name")
+        if not isinstance(name, str) or not name:
+            raise ObjectDecodeError("the object lacks metadata.name and cannot be applied; set it")
+        found = await self._calls.resource_of(body, resource, subresource, namespace)
+        if "managedFields" in meta:
+            body = {**body, "metadata": {k: v for k, v in meta.items() if k != "managedFields"}}
+        return await self.patch(
+            found,
+            name,
+            body,
+            self._calls.namespace(found, meta.get("namespace"), namespace) or None,
+            type=PatchType.APPLY,
+            subresource=subresource,
+            field_manager=field_manager,
+            field_validation=field_validation,
+            force=force,
+            dry_run=dry_run,
+        )
+
+    # --- Waiting --------------------------------------------------------------------------------
+
+    async def wait_for(
+        self,
+        resource: str | Resource,
+        name: str,
+        condition: Condition,
+        namespace: str | None = None,
+        *,
+        seconds: float | None = None,
+    ) -> Object:
+        """Wait until an object is in a state, and return that state.
+
+        Every state that the watch delivers is examined, the present one first. An object that does
+        not exist yet is waited for; one that is deleted may come back. Interruptions of the watch
+        are survived.
+
+            await client.wait_for("deployments", "web", "Available", seconds=60)
+            await client.wait_for("pods", "web-0", lambda pod: pod["status"]["phase"] == "Running")
+
+        Args:
+            resource: of the object.
+            name: of the object.
+            condition: type of a condition that must be true, as "Ready"; "Ready=False" for another
+                status. One that was observed of an older generation does not count. Or a function
+                that gets the object, and must not block; what it raises ends the wait.
+            namespace: of the object.
+            seconds: time limit; None for no limit.
+
+        Raises:
+            TimeoutError: the time limit expired; the message has the last state.
+            StatusError: the server refuses for a lasting reason: 401, 403, no such resource.
+        """
+        is_met = accepts(condition)
+        words = condition if isinstance(condition, str) else ""
+        obj = await self._wait(
+            resource, name, namespace, is_met, words or "the condition", conditions_of, seconds
+        )
+        if obj is None:  # `accepts` accepts no absence
+            raise AssertionError("waiting for an object ended without one")
+        return obj
+
+    async def wait_for_deletion(
+        self,
+        resource: str | Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str = "",
+        seconds: float | None = None,
+    ) -> None:
+        """Wait until an object does not exist.
+
+        Args:
+            resource: of the object.
+            name: of the object.
+            namespace: of the object.
+            uid: wait for the end of this object only, not for that of a successor.
+            seconds: time limit; None for no limit.
+
+        Raises:
+            TimeoutError: the time limit expired.
+            StatusError: as in `wait_for`.
+        """
+        await self._wait(
+            resource,
+            name,
+            namespace,
+            lambda obj: obj is None or bool(uid and obj.uid != uid),
+            "deletion",
+            remaining,
+            seconds,
+        )
+
+    async def _wait(
+        self,
+        resource: str | Resource,
+        name: str,
+        namespace: str | None,
+        accept: Callable[[Object | None], bool],
+        wanted: str,
+        describe: Callable[[Object | None], str],
+        seconds: float | None,
+    ) -> Object | None:
+        if not name:
+            raise ValueError("an object's name must not be empty")
+        found = await self._calls.resource(resource)
+        own = self._calls.namespace(found, None, namespace)
+        return await wait_until(
+            self.list_watch(found, own or None, field_selector=f"metadata.name={name}"),
+            accept,
+            what=f"{found.plural} {ObjectKey(own, name)}: {wanted}",
+            describe=describe,
+            clock=self.clock,
+            seconds=seconds,
+        )
+
+    def logs(
+        self,
+        pod: str,
+        namespace: str | None = None,
+        *,
+        container: str = "",
+        follow: bool = False,
+        previous: bool = False,
+        since_seconds: int | None = None,
+        tail_lines: int | None = None,
+        timestamps: bool = False,
+    ) -> AsyncGenerator[str, None]:
+        """Iterate over the lines of a container's log, without their line breaks.
+
+        Bytes that are no UTF-8 become U+FFFD. A line of more than 1 MiB comes in pieces. Close the
+        iterator (`contextlib.aclosing`) when leaving early. Output is not made safe for a terminal.
+
+        Args:
+            pod: name of the pod.
+            namespace: of the pod.
+            container: its name; may be left out if the pod has only one.
+            follow: go on until the container ends.
+            previous: read the log of the container's last instance, before its restart.
+            since_seconds: only lines that are not older.
+            tail_lines: only so many of the last lines.
+            timestamps: begin each line with its time.
+
+        Raises:
+            NotFoundError: no such pod.
+            BadRequestError: the container is not running yet, or must be named.
+        """
+        return log_lines(
+            self.http,
+            pod,
+            namespace or self.config.namespace,
+            container=container,
+            follow=follow,
+            previous=previous,
+            since_seconds=since_seconds,
+            tail_lines=tail_lines,
+            timestamps=timestamps,
+        )
+
     async def update_existing(
         self,
         resource: str | Resource,
@@ -606,3 +796,11 @@ class Client:
             return await change_finalizers(self._calls, resource, name, namespace, change)
         except NotFoundError:
             return None
+
+
+def _check_whole(obj: Sendable, action: str) -> None:
+    if isinstance(obj, Object) and obj.partial:
+        raise PartialObjectError(
+            f"{obj.kind} {obj.key} was read without some of its fields, and {action} would "
+            "delete them; get the whole object first, or patch it"
+        )

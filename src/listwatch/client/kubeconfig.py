@@ -201,6 +201,48 @@ def load_config(
     return _config(files, context=context, cluster=cluster, user=user, namespace=namespace)
 
 
+def parse_kubeconfig(
+    kubeconfig: str | bytes | Mapping[str, Any],
+    *,
+    context: str | None = None,
+    cluster: str | None = None,
+    user: str | None = None,
+    namespace: str | None = None,
+) -> Config:
+    """Return the configuration of a kubeconfig that is no file, such as one read from a Secret.
+
+    Relative paths in it start at the working directory; renewed OIDC tokens are kept in memory. A
+    kubeconfig can name files to read and commands to run: do not use one from strangers. May be
+    called from any thread.
+
+    Args:
+        kubeconfig: its YAML or JSON, or its decoded form.
+        context: as in `load_config`.
+        cluster: as in `load_config`.
+        user: as in `load_config`.
+        namespace: as in `load_config`.
+
+    Raises:
+        ConfigError: it is broken; the message names the entry and what to do.
+        TypeError: neither text nor a mapping.
+    """
+    path = Path("kubeconfig")  # for messages
+    if isinstance(kubeconfig, str):
+        kubeconfig = kubeconfig.encode("utf-8", "surrogatepass")
+    if isinstance(kubeconfig, bytes):
+        loaded = _parse(path, kubeconfig)
+    elif isinstance(kubeconfig, Mapping):
+        loaded = _checked(path, kubeconfig)
+    else:
+        raise TypeError(f"a kubeconfig is text or a mapping, not {_shown(kubeconfig)}")
+    files = _Files({}, {}, {}, "", [path])
+    _merge(files, path, loaded)
+    config = _config(files, context=context, cluster=cluster, user=user, namespace=namespace)
+    if config.oidc is None:
+        return config
+    return msgspec.structs.replace(config, oidc=msgspec.structs.replace(config.oidc, kubeconfig=""))
+
+
 def in_cluster_config(
     *, environ: Mapping[str, str] | None = None, directory: Path = SERVICE_ACCOUNT
 ) -> Config:
@@ -270,6 +312,10 @@ def _parse(path: Path, content: bytes) -> Mapping[str, Any]:
     except go_yaml.YAMLError as error:
         place = f", line {error.line}" if error.line else ""
         raise ConfigError(f"{path}{place}: invalid YAML: {error}") from None
+    return _checked(path, loaded)
+
+
+def _checked(path: Path, loaded: object) -> Mapping[str, Any]:
     if loaded is None:
         return {}
     if not isinstance(loaded, Mapping):

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -82,7 +83,7 @@ class Subresources:
             return self._evict
         if name == "token":
             return self._request_token
-        raise refusal.bad_request(f"the subresource {name} needs a node, and this server has none")
+        return partial(self._ask_node, name)
 
     def _part_handler(self, name: str, verb: str) -> Handler:
         async def update(call: Call, resource: Resource) -> web.StreamResponse:
@@ -340,6 +341,15 @@ class Subresources:
                 f"UID in record. The object might have been deleted and then recreated",
             )
         return Bound(wanted.storage, entry.key, entry.uid)
+
+    async def _ask_node(self, name: str, call: Call, resource: Resource) -> web.StreamResponse:
+        entry = self._registry.get(resource, call.namespace, call.info.name)
+        found = self._registry.decode(entry)
+        if resource.kind == "Pod" and not found["spec"].get("nodeName"):
+            raise refusal.bad_request(f"pod {call.info.name} does not have a host assigned")
+        raise refusal.bad_request(
+            f"the subresource {name} needs a node's kubelet, and this server has none"
+        )
 
     async def _evict(self, call: Call, resource: Resource) -> web.StreamResponse:
         context = self._writer.context(call, "CreateOptions", "eviction")

@@ -1,23 +1,12 @@
-"""Informers for programs without asyncio: they run in a thread, and everything here waits.
-
-    with connect() as cluster:
-        pods = cluster.informer("pods", namespace="default")
-        pods.wait_for_sync()
-        print(pods.lister.list("app=web"))
-        for change in pods.changes():
-            print(change)
-
-It also works in a program that has a running event loop, such as a notebook; what is called here
-holds that loop up while it waits.
-"""
+"""Informers in a thread of their own, for programs without asyncio."""
 
 import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Any, Generic, Self, cast
 
@@ -33,8 +22,6 @@ from listwatch.cache.shared_informer import SharedInformer
 from listwatch.cache.store import Indexer, IndexFunc
 from listwatch.cache.transform import Transform
 from listwatch.cache.typed import Into, T
-from listwatch.client.client import Client
-from listwatch.client.config import Config
 from listwatch.objects import ObjectDecodeError
 
 # Seconds between two looks at whether the thread from which an answer is due still runs.
@@ -329,6 +316,12 @@ class BlockingInformer(Generic[T]):
             lambda: self._shared.wait_for_resource_version(resource_version), seconds
         )
 
+    def wait_for(
+        self, predicate: Callable[[Lister[T]], object], seconds: float | None = None
+    ) -> None:
+        """Wait until the cache is in a state; see `SharedInformer.wait_for`."""
+        self._connection.call(lambda: self._shared.wait_for(predicate), seconds)
+
     def add_handler(
         self,
         handler: ResourceEventHandler[T],
@@ -353,7 +346,9 @@ class BlockingInformer(Generic[T]):
 
         return Registration(self._connection, self._connection.call(add))
 
-    def changes(self, *, max_pending: int | None = None) -> Generator[Change[T], None, None]:
+    def changes(
+        self, *, max_pending: int | None = None, seconds: float | None = None
+    ) -> Generator[Change[T], None, None]:
         """Iterate over the whole cache as additions, then over every change, until the end.
 
         The iteration ends when the connection is closed, from another thread. Close it
@@ -363,7 +358,9 @@ class BlockingInformer(Generic[T]):
 
         Args:
             max_pending: as for `add_handler`.
+            seconds: end the iteration after this time; None for never.
         """
+        deadline = None if seconds is None else time.monotonic() + seconds
         retelling = Retelling(self._shared.decode)
 
         def on_misfit(key: str, error: ObjectDecodeError) -> None:
@@ -378,30 +375,21 @@ class BlockingInformer(Generic[T]):
 
         listener = self._connection.call(add)
         try:
-            while batch := self._take(listener):
+            while batch := self._take(listener, deadline):
                 yield from retelling.retell_all(batch, on_misfit)
         finally:
             self._connection.forget(listener)
 
-    def _take(self, listener: Listener) -> list[Change]:
+    def _take(self, listener: Listener, deadline: float | None) -> list[Change]:
         async def take() -> list[Change]:
             return list(await listener.take())
 
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            return self._connection.call(take)
+            return self._connection.call(take, left)
         except StoppedError:
             return []
-
-
-def connect(config: Config | None = None, *, on_error: OnError | None = None) -> Connection:
-    """Return a connection to the given cluster, or to the one that kubectl would use.
-
-    Entering it raises `ConfigError` if there is no configuration, or none that can be used.
-    """
-
-    @asynccontextmanager
-    async def open_client() -> AsyncGenerator[ListWatchSource, None]:
-        async with Client.from_config(config) as client:
-            yield client
-
-    return Connection(open_client, on_error=on_error)
+        except TimeoutError:
+            if left is None:
+                raise
+            return []
