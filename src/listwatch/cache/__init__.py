@@ -1,4 +1,4 @@
-"""The list-watch heart: reflector, queues, stores, informers. It knows nothing of HTTP."""
+"""The list-watch core: reflector, queues, stores, informers. Knows nothing of HTTP."""
 
 from typing import TYPE_CHECKING
 

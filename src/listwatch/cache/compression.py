@@ -1,4 +1,4 @@
-"""Packs cached objects, to keep more of them in less memory. Needs the extra `zstandard`."""
+"""Compresses cached objects to save memory. Needs the extra `zstandard`."""
 
 import threading
 from typing import Any
@@ -7,20 +7,20 @@ import msgspec
 
 from listwatch.errors import ConfigError
 
-#: A dictionary of this size, trained on this many objects, at this level: measured as the best
-#: trade of time for memory on varied pods.
+#: Dictionary size, number of training objects, and level: the best trade of time for memory
+#: measured on varied pods.
 _DICTIONARY_BYTES = 64 * 1024
 _SAMPLES = 500
 _LEVEL = 1
-#: A dictionary can't be trained on less than this, in bytes.
+#: Minimum bytes to train a dictionary on.
 _LEAST_SAMPLE_BYTES = 16 * 1024
 
 
 class CompressionStatistics(msgspec.Struct, frozen=True):
-    """What a codec has packed.
+    """What a codec has compressed.
 
     Attributes:
-        objects: how many objects.
+        objects: number of objects.
         raw_bytes: their size before.
         packed_bytes: their size after.
         trained: the dictionary is in use.
@@ -33,13 +33,13 @@ class CompressionStatistics(msgspec.Struct, frozen=True):
 
 
 class ZstdCodec:
-    """Packs the bytes of objects with zstandard and a dictionary: a `Codec`.
+    """A `Codec` that compresses objects with zstandard and a trained dictionary.
 
-    The first objects are packed without a dictionary and collected; it is trained on them, and
-    used from then on. Those first ones stay as they are until their next change. For any thread.
+    The codec compresses the first objects without a dictionary, trains the dictionary on them, and
+    uses it from then on. Those first objects stay as they are until their next change. Thread-safe.
 
     Args:
-        dictionary: one that was trained before (`ZstdCodec.dictionary`), to use from the start.
+        dictionary: a dictionary trained earlier (`ZstdCodec.dictionary`), used from the start.
 
     Raises:
         ConfigError: zstandard is not installed.
@@ -56,7 +56,7 @@ class ZstdCodec:
         self._samples: list[bytes | bytearray | memoryview] | None = []
         self._dictionary: Any = None
         self._local = threading.local()
-        self._packing = threading.Lock()  # a compressor that serves two threads at once crashes
+        self._packing = threading.Lock()  # a compressor used by two threads at once crashes
         self._plain = self._packer = zstandard.ZstdCompressor(level=_LEVEL)
         self._objects = self._raw_bytes = self._packed_bytes = 0
         if dictionary is not None:
@@ -64,11 +64,11 @@ class ZstdCodec:
 
     @property
     def dictionary(self) -> bytes | None:
-        """The trained dictionary, to be kept for the next start; None until it is trained."""
+        """The trained dictionary, to save for the next start; None until it is trained."""
         return None if self._dictionary is None else bytes(self._dictionary.as_bytes())
 
     def statistics(self) -> CompressionStatistics:
-        """Return what was packed until now."""
+        """Return statistics so far."""
         return CompressionStatistics(
             objects=self._objects,
             raw_bytes=self._raw_bytes,
@@ -81,7 +81,7 @@ class ZstdCodec:
         with self._packing:
             if self._samples is not None:
                 self._collect(raw)
-            # The library gives its results more memory than they need; a copy has what it needs.
+            # The library over-allocates its results; a copy has the exact size.
             packed = bytes(memoryview(self._packer.compress(raw)))
             self._objects += 1
             self._raw_bytes += len(raw)
@@ -97,12 +97,12 @@ class ZstdCodec:
         try:
             trained = self._zstd.train_dictionary(_DICTIONARY_BYTES, samples, level=_LEVEL)
         except self._zstd.ZstdError:
-            return  # too much alike, or too little in them: packed without a dictionary for good
+            return  # too uniform or too small: no dictionary from now on
         self._use(trained.as_bytes())
 
     def _use(self, dictionary: bytes) -> None:
         self._samples = None
-        # One that serves two levels, or packing and unpacking, can crash the library.
+        # A dictionary shared by two levels, or by packing and unpacking, can crash the library.
         packing = self._zstd.ZstdCompressionDict(dictionary)
         packing.precompute_compress(level=_LEVEL)
         self._dictionary = self._zstd.ZstdCompressionDict(dictionary)
@@ -115,7 +115,7 @@ class ZstdCodec:
         return bytes(unpacker.decompress(packed))
 
     def _unpacker(self, *, with_dictionary: bool) -> Any:
-        """Return a decompressor of this thread's own: one must not serve two at once."""
+        """Return this thread's own decompressor: one must not serve two threads at once."""
         name = "trained" if with_dictionary else "plain"
         unpacker = getattr(self._local, name, None)
         if unpacker is None:

@@ -1,7 +1,7 @@
-"""List bodies and watch streams cut into objects while their bytes arrive, without any I/O.
+"""Splits list bodies and watch streams into objects while their bytes arrive, without I/O.
 
-The HTTP client, adapters and replays feed bytes as they come; nothing is decoded twice, nothing
-is held whole, and no buffer outlives the call that it came with.
+The HTTP client, adapters and replays feed the bytes as they come. Nothing is decoded twice or
+buffered whole, and no buffer outlives the call that passed it.
 """
 
 import re
@@ -29,17 +29,17 @@ _SPACE = re.compile(rb"[ \t\r\n]*")
 _OPEN, _COMMA, _BRACKET = 0x7B, 0x2C, 0x5D
 _NEVER: Final = 1 << 62
 
-#: A head with more places than this that look like its end is taken whole instead.
+#: A head with more candidates for its end than this is buffered whole instead.
 _HEAD_TRIES: Final = 8
-#: How much of the items' common beginning is part of the separator.
+#: How much of the items' common prefix is part of the separator.
 _PREFIX: Final = 96
-#: How often a separator may be learnt anew.
+#: How often the separator may be relearnt.
 _LESSONS: Final = 32
-#: How many items that are not objects a list may have.
+#: Maximum undecodable items in a list.
 _MAX_POISON: Final = 10_000
-#: How many of them are taken in a turn of the event loop.
+#: Maximum undecodable items handled in one turn of the event loop.
 _MOST_POISON_AT_ONCE: Final = 50
-#: What wrong separators may waste, beside a quarter of what was cut.
+#: Bytes that wrong separators may waste, beside a quarter of the bytes split.
 _WASTE: Final = 2**16
 
 
@@ -60,7 +60,7 @@ _list_head = msgspec.json.Decoder(_ListHead).decode
 
 
 def _common(one: bytes, other: bytes) -> bytes:
-    """Return how both begin."""
+    """Return the common prefix."""
     for index, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return one[:index]
@@ -73,25 +73,24 @@ def _past_space(data: bytearray, position: int) -> int:
 
 
 class ListFrames:
-    """Cuts the body of a list into objects while it arrives.
+    """Splits the body of a list into objects while it arrives.
 
-    Feed the chunks in order, then call `finish`: only that proves that the body was whole, so
-    nothing may be committed before. After an error the instance is of no more use. For one task;
-    nothing here waits.
+    Feed the chunks in order, then call `finish`: only that proves that the body was complete, so
+    commit nothing before. After an error, discard the instance. For one task; nothing here waits.
 
-    How it is right: a JSON object is never a proper prefix of another, so bytes that begin where
-    an item begins and decode *are* the item. How it is fast: where an item ends is guessed, by
-    what stood between the items so far, or read from the decoder's complaint about what follows;
-    a wrong guess costs time only. How it stays linear: after a failed try the pending bytes must
-    grow fourfold, and guesses that waste more than they gain are given up.
+    Correctness: a JSON object is never a proper prefix of another, so bytes that start at an item
+    and decode *are* the item. Speed: the end of an item is guessed from the bytes between earlier
+    items, or read from the decoder's complaint about what follows; a wrong guess costs only time.
+    Linear time: after a failed try the pending bytes must grow fourfold, and guessing stops when it
+    wastes more than it gains.
 
     Args:
-        decoder: makes an object of the bytes of one; it must refuse bytes that are not exactly
-            one JSON value, by `ObjectDecodeError`.
-        kind: of the items, for those that name none and a list that names none before them.
+        decoder: creates an object from its bytes; it must raise `ObjectDecodeError` for bytes that
+            are not exactly one JSON value.
+        kind: kind of the items, if neither they nor the list before them name one.
         api_version: the same for apiVersion.
-        expected: the kind that the list must be of; anything else is refused whole.
-        max_item_bytes: what one item, or all that stands before or after the items, may take.
+        expected: the required kind of the list; a list of any other kind is refused.
+        max_item_bytes: size limit of one item, and of everything before or after the items.
     """
 
     def __init__(
@@ -113,32 +112,33 @@ class ListFrames:
         self._undecodable: list[ObjectDecodeError] = []
         self._pending = bytearray()  # begins with an item, or with what follows one
         self._head = b""
-        self._stand_in = b""  # for the items that were cut off, so that the rest is a list again
-        self._hold = 0  # nothing is tried before so many bytes are pending
+        self._stand_in = b""  # replaces the items cut off, so that the rest is a list again
+        self._hold = 0  # nothing is tried before this many bytes are pending
         self._consumed = 0
         self._is_behind = False
-        # A separator is "}", what stood between two items, and the items' common beginning.
+        # A separator is "}", the bytes between two items, and the items' common prefix.
         self._separator = b""
-        self._step = 0  # from the separator's begin to the next item's
+        self._step = 0  # from the separator's start to the next item's
         self._prefix: bytes | None = None
         self._between = b""
-        self._searched = 0  # no separator begins in the pending bytes before this
+        self._searched = 0  # no separator starts before this
         self._wasted = 0
         self._lessons = _LESSONS
 
     @property
     def is_behind(self) -> bool:
-        """Whether `feed` left items that are whole: call it again, with nothing.
+        """Whether `feed` left complete items: call it again with no bytes.
 
-        Items that are no objects take long, and no server shall hold the event loop by them.
+        Undecodable items are slow to handle; this keeps a server from holding the event loop with
+        them.
         """
         return self._is_behind
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes; decode the items that are whole.
+        """Take the next bytes and decode the complete items.
 
         Raises:
-            FrameError: the bytes can't be a list, or an item is over the limit.
+            FrameError: the bytes can't be a list, or an item exceeds the limit.
         """
         pending = self._pending
         pending += chunk
@@ -150,11 +150,11 @@ class ListFrames:
             raise FrameError(f"a list has more than {self._max} bytes without a complete item")
 
     def finish(self) -> ObjectList:
-        """Return the list, whose body has ended.
+        """Return the list; its body has ended.
 
         Raises:
-            FrameError: the body is cut short, no JSON, no list, or of another kind than expected.
-            StatusError: the body is a `Status` in place of a list.
+            FrameError: the body is truncated, not JSON, not a list, or of an unexpected kind.
+            StatusError: the body is a `Status` instead of a list.
         """
         if self._head or self._find_head():
             if self._hold != _NEVER:
@@ -200,7 +200,7 @@ class ListFrames:
         )
 
     def _refuse_second_items(self, body: bytes, items: bytes) -> None:
-        # A decoder takes the last of two equal keys, but the first one's items were cut off.
+        # A decoder takes the last of two equal keys, but here the first one's items were split off.
         start = len(self._head) - 1
         tail = body[start + len(items) :]
         if not body.startswith(items, start) or "items" in _top(b'{"":0' + tail):
@@ -212,8 +212,8 @@ class ListFrames:
         for begin, end in places[:_HEAD_TRIES]:
             head = bytes(pending[:end])
             try:
-                # The array that was just opened is the list's only if what is put into it is
-                # found there: a key that ends in `"items":[`, as a string, fools one probe.
+                # The array just opened is the list's only if a probe put into it turns up there: a
+                # string key that ends in `"items":[` fools a single probe.
                 empty, one = _top(head + b"]}"), _top(head + b"0]}")
                 if bytes(empty["items"]) != b"[]" or bytes(one["items"]) != b"[0]":
                     continue
@@ -269,9 +269,9 @@ class ListFrames:
         del pending[:position]
 
     def _cut_by_separator(self, size: int, position: int) -> int:
-        """Cut items as long as the separator shows where they end; return the new position.
+        """Split items while the separator shows where they end; return the new position.
 
-        It is an item's begin on return, unless nothing was cut.
+        The position is the start of an item, unless nothing was split.
         """
         if self._stand_in == b"0":  # a comma is due, not an item
             return position
@@ -287,8 +287,8 @@ class ListFrames:
             try:
                 append(decode(pending, position, end + 1, kind, api_version))
             except (ObjectDecodeError, RecursionError):
-                # The separator stands inside of the item, or the item is poison, or the next
-                # one begins in another way: the slow way tells.
+                # The separator is inside the item, the item is undecodable, or the next item starts
+                # differently: the slow path decides.
                 self._wasted += end + 1 - position
                 if self._wasted > _WASTE + (self._consumed + position) // 4:
                     self._forget_separator()
@@ -301,7 +301,7 @@ class ListFrames:
         return position
 
     def _cut_one(self, view: memoryview, position: int) -> int:
-        """Cut one item or what stands between two; return where it ends, or -1: not yet known."""
+        """Split off one item or what is between two; return its end, or -1 if not yet known."""
         pending, size = self._pending, len(view)
         left = size - position
         if left < self._hold or not left:
@@ -322,7 +322,7 @@ class ListFrames:
             self._items.append(self._decoder(raw, self._kind, self._api_version))
         except (ObjectDecodeError, RecursionError) as error:
             if end_of_json(memoryview(raw), 0) != len(raw):
-                self._hold = _NEVER  # no item: the complaint meant something else
+                self._hold = _NEVER  # not an item: the complaint meant something else
                 return -1
             self._report(error, raw)
         self._learn_separator(raw)
@@ -349,7 +349,7 @@ class ListFrames:
         return after
 
     def _learn_separator(self, raw: bytes) -> None:
-        """Learn from an item that was cut without the help of a separator."""
+        """Learn the separator from an item that was split without one."""
         if not self._lessons:
             return
         between = self._between

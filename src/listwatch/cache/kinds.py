@@ -1,4 +1,4 @@
-"""The kind that a list or watch is of: a server's answer of another kind is refused."""
+"""The kind of a list or watch: a response of another kind is refused."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from listwatch.errors import FrameError
 from listwatch.objects import Object
 
-#: The forms in which a server sends metadata only.
+#: The kinds in which a server sends metadata only.
 _METADATA: Final = frozenset(
     ("PartialObjectMetadata", f"meta.k8s.io/{version}") for version in ("v1", "v1beta1")
 )
@@ -15,15 +15,14 @@ _METADATA: Final = frozenset(
 class ExpectedKind:
     """Checks that objects and lists are of one kind and version.
 
-    A list of kind K is a "KList", or a "List" whose items say what they are; its own version does
-    not matter, that of its items does. A custom resource may have another `listKind`, which
-    discovery does not tell: in a group with a dot in its name, the first such list decides which
-    one it is.
+    A list of kind K is a "KList", or a "List" whose items name their kind. The items' version
+    matters, not the list's. A custom resource may have another `listKind`, which discovery does not
+    report: in a group with a dot in its name, the first list decides the `listKind`.
 
     Args:
-        kind: as discovery tells it.
-        api_version: group and version asked for.
-        metadata_only: a `PartialObjectMetadata` stands for an object.
+        kind: from discovery.
+        api_version: the requested group and version.
+        metadata_only: accept a `PartialObjectMetadata` for an object.
     """
 
     def __init__(self, kind: str, api_version: str, *, metadata_only: bool = False) -> None:
@@ -38,7 +37,7 @@ class ExpectedKind:
         return f"{self.kind} of {self.api_version}"
 
     def is_kind(self, kind: str, api_version: str) -> bool:
-        """Tell whether an object of this kind and version is expected."""
+        """Return whether an object of this kind and version is expected."""
         is_own = kind == self.kind and api_version == self.api_version
         return is_own or (kind, api_version) in self._others
 
@@ -46,15 +45,15 @@ class ExpectedKind:
         """Refuse a list of another kind.
 
         Args:
-            kind: of the list; empty if it names none.
-            api_version: of the list; empty if it names none.
-            items: with the kinds that they name themselves or have from the list.
+            kind: the list's kind; empty if it names none.
+            api_version: the list's version; empty if it names none.
+            items: the items, with their own kinds or those inherited from the list.
 
         Raises:
             FrameError: the list or one of its items is of another kind.
         """
         own, version = self.kind, self.api_version
-        for item in items:  # a call for each would cost more than all else here
+        for item in items:  # a call per item would cost more than all the rest
             if (item.kind != own or item.api_version != version) and not self.is_kind(
                 item.kind, item.api_version
             ):
@@ -67,7 +66,7 @@ class ExpectedKind:
         self._list_kind = kind
 
     def refusal(self, kind: str, api_version: str) -> FrameError:
-        """Return the error of something of another kind."""
+        """Return the error for an object or list of another kind."""
         return FrameError(
             f"the server sent {kind or 'an object without a kind'} ({api_version or 'no version'}) "
             f"where {self.kind} ({self.api_version}) was asked for"

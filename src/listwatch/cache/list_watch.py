@@ -1,4 +1,4 @@
-"""The border between the cache and what it is fed from: list and watch of one resource."""
+"""The interface between the cache and its source: list and watch of one resource."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -15,7 +15,7 @@ DELETED: Final = "DELETED"
 BOOKMARK: Final = "BOOKMARK"
 ERROR: Final = "ERROR"
 
-#: Makes an object of its bytes; kind and apiVersion are for bytes that name none.
+#: Creates an object from its bytes. kind and apiVersion apply to bytes that name none.
 Decoder: TypeAlias = Callable[[bytes, str, str], Object]
 
 
@@ -23,14 +23,13 @@ class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to list, as in the API's ListOptions.
 
     Attributes:
-        resource_version: unset, "0" (any, from the server's cache) or a version.
+        resource_version: unset, "0" (any version, from the server's cache) or a version.
         resource_version_match: "", "Exact" or "NotOlderThan".
-        limit: items in a page at most; 0 is no limit. A server may ignore it.
+        limit: maximum items per page; 0 is no limit. A server may ignore it.
         continue_token: where the next page begins; resource_version must be unset then.
-        decoder: makes an object of its bytes; raises `ObjectDecodeError` for a poison object.
-        progress: called whenever bytes arrive. A list that takes long must call it: whoever gives
-            it guards the list, and a reflector gives one up that has not begun after 150 seconds,
-            or is silent for 75 seconds after that.
+        decoder: creates an object from its bytes; raises `ObjectDecodeError` for a poison object.
+        progress: called whenever bytes arrive. A slow list must call it: a reflector gives up on a
+            list that has not begun after 150 seconds, or is silent for 75 seconds after that.
     """
 
     resource_version: str = ""
@@ -42,15 +41,15 @@ class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectList(msgspec.Struct, kw_only=True):
-    """A list's answer, or one page of it.
+    """The response to a list, or one page of it.
 
     Attributes:
         items: the objects, in the server's order.
-        resource_version: of the whole list, for the watch that follows.
-        continue_token: of the next page; empty on the last one.
-        remaining: how many items the following pages have, if the server tells.
-        sharded: the server says that it has chosen by `shardSelector` (KEP-5866).
-        undecodable: one error for each item that is no object; they never cost the others.
+        resource_version: the list's version, from which a watch continues.
+        continue_token: where the next page begins; empty on the last one.
+        remaining: number of items on the following pages, if the server says.
+        sharded: the server says that it applied `shardSelector` (KEP-5866).
+        undecodable: one error for each item that can't be decoded; the other items are unaffected.
     """
 
     items: list[Object]
@@ -65,13 +64,13 @@ class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to watch, as in the API's ListOptions.
 
     Attributes:
-        resource_version: the version after which events are wanted; unset or "0" begin with the
-            present state.
+        resource_version: the version after which to watch; unset or "0" start with the current
+            state.
         resource_version_match: "NotOlderThan" with `send_initial_events`, else unset.
-        send_initial_events: stream the present state first, then a bookmark that says so
+        send_initial_events: stream the current state first, then a bookmark that ends it
             (KEP-3157).
-        allow_bookmarks: ask for bookmarks.
-        timeout_seconds: when the server shall end the watch; 0 leaves it to the server.
+        allow_bookmarks: request bookmarks.
+        timeout_seconds: when the server should end the watch; 0 lets the server choose.
         decoder: as in `ListOptions`.
     """
 
@@ -87,12 +86,12 @@ class WatchEvent(msgspec.Struct, frozen=True, gc=False):
     """One event of a watch.
 
     Attributes:
-        type: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR; whatever else a server sent, as sent.
-        object: the object of ADDED, MODIFIED and DELETED; None for the others, and for bytes that
-            could not be decoded.
-        resource_version: the position in the watch after this event, where the event tells it.
-        error: a `StatusError` for ERROR; an `ObjectDecodeError` or `FrameError` for an event
-            that could not be decoded.
+        type: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR; any other value as the server sent it.
+        object: the object of ADDED, MODIFIED and DELETED; None for other types and for bytes that
+            can't be decoded.
+        resource_version: the watch's position after this event, if the event has one.
+        error: a `StatusError` for ERROR; an `ObjectDecodeError` or `FrameError` for an event that
+            can't be decoded.
         initial_events_end: this bookmark ends the initial events.
     """
 
@@ -103,19 +102,19 @@ class WatchEvent(msgspec.Struct, frozen=True, gc=False):
     initial_events_end: bool = False
 
 
-#: The events of a watch, in batches as they arrive. An empty batch says that bytes came but no
-#: whole event, so that a slow large event is told from a silent peer. The end of the iteration is
-#: the orderly end of the watch; a broken connection raises `DisconnectedError`.
+#: The events of a watch, in batches as they arrive. An empty batch means that bytes came but no
+#: complete event, which distinguishes a large slow event from a silent peer. The iteration ends
+#: when the watch ends normally; a broken connection raises `DisconnectedError`.
 WatchStream: TypeAlias = AsyncIterator[Sequence[WatchEvent]]
 
 
 @runtime_checkable
 class ListerWatcher(Protocol):
-    """Lists and watches one resource; the only thing that a reflector knows of a server.
+    """Lists and watches one resource: all that a reflector knows of a server.
 
-    Both may raise `StatusError` (what the server refused), `DisconnectedError` (no connection, or
-    a broken one), `FrameError` (bytes that are no list or watch) and `TimeoutError`. Both are
-    called in the reflector's task and must end promptly when they are cancelled.
+    Both methods may raise `StatusError` (the server refused), `DisconnectedError` (no connection,
+    or a broken one), `FrameError` (the bytes are not a list or watch) and `TimeoutError`. They run
+    in the reflector's task and must end promptly when cancelled.
     """
 
     async def list(self, options: ListOptions) -> ObjectList:
@@ -123,56 +122,57 @@ class ListerWatcher(Protocol):
         ...
 
     def watch(self, options: WatchOptions) -> AbstractAsyncContextManager[WatchStream]:
-        """Open a watch: entering returns when the server has accepted it, leaving closes it."""
+        """Open a watch. Entering returns when the server has accepted it; leaving closes it."""
         ...
 
 
 @runtime_checkable
 class KnowsServer(Protocol):
-    """A `ListerWatcher` that can tell when its server can be reached again.
+    """A `ListerWatcher` that notices when its server becomes reachable again.
 
-    A reflector asks it, where it is one, after a connection failed, and so is back soon after the
-    server is, however long that was away.
+    After a failed connection, a reflector waits for it, and so resumes soon after the server is
+    back, however long the outage was.
     """
 
     async def wait_until_reachable(self) -> bool:
-        """Return when the server accepts connections; no request is sent to find out.
+        """Return when the server accepts connections. Sends no request.
 
-        Returns True if it did not meanwhile. False if it does already, or if that can't be told:
-        then whoever asks must wait by himself.
+        Returns True if the server was unreachable in between. Returns False if it accepts
+        connections already, or if that is unknown; the caller must then wait by other means.
         """
         ...
 
 
 @runtime_checkable
 class KnowsObjects(Protocol):
-    """A `ListerWatcher` that can tell whether one object exists.
+    """A `ListerWatcher` that can check whether one object exists.
 
-    A reflector asks it for the known objects that a list lacks if an item of the list does not
-    tell which object it is. From a source that can't tell, no object is gone then.
+    A reflector asks for the known objects that a list lacks if the list has an item without a
+    readable name. With a source that can't check, no object counts as gone in that case.
     """
 
     async def find(self, key: str, decoder: Decoder) -> Object | None:
-        """Return the object of a key; None only if the server says that there is none.
+        """Return the object of a key; None only if the server says that it does not exist.
 
-        None also if the object is there but not among those that are listed and watched.
+        Also returns None if the object exists but is outside the selection that is listed and
+        watched.
 
         Raises:
-            ObjectDecodeError: it is there and can't be decoded.
-            Exception: as `ListerWatcher`; it may be there.
+            ObjectDecodeError: the object exists and can't be decoded.
+            Exception: as `ListerWatcher`; the object may exist.
         """
         ...
 
 
 @runtime_checkable
 class KnowsDefinition(Protocol):
-    """A `ListerWatcher` that can tell that its resource is defined no more."""
+    """A `ListerWatcher` that notices when its resource is no longer defined."""
 
     async def is_gone(self) -> bool:
-        """Tell whether it is certain that the server has no such resource any more.
+        """Return whether the server certainly no longer has this resource.
 
-        Asked after each list that was answered by 404. True ends every object in the cache, so
-        that any doubt means False.
+        Called after each list that was answered by 404. True deletes every object from the cache,
+        so return False in any doubt.
 
         Raises:
             As `ListerWatcher`.

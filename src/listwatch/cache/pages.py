@@ -1,4 +1,4 @@
-"""A list in pages."""
+"""Iterates over a list in pages."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final
@@ -6,10 +6,10 @@ from typing import Final
 from listwatch.cache.list_watch import Decoder, ListOptions, ObjectList
 from listwatch.errors import ExpiredError, FrameError
 
-#: So many pages in a row may bring nothing new: a server may leave pages empty, but not for ever.
+#: Maximum pages in a row without a new item: a server may send empty pages, but not for ever.
 _MOST_IDLE_PAGES: Final = 10
-#: So many pages of one list may have less than a tenth of what was asked for: each costs a
-#: request, and a server could go on like this for ever.
+#: Maximum pages of one list with under a tenth of the requested items: each costs a request, and a
+#: server could send them for ever.
 _MOST_SPARSE_PAGES: Final = 100
 
 
@@ -21,17 +21,17 @@ async def pages(
     resource_version: str = "",
     begin_anew: bool = True,
 ) -> AsyncGenerator[tuple[ObjectList, bool], None]:
-    """Iterate over the pages of a list of everything, each with whether the list begins anew.
+    """Iterate over the pages of a complete list, each with whether the list starts over.
 
-    When the pages expire before the last of them has come, the list is asked for once more, in one
-    piece, which can't expire; what came before is to be forgotten then (client-go `tools/pager`).
+    If the pages expire before the last one, the list is requested once more in one piece, which
+    can't expire; discard the earlier pages then (client-go `tools/pager`).
 
     Args:
-        list_page: asks for one page.
-        page_size: items in a page; 0 asks for everything at once.
+        list_page: requests one page.
+        page_size: items per page; 0 requests everything at once.
         decoder: as in `ListOptions`.
         resource_version: as in `ListOptions`, of the first page.
-        begin_anew: whether to; else expired pages raise ExpiredError.
+        begin_anew: start over; otherwise expired pages raise ExpiredError.
 
     Raises:
         FrameError: the pages repeat themselves, or bring next to nothing again and again.
@@ -55,25 +55,25 @@ async def pages(
 
 
 class _Progress:
-    """Tells pages that lead on from those that go in a circle, or hardly move.
+    """Detects pages that go in a circle, or hardly advance.
 
     Args:
-        page_size: items asked for in a page.
+        page_size: items requested per page.
     """
 
     def __init__(self, page_size: int) -> None:
         self._few = page_size / 10
         self._sparse = 0
         self._tokens: set[str] = set()
-        #: How each page begins and ends. In the server's order no other page does.
+        #: First and last item of each page. In the server's order these are unique.
         self._edges: set[tuple[str, str]] = set()
         self._idle = 0
 
     def check(self, page: ObjectList) -> None:
-        """Take the next page.
+        """Check the next page.
 
         Raises:
-            FrameError: it leads nowhere.
+            FrameError: the pages do not advance.
         """
         if (token := page.continue_token) in self._tokens:
             raise FrameError("the server returned the same continue token twice in one list")

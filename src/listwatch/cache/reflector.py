@@ -1,4 +1,4 @@
-"""Keeps a store equal to a resource on a server, by list and watch."""
+"""Keeps a store in sync with a resource on a server, by list and watch."""
 
 import asyncio
 import random
@@ -53,45 +53,44 @@ from listwatch.clock import Clock, stray
 from listwatch.errors import DisconnectedError, StatusError
 from listwatch.objects import Object, ObjectDecodeError, decode_object
 
-#: Bounds of a watch's timeoutSeconds; it is uniform between them, so that the watches of many
-#: clients don't end together (client-go `tools/cache/reflector.go`).
+#: Bounds of a watch's timeoutSeconds. The value is uniform between them, so that the watches of
+#: many clients don't end together (client-go `tools/cache/reflector.go`).
 _WATCH_SECONDS: Final = (300, 600)
-#: How long a list may take to begin, its connection and a second try included.
+#: How long a list may take to begin, including its connection and a second try.
 _ANSWER_SECONDS: Final = 150.0
 #: How long a list that has begun may be silent.
 _LIST_SILENCE_SECONDS: Final = 75.0
-#: So many items that are not objects are a reason to do things in another way.
+#: This many undecodable items cause another strategy.
 _MANY: Final = 50
-#: How long the questions after initial events may take.
+#: Time limit of the queries after initial events.
 _QUESTIONS_SECONDS: Final = 600.0
-#: A server that can't be reached is asked all the same after so many of the longest waits, in
-#: case whoever tells that it is back is mistaken; and so long is a minute of the budget.
+#: An unreachable server is tried anyway after this many times the longest wait, in case the
+#: `KnowsServer` is wrong. The request budget's minute has the same length.
 _LONGEST_WAITS: Final = 2.0
 
 
 class Reflector:
-    """Keeps a store equal to a resource on a server: lists it, then watches it, for ever.
+    """Keeps a store in sync with a resource on a server: lists it, then watches it, for ever.
 
-    What it does and when is decided by `reflector_machine.step`. Every fault is survived: it is
-    reported, waited for, and followed by as little as makes the store right again: a watch that
-    goes on where the last one ended, or a relist. For one event loop; a store that raises costs
-    only what it raised for.
+    `reflector_machine.step` decides what it does and when. It survives every fault: it reports the
+    fault, waits, and does the least that corrects the store: continue the watch, or relist. For one
+    event loop. If the store raises for an object, only that object is affected.
 
     Args:
         lister_watcher: the resource.
-        store: what to feed.
+        store: the store to feed.
         name: for logs and metrics.
-        resync_period: seconds between calls of `store.resync`; None or 0 for none.
-        decoder: makes the objects of bytes.
-        clock: time.
-        page_size: of lists; 0 asks for everything at once.
-        watch_list: get the present state by a stream of initial events where the server can.
-        known: gives the newest object of a key that the store was given, so that an item of a
-            list which has become undecodable stays as it was and is not taken for deleted. What
-            the store or queue itself knows, if not given (`known.NewestKnown`).
-        on_error: is told of every failure; logs them if not given.
-        backoff: the waits; `backoff.REFLECTOR` if not given.
-        rng: chance.
+        resync_period: seconds between calls of `store.resync`; None or 0 for never.
+        decoder: creates objects from bytes.
+        clock: the time.
+        page_size: objects per page of a list; 0 requests everything at once.
+        watch_list: stream the initial state if the server supports it.
+        known: returns the newest object of a key that the store was given, so that an item that has
+            become undecodable stays as it was instead of counting as deleted. By default what the
+            store or queue itself knows (`known.NewestKnown`).
+        on_error: called with every failure; by default they are logged.
+        backoff: delays after failures; by default `backoff.REFLECTOR`.
+        rng: source of randomness.
     """
 
     def __init__(
@@ -147,7 +146,7 @@ class Reflector:
 
     @property
     def state(self) -> Phase:
-        """What the reflector is doing."""
+        """The current activity."""
         return self._state.phase
 
     @property
@@ -161,7 +160,7 @@ class Reflector:
         return (watch is not None and watch.version) or self._state.resource_version
 
     def statistics(self) -> ReflectorStatistics:
-        """Return what has been done until now."""
+        """Return statistics so far."""
         now = self._clock.now()
         reader, failure = self._reader, self._last_failure
         return ReflectorStatistics(
@@ -183,14 +182,14 @@ class Reflector:
         )
 
     def relist(self) -> None:
-        """Have everything listed anew, now if a watch is open; does nothing otherwise."""
+        """Relist now if a watch is open; otherwise do nothing."""
         if self._watch_now is not None and self._state.phase is Phase.WATCHING:
             self._watch_now.watchdog.end_in(0.0)
 
     async def run(self) -> None:
-        """Feed the store until cancelled; may be called again after that, and then begins anew.
+        """Feed the store until cancelled. May be called again after that, and then starts over.
 
-        Ends otherwise only by what `on_error` raises, or by a mistake of ours.
+        Otherwise it ends only if `on_error` raises, or by a bug of ours.
         """
         if self.state not in {Phase.IDLE, Phase.STOPPED}:
             raise RuntimeError(f"reflector {self.name!r} is already running")
@@ -255,7 +254,7 @@ class Reflector:
         return Woke()
 
     async def _is_restored(self, server: KnowsServer, delay: float) -> bool:
-        """Wait until the server is back, at least the delay if it was not away; tell if it was."""
+        """Wait until the server is back, or at least the delay; return whether it was away."""
         clock = self._clock
         ends = clock.now() + delay
         longest = max(delay, _LONGEST_WAITS * self._backoff.cap)
@@ -270,7 +269,8 @@ class Reflector:
         except Exception as error:  # noqa: BLE001 - whatever a source raises is survived
             self._report(error, "connect", delay=delay)
             restored = False
-        # All informers of all clients hear of it at once, and should not ask at once.
+        # The informers of all clients notice this at once, and should not all send requests at
+        # once.
         spread = self._rng.random() * 2.0 * self._backoff.base
         await clock.sleep(spread if restored else ends - clock.now())
         return restored
@@ -415,7 +415,7 @@ class Reflector:
             await self._reader.follow(watch, stream, rest)
 
     def _ask_again(self, watch: Watch) -> None:
-        """Have everything listed again a while later if the last list left something unproven."""
+        """Relist after a while if the last list left something unproven."""
         if self._has_unproven:
             self._has_unproven = False
             watch.watchdog.end_in(self._backoff.delay(self._state.failures, self._rng))

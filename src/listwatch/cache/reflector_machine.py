@@ -1,11 +1,11 @@
-"""What a reflector does next: one state machine, without input or output of its own.
+"""What a reflector does next: a state machine without I/O.
 
 `step` is the whole policy. The `Reflector` performs the effects and reports how they ended.
 
-Under a lasting failure the requests stay few: once one has failed, a wait precedes each request.
-Exceptions are one watch, after the first list that succeeds, and one relist, after the first 410.
+Requests stay few during a lasting failure: after a failure, a wait precedes each request. The
+exceptions are one watch after the first list that succeeds, and one relist after the first 410.
 Waits become short again after a watch that stayed up for `HEALTHY_SECONDS`, and after the server
-was away and is back; `backoff.RequestBudget` bounds what a server that comes and goes can cause.
+was away and returned. `backoff.RequestBudget` bounds what a server that comes and goes can cause.
 """
 
 from enum import Enum, StrEnum
@@ -26,16 +26,16 @@ from listwatch.errors import (
     TooManyRequestsError,
 )
 
-#: A watch that lasted so long was no failure, however it ended.
+#: A watch that lasted this long did not fail, however it ended.
 HEALTHY_SECONDS = 30.0
-#: A list that brought nothing new in the watch is followed by a wait of this part of a whole one,
-#: so that a list and a watch together take as long as one failing request after another.
+#: If the watch after a relist fails again, wait half the normal delay, so that a list and a watch
+#: together take as long as one failing request after another.
 _AFTER_LIST = 0.5
-#: Resource versions with which a watch begins anywhere, and not after that version.
+#: Resource versions with which a watch starts at any version, not after that version.
 NO_POSITION = frozenset({"", "0"})
-#: Streams of initial events that break so often give way to a paged list, which can progress.
+#: After this many broken streams of initial events, use a paged list, which can progress.
 _MOST_BROKEN_STREAMS = 3
-#: No Retry-After is obeyed beyond this: a server that asks for days is mistaken.
+#: Upper bound on Retry-After: a server that asks for days is mistaken.
 _LONGEST_RETRY_AFTER = 600.0
 
 
@@ -47,78 +47,77 @@ class Phase(StrEnum):
     WATCH_LISTING = "WatchListing"
     WATCHING = "Watching"
     PROBING = "Probing"
-    #: Finding out whether the resource is still defined.
+    #: Checking whether the resource is still defined.
     INQUIRING = "Inquiring"
     BACKING_OFF = "BackingOff"
     STOPPED = "Stopped"
 
 
 class Streaming(Enum):
-    """Whether to get the present state by a stream of initial events (KEP-3157)."""
+    """Whether to get the current state as a stream of initial events (KEP-3157)."""
 
     YES = "yes"
-    #: Not before a watch has been healthy.
+    #: Not until a watch has been healthy.
     NOT_NOW = "not now"
-    #: The server does not know it.
+    #: The server does not support it.
     NEVER = "never"
 
 
 class Bookmarks(Enum):
-    """Whether silence means that the peer is gone: a server sends about a bookmark a minute."""
+    """Whether silence means that the peer is gone: a server sends about one bookmark a minute."""
 
     EXPECTED = "expected"
-    #: A watch was silent; the one in its place decides.
+    #: A watch was silent; the next watch decides.
     DOUBTED = "doubted"
-    #: That one was as silent: this resource gets none, as events do without a watch cache.
+    #: The next watch was silent too: this resource gets no bookmarks, like events without a watch
+    #: cache.
     NONE = "none"
 
 
 class Fault(Enum):
     """How a request failed."""
 
-    #: No connection, or it was closed before an answer began.
+    #: No connection, or one closed before a response began.
     UNREACHABLE = "unreachable"
-    #: A connection that broke, or ended in the middle of an event.
+    #: A connection that broke, or ended within an event.
     CUT = "cut"
-    #: Nothing came for longer than a living peer lets wait.
+    #: Nothing came for longer than a living peer stays silent.
     SILENT = "silent"
     #: 429.
     THROTTLED = "throttled"
     #: 410.
     EXPIRED = "expired"
-    #: The server has not reached our resource version: it lags behind, or was set back.
+    #: The server has not reached our resource version: it lags, or was restored from a backup.
     TOO_LARGE = "too large resource version"
-    #: A bookmark or an event that is older than what we have: the server was set back.
+    #: A bookmark or event older than our state: the server was restored from a backup.
     SET_BACK = "set back"
-    #: 400 or 422: an option that the server does not know.
+    #: 400 or 422: the server does not know an option.
     INVALID = "invalid"
     #: 404: the server does not know the resource.
     NOT_FOUND = "not found"
-    #: The stream went on and on and brought nothing of use.
+    #: The stream kept going without anything of use.
     USELESS = "useless"
     #: The initial events did not end.
     NO_END = "no end of the initial events"
-    #: An event was lost, and the time has come to list anew.
+    #: An event was lost, and the relist is due.
     STALE = "stale"
-    #: Whatever else.
+    #: Anything else.
     OTHER = "other"
 
 
 class State(msgspec.Struct, frozen=True):
-    """Where a reflector is.
+    """The state of a reflector.
 
     Attributes:
-        phase: what it is doing.
-        resource_version: everything up to it has been given to the store; an open watch knows how
-            far it has come since, and tells when it ends.
+        phase: the current activity.
+        resource_version: everything up to it has been given to the store.
         streaming: whether the next relist is a stream of initial events.
-        failures: waits since the last healthy watch; says how long the next one is.
-        suspect: the watch failed since it was last healthy, so that a list that succeeds proves
-            little.
-        listed: such a list was followed by a watch at once, which failed as well, so that the
-            watch after the next one is waited for. After an outage the first watch is not late.
-        probed: a probe was answered and no watch was since, so that another proves nothing.
-        acted: a 410 was followed by a relist without a wait; the next one is waited for.
+        failures: waits since the last healthy watch; determines the next delay.
+        suspect: the watch failed since it was last healthy, so a successful list proves little.
+        listed: a watch followed such a list at once and failed too, so the watch after the next
+            list waits. After an outage the first watch does not wait.
+        probed: a probe was answered and no watch followed, so another probe proves nothing.
+        acted: a relist followed a 410 without a wait; the next relist waits.
         bookmarks: what silence means.
         then: the phase after a wait.
     """
@@ -139,41 +138,41 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The reflector runs."""
+    """The reflector has started."""
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """The whole present state was given to the store."""
+    """The whole current state was given to the store."""
 
     resource_version: str
 
 
 class Probed(msgspec.Struct, frozen=True):
-    """The server was asked for its present resource version, and this is it."""
+    """The server returned its current resource version."""
 
     resource_version: str
 
 
 class Inquired(msgspec.Struct, frozen=True):
-    """It was asked whether the resource is still defined.
+    """The check whether the resource is still defined has ended.
 
     Attributes:
-        gone: it certainly is not, and the store was emptied.
+        gone: the resource is certainly not defined, and the store was emptied.
     """
 
     gone: bool
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """A request ended without having done what it was for, or a watch ended.
+    """A request ended without its result, or a watch ended.
 
     Attributes:
-        fault: how; None for the orderly end of a watch.
-        resource_version: up to where a watch got; unset if it got nowhere.
+        fault: the reason; None for the normal end of a watch.
+        resource_version: the version that a watch reached; unset if none.
         lasted: seconds that a watch was open.
-        quiet: nothing at all was received.
+        quiet: nothing was received.
         bookmarked: a bookmark was received.
-        stale: an event was lost on the way, so only a list can make the store right.
+        stale: an event was lost, so only a list can correct the store.
         retry_after: seconds that the server asks to wait.
     """
 
@@ -190,7 +189,7 @@ class Woke(msgspec.Struct, frozen=True):
     """The wait is over.
 
     Attributes:
-        restored: the server accepted no connections meanwhile, and does again.
+        restored: the server stopped accepting connections during the wait and accepts them again.
     """
 
     restored: bool = False
@@ -212,44 +211,44 @@ Input: TypeAlias = Started | Listed | Probed | Inquired | Ended | Woke | Stopped
 
 
 class List(msgspec.Struct, frozen=True):
-    """List everything, in pages, the present state as the server knows it for certain.
+    """List everything, in pages, with a consistent read.
 
-    The resource version stays unset, also in a relist: with "0" a server ignores the limit, and
-    with the last one known a server that was set back never answers.
+    The resource version stays unset, also in a relist. With "0" a server ignores the limit; with
+    our last version, a server restored from a backup never answers.
     """
 
 
 class WatchList(msgspec.Struct, frozen=True):
-    """Open a watch that begins with the present state."""
+    """Open a watch that starts with the current state."""
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """Open a watch that goes on from a resource version."""
+    """Open a watch that continues from a resource version."""
 
     resource_version: str
 
 
 class Follow(msgspec.Struct, frozen=True):
-    """Go on reading the stream whose initial events have ended."""
+    """Keep reading the stream after its initial events."""
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """Ask the server for its present resource version, by a list of one item."""
+    """Get the server's current resource version with a list of one item."""
 
 
 class Inquire(msgspec.Struct, frozen=True):
-    """Find out whether the resource is still defined; if certainly not, empty the store."""
+    """Check whether the resource is still defined; if certainly not, empty the store."""
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Do nothing for a while.
+    """Wait.
 
     Attributes:
-        failures: how many waits went before.
-        share: the part of a whole delay to wait.
-        at_least: seconds.
-        for_server: the server can't be reached: wait until it can, where that can be found out
-            without a request.
+        failures: number of earlier waits.
+        share: the fraction of a whole delay to wait.
+        at_least: minimum, in seconds.
+        for_server: the server is unreachable: wait until it returns, if that can be noticed without
+            a request.
     """
 
     failures: int
@@ -259,7 +258,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Do nothing any more."""
+    """Stop for good."""
 
 
 Effect: TypeAlias = List | WatchList | Watch | Follow | Probe | Inquire | Wait | Stop
@@ -269,11 +268,11 @@ Effect: TypeAlias = List | WatchList | Watch | Follow | Probe | Inquire | Wait |
 
 
 class UnexpectedInputError(AssertionError):
-    """An input that can't come in this state: a mistake in the reflector itself."""
+    """An input that can't occur in this state: a bug in the reflector."""
 
 
 def step(state: State, message: Input) -> tuple[State, Effect]:
-    """Return the next state and what to do in it."""
+    """Return the next state and the effect to perform."""
     if isinstance(message, Stopped):
         version = message.resource_version or state.resource_version
         return replace(state, phase=Phase.STOPPED, resource_version=version), Stop()
@@ -291,7 +290,7 @@ def step(state: State, message: Input) -> tuple[State, Effect]:
             set_back = is_older(version, state.resource_version)
             return _enter(state, _relist_phase(state) if set_back else Phase.WATCHING)
         case Phase.INQUIRING, Inquired(gone):
-            # When the resource comes back it is listed: an old position is no help then.
+            # When the resource returns, it is listed; an old position does not help then.
             version = "" if gone else state.resource_version
             return _wait(replace(state, resource_version=version), Phase.LISTING)
         case _, Ended():
@@ -348,7 +347,7 @@ def _after_wait(state: State, woke: Woke) -> tuple[State, Effect]:
     if woke.restored:
         state = replace(state, failures=0, listed=False, probed=False, acted=False)
         if then is Phase.WATCHING and state.resource_version not in NO_POSITION:
-            then = Phase.PROBING  # it may be another server, or an older state of the same
+            then = Phase.PROBING  # it may be another server, or the same one in an older state
     return _enter(state, then)
 
 
@@ -359,7 +358,7 @@ def _after_list(state: State) -> tuple[State, Effect]:
 
 
 def _after_failed_list(state: State, ended: Ended) -> tuple[State, Effect]:
-    # Without a version nothing was ever listed, or the end of everything was told.
+    # Without a version, nothing was listed yet, or every object was reported as deleted.
     is_listing = state.phase is Phase.LISTING
     if is_listing and ended.fault is Fault.NOT_FOUND and state.resource_version:
         return _enter(state, Phase.INQUIRING)
@@ -367,15 +366,15 @@ def _after_failed_list(state: State, ended: Ended) -> tuple[State, Effect]:
 
 
 def _after_stream(state: State, ended: Ended) -> tuple[State, Effect]:
-    """Initial events were asked for, and their end did not come."""
+    """Handle a stream of initial events that stopped before their end."""
     match ended.fault:
         case Fault.UNREACHABLE | Fault.CUT | Fault.SILENT | Fault.THROTTLED:
             if state.failures >= _MOST_BROKEN_STREAMS:
                 state = replace(state, streaming=Streaming.NOT_NOW)
             return _wait(state, _relist_phase(state), ended)
         case Fault.INVALID | Fault.NO_END | None:
-            # A list is another request, and can't come back here: no wait is due. From a stream
-            # that stayed empty one can't tell a server that ignores the option from a slow one.
+            # A list is a different request and can't lead back here, so no wait is due. An empty
+            # stream does not show whether the server ignores the option or is slow.
             never = ended.fault is Fault.INVALID or not ended.quiet
             state = replace(state, streaming=Streaming.NEVER if never else Streaming.NOT_NOW)
             return _enter(state, Phase.LISTING)
@@ -399,7 +398,7 @@ def _after_watch(state: State, ended: Ended) -> tuple[State, Effect]:
         state = replace(state, resource_version=ended.resource_version)
     if ended.bookmarked:
         state = replace(state, bookmarks=Bookmarks.EXPECTED)
-    if ended.fault is Fault.STALE:  # its wait went by while the watch went on
+    if ended.fault is Fault.STALE:  # its wait passed while the watch was open
         state = replace(state, failures=state.failures + 1, suspect=True)
         return _enter(state, _relist_phase(state))
     healthy = ended.lasted >= HEALTHY_SECONDS
@@ -419,13 +418,13 @@ def _after_watch(state: State, ended: Ended) -> tuple[State, Effect]:
         state = replace(state, suspect=True, probed=probed)
     if ended.fault is Fault.EXPIRED and not state.acted:
         return _enter(replace(state, acted=True), _relist_phase(state))
-    # Without a position a watch can't go on: it would begin with what there is, and not tell what
-    # has gone.
+    # A watch can't continue without a position: it would start with the current objects and never
+    # report the deleted ones.
     if ended.stale or state.resource_version in NO_POSITION:
         return _wait(state, _relist_phase(state), ended)
     match ended.fault:
         case None if healthy:
-            # A server that was set back sends nothing until it has caught up with our version.
+            # A restored server sends nothing until it has caught up with our version.
             return _enter(state, Phase.PROBING if ended.quiet else Phase.WATCHING)
         case Fault.SILENT if healthy:
             return _after_silence(state)
@@ -435,16 +434,16 @@ def _after_watch(state: State, ended: Ended) -> tuple[State, Effect]:
             return _wait(state, Phase.PROBING, ended)
         case None | Fault.UNREACHABLE | Fault.CUT | Fault.SILENT | Fault.THROTTLED | Fault.USELESS:
             return _wait(state, Phase.WATCHING, ended)
-        case Fault.NOT_FOUND:  # a list is what says so
+        case Fault.NOT_FOUND:  # a list decides that
             return _wait(state, Phase.LISTING, ended)
     return _wait(state, _relist_phase(state), ended)
 
 
 def _after_silence(state: State) -> tuple[State, Effect]:
-    """A watch that had been open fell silent: another takes its place, and costs one request."""
+    """Replace an open watch that fell silent; this costs one request."""
     if state.bookmarks is Bookmarks.EXPECTED:
         return _enter(replace(state, bookmarks=Bookmarks.DOUBTED), Phase.WATCHING)
-    # A server that was set back is as silent; it shows when it is asked for its version.
+    # A restored server is just as silent; asking for its version reveals it.
     return _enter(replace(state, bookmarks=Bookmarks.NONE), Phase.PROBING)
 
 
@@ -452,10 +451,10 @@ def _after_silence(state: State) -> tuple[State, Effect]:
 
 
 def is_older(version: str, than: str) -> bool:
-    """Tell whether a resource version is lower than another; False if they can't be compared.
+    """Return whether a resource version is lower than another; False if they are not comparable.
 
     Versions are decimal numbers of any length without leading zeros (KEP-5504), so the longer one
-    is the greater. Anything else, also none at all, can't be compared.
+    is greater. Anything else, including none, is not comparable.
     """
     if version == than or not (version.isdecimal() and than.isdecimal()):
         return False
@@ -463,11 +462,11 @@ def is_older(version: str, than: str) -> bool:
 
 
 def fault_of(error: BaseException, *, opened: bool = False) -> Fault:
-    """Return how a request failed, from what it raised or received.
+    """Return the kind of failure of a request from its exception.
 
     Args:
-        error: what was raised.
-        opened: the server had answered before.
+        error: the exception.
+        opened: the server had begun to respond.
     """
     match error:
         case StatusError():

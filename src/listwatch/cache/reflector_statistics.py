@@ -1,4 +1,4 @@
-"""The figures of a reflector."""
+"""Statistics of a reflector."""
 
 import msgspec
 
@@ -6,24 +6,24 @@ from listwatch.cache.reflector_machine import Phase
 
 
 class ReflectorStatistics(msgspec.Struct, frozen=True):
-    """What a reflector has done and how it is.
+    """What a reflector has done, and its state.
 
     Attributes:
-        state: what it is doing.
+        state: the current activity.
         resource_version: everything up to it has been given to the store; unset before a sync.
-        last_frame_age: seconds since bytes or events came last; None before that.
-        last_error: the last failure, in words; empty before that.
+        last_frame_age: seconds since the last bytes or events; None before the first.
+        last_error: the text of the last failure; empty before the first.
         last_error_age: seconds since then; None before that.
         failures: waits since the watch was last healthy, or the server was back.
-        lists: pages of lists asked for.
-        watches: watches asked for, those with initial events included.
-        probes: questions for the server's version.
-        relists: times that the store was given the whole present state, the first time included.
+        lists: pages of lists requested.
+        watches: watches requested, including those with initial events.
+        probes: requests for the server's version.
+        relists: times that the store was given the whole current state, including the first.
         events: events of watches given to the store.
         bookmarks: bookmarks received.
-        undecodable: items and events that were no objects, or that the store refused.
-        stale: objects whose present state can't be read; what is in the store of them is older.
-        errors: failures, those that were only counted included.
+        undecodable: items and events that can't be decoded, or that the store refused.
+        stale: objects whose current state can't be decoded; the store has an older one.
+        errors: failures, including those only counted.
     """
 
     state: Phase

@@ -9,23 +9,23 @@ from msgspec.structs import replace
 from listwatch.cache.list_watch import Decoder
 from listwatch.objects import Object, ObjectDecodeError
 
-#: Returns the object to store in place of another: the same name and namespace, less in it.
+#: Returns the object to store: same name and namespace, usually smaller.
 Transform: TypeAlias = Callable[[Object], Object]
 
 
 class TransformError(ObjectDecodeError):
-    """A transform raised, or returned another object: this one is left out."""
+    """A transform raised, or returned an object with another key; this object is left out."""
 
 
 class TransformingDecoder:
-    """Decodes objects and changes them: a `Decoder`.
+    """A `Decoder` that decodes objects and transforms them.
 
-    What a transform returns is decoded once more, so that `fields=` and compression apply to it,
-    and is marked partial: an update must not send it. Safe to use from any thread if both are.
+    The result of a transform is decoded again, so that `fields=` and compression apply to it. It is
+    marked partial: an update must not send it. Thread-safe if decoder and transform are.
 
     Args:
-        decoder: makes an object of its bytes.
-        transform: changes it. What it raises costs only this object, and is reported.
+        decoder: creates an object from its bytes.
+        transform: changes the object. An exception is reported and drops only this object.
     """
 
     def __init__(self, decoder: Decoder, transform: Transform) -> None:
@@ -33,10 +33,10 @@ class TransformingDecoder:
         self._transform = transform
 
     def __call__(self, raw: bytes, kind: str = "", api_version: str = "") -> Object:
-        """Decode one object and change it.
+        """Decode and transform one object.
 
         Raises:
-            ObjectDecodeError: the bytes are no object.
+            ObjectDecodeError: the bytes are not an object.
             TransformError: the transform failed.
         """
         obj = self._decoder(raw, kind, api_version)

@@ -1,4 +1,4 @@
-"""The stream of a watch cut into events while its bytes arrive, without any I/O."""
+"""Splits the stream of a watch into events while its bytes arrive, without I/O."""
 
 import re
 from typing import Final
@@ -56,16 +56,16 @@ _kind = msgspec.json.Decoder(_Kind).decode
 
 
 class _Line:
-    """The next line in some bytes that may be an event, searched for once."""
+    """The next line of the bytes that may be an event; each is searched for once."""
 
     __slots__ = ("begin", "end")
 
     def __init__(self) -> None:
-        self.begin = -1  # of the line break before it; where the bytes end if there is none
-        self.end = -1  # -1 if it is not whole
+        self.begin = -1  # of the line break before it; the end of the bytes if there is none
+        self.end = -1  # -1 if the line is incomplete
 
     def find(self, data: bytes | bytearray, begin: int) -> None:
-        """Find the first one from there on; the line break before it counts."""
+        """Find the first line from there on, including the line break before it."""
         if self.begin < begin:
             found = data.find(_LINE_BEGIN, begin)
             self.begin = found if found >= 0 else len(data)
@@ -73,10 +73,10 @@ class _Line:
 
 
 class _Scan:
-    """The search for the end of a value that is longer than a line.
+    """The search for the end of a value that spans several lines.
 
     Args:
-        begin: where it begins in its bytes.
+        begin: where the value starts in its bytes.
     """
 
     __slots__ = ("end", "lines_from", "whole")
@@ -84,22 +84,22 @@ class _Scan:
     def __init__(self, begin: int) -> None:
         self.end = ValueEnd(begin, in_lines=True)
         self.lines_from = begin  # no line before this is an event
-        self.whole = True  # False once the value turns out to be cut short
+        self.whole = True  # False once the value turns out to be truncated
 
 
 _CHANGES: Final = frozenset({ADDED, MODIFIED, DELETED})
-#: How many events, and values that take the long way, are cut in a turn of the event loop.
+#: Maximum events, and values on the slow path, handled in one turn of the event loop.
 _MOST_EVENTS: Final = 256
 _MOST_SLOW: Final = 100
 _BETWEEN_EVENTS = re.compile(rb"(?:[ \t\r\n]++|\xef\xbb\xbf)*+")
 _GARBAGE_END = re.compile(rb"[\n{]")
 _LINE_BEGIN: Final = b'\n{"type":"'
-#: What may stand at the end of the bytes when a value is whole.
+#: Bytes that may follow a complete value at the end of a chunk.
 _MAY_END: Final = frozenset((b"}", b"]", b" ", b"\t", b"\r"))
 _NO_JSON: Final = "a watch has bytes that are no JSON"
 _CLOSE: Final = 0x7D
-#: Where a type begins in a line, and for its first letter: the type, what stands before the
-#: object, and how long that is.
+#: Where the type starts in a line, and by its first letter: the type, the text before the object,
+#: and the length of that text.
 _TYPE: Final = len(b'{"type":"')
 _HEADS: Final = {
     kind[0].encode(): (kind, head, len(head))
@@ -109,24 +109,24 @@ _HEADS: Final = {
 
 
 class WatchFrames:
-    """Cuts the body of a watch, a stream of JSON values, into events while it arrives.
+    """Splits the body of a watch, a stream of JSON values, into events while it arrives.
 
-    Values may be indented, stand one behind the other, or be separated by any space. Events that
-    stand in one line each, as API servers send them, are the fast way.
+    Values may be indented, adjacent, or separated by any whitespace. Events on one line each, as
+    API servers send them, take the fast path.
 
-    Feed the chunks in order, however they were cut, then call `finish`. What a server can send
-    never raises before that: what is no event becomes a `WatchEvent` with an empty type and a
-    `FrameError`, an object that can't be decoded one with an `ObjectDecodeError`. A `Status` in
-    place of an event is an ERROR. After bytes that are no JSON, events are found again where a
-    line begins with one. For one task; nothing here waits.
+    Feed the chunks in order, whatever their boundaries, then call `finish`. Before that, nothing
+    that a server can send raises: a value that is not an event becomes a `WatchEvent` with an empty
+    type and a `FrameError`, an undecodable object one with an `ObjectDecodeError`. A `Status`
+    instead of an event is an ERROR. After bytes that are not JSON, events are recognized again from
+    the next line that starts with one. For one task; nothing here waits.
 
     Args:
-        decoder: makes an object of the bytes of one; it must refuse bytes that are not exactly
-            one JSON value, by `ObjectDecodeError`.
+        decoder: creates an object from its bytes; it must raise `ObjectDecodeError` for bytes that
+            are not exactly one JSON value.
         kind: for objects that name none.
         api_version: the same for apiVersion.
-        expected: the kind that events must be of; others are reported.
-        max_event_bytes: a longer event is reported and skipped, and never held.
+        expected: the required kind of the events; others are reported.
+        max_event_bytes: a longer event is reported and skipped, and never buffered.
     """
 
     def __init__(
@@ -144,20 +144,20 @@ class WatchFrames:
         self._api_version = api_version
         self._expected = expected
         self._max = max_event_bytes
-        self._behind: tuple[bytes, ...] = ()  # what was fed and is not cut yet
-        # Between two pieces, an unfinished value is here or in the pieces of a line.
+        self._behind: tuple[bytes, ...] = ()  # fed and not split yet
+        # Between two chunks, an incomplete value is here or in the pieces of a line.
         self._pending = bytearray()
         self._scan = _Scan(0)
-        self._line: _Line | None = None  # in the bytes that are cut now
-        self._line_pieces: list[bytes] = []  # of a value of which no line break has come
+        self._line: _Line | None = None  # in the bytes being split
+        self._line_pieces: list[bytes] = []  # of a value without a line break so far
         self._line_size = 0
-        self._in_lines = False  # the last event was a line, so the next one will hardly end within
-        self._skipping = False  # up to a line that begins with a brace
+        self._in_lines = False  # the last event was a line, so the next one probably is
+        self._skipping = False  # up to a line that starts with a brace
         self._at_line_begin = False
 
     @property
     def is_behind(self) -> bool:
-        """Whether `feed` stopped before the end of what it was fed: call it again, with nothing.
+        """Whether `feed` stopped before the end of its bytes: call it again with no bytes.
 
         It stops so that no server can hold the event loop.
         """
@@ -165,11 +165,11 @@ class WatchFrames:
 
     @property
     def is_in_event(self) -> bool:
-        """Whether a part of an event has come, and not only space since the last one."""
+        """Whether part of an event has arrived, not only whitespace since the last one."""
         return bool(self._pending) or self._skipping
 
     def feed(self, *pieces: bytes) -> list[WatchEvent]:
-        """Take the next bytes; return the events that are whole now, in order."""
+        """Take the next bytes; return the complete events, in order."""
         events: list[WatchEvent] = []
         if self._behind:
             pieces, self._behind = (*self._behind, *pieces), ()
@@ -205,7 +205,7 @@ class WatchFrames:
         """Return the last events; the body has ended.
 
         Raises:
-            FrameError: half an event is left.
+            FrameError: an incomplete event is left.
         """
         events: list[WatchEvent] = []
         while self._behind:
@@ -218,7 +218,7 @@ class WatchFrames:
         return events
 
     def _add(self, events: list[WatchEvent], data: bytes, begin: int, end: int) -> bool:
-        """Add the event that a line is, if it has the form in which every API server sends them."""
+        """Add the event of a line, if the line has the form that every API server sends."""
         form = _HEADS.get(data[begin + _TYPE : begin + _TYPE + 1])
         if form is None:
             return False
@@ -229,7 +229,7 @@ class WatchFrames:
         try:
             obj = self._decode_part(data, begin + size, end - 1, own, version)
         except (ObjectDecodeError, RecursionError):
-            return False  # poison, or more keys after the object
+            return False  # undecodable, or more keys after the object
         if (obj.kind != own or obj.api_version != version) and not self._fits(obj):
             return False
         events.append(WatchEvent(kind, obj, obj.meta.resource_version))
@@ -239,7 +239,7 @@ class WatchFrames:
         return self._expected is None or self._expected.is_kind(obj.kind, obj.api_version)
 
     def _take(self, events: list[WatchEvent], data: bytes, begin: int, line_end: int) -> int:
-        """Take space, a value or what is none; return where it ends, or the end if it is held."""
+        """Take whitespace, a value or garbage; return its end, or the end of the bytes if cut."""
         space = _BETWEEN_EVENTS.match(data, begin)
         if space is not None and space.end() > begin:
             return space.end()
@@ -288,9 +288,9 @@ class WatchFrames:
             events.append(_broken(f"an event of a watch is over {self._max} bytes"))
 
     def _go_on_with_line(self, events: list[WatchEvent], data: bytes) -> tuple[int, bytes]:
-        """Go on with a value of which no line break has come; return as `_go_on`, with the begin.
+        """Continue a value without a line break so far; return as `_go_on`, with the start.
 
-        The usual case is an event that was cut where two reads met.
+        Usually an event cut between two reads.
         """
         line_end = data.find(b"\n")
         if line_end < 0 and not self._may_be_whole(data):
@@ -313,7 +313,7 @@ class WatchFrames:
         return held
 
     def _go_on(self, events: list[WatchEvent], data: bytes) -> bytes:
-        """Go on with a value that is not whole; return the bytes after it, if it is now."""
+        """Continue an incomplete value; return the bytes after it once it is complete."""
         if self._skipping:
             return self._skip(data)
         pending, held = self._pending, len(self._pending)
@@ -334,7 +334,7 @@ class WatchFrames:
         return self._release(position)
 
     def _may_be_whole(self, data: bytes) -> bool:
-        """Tell quickly whether a value may end in these bytes, which have no line break."""
+        """Check quickly whether a value may end in these bytes, which have no line break."""
         return not self._in_lines or data[-1:] in _MAY_END
 
     def _release(self, position: int) -> bytes:
@@ -351,10 +351,10 @@ class WatchFrames:
         return data[begin:]
 
     def _find_end(self, data: bytes | bytearray, scan: _Scan, line: _Line) -> int:
-        """Return where a value of several lines ends, or -1: not yet known.
+        """Return where a value of several lines ends, or -1 if not yet known.
 
-        A line that is a whole event shows that the value before it was cut short: then its begin
-        is returned, and the value is not whole.
+        A line that is a complete event shows that the value before it was truncated. Then return
+        its start, and mark the value as not whole.
         """
         while True:
             line.find(data, scan.lines_from)
@@ -400,7 +400,7 @@ class WatchFrames:
             and kind_of
             and not self._expected.is_kind(kind_of, api_version or self._api_version)
         ):
-            # Its position is of another resource too.
+            # Its resource version belongs to another resource too.
             return WatchEvent("", error=self._expected.refusal(kind_of, api_version))
         if kind == BOOKMARK:
             if not version:
@@ -414,7 +414,7 @@ class WatchFrames:
             obj = self._decoder(raw, self._kind, self._api_version)
         except (ObjectDecodeError, RecursionError) as error:
             return WatchEvent(kind, resource_version=version, error=bare(error, raw))
-        if broken is not None:  # not the object is, but what it stands in
+        if broken is not None:  # the event is broken, not the object
             return _no_event(line, broken)
         return WatchEvent(kind, obj, obj.meta.resource_version)
 

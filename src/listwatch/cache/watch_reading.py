@@ -1,4 +1,4 @@
-"""Reads one watch: its limits in time, its events given to the store, and how it goes wrong."""
+"""Reads one watch: its timeouts, passing its events to the store, and its failures."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,52 +22,52 @@ from listwatch.clock import Clock, Timeout
 from listwatch.errors import ListWatchError, StatusError
 from listwatch.objects import DeletedFinalStateUnknown, Object, ObjectDecodeError
 
-#: How long an answer to a watch may take to begin.
+#: How long the response to a watch may take to begin.
 OPEN_SECONDS: Final = 75.0
 #: How long a watch may be silent: a server sends a bookmark about every minute.
 SILENCE_SECONDS: Final = 75.0
-#: A server whose bookmarks come more rarely is given so many times its interval.
+#: A server with rarer bookmarks may be silent for this many times its interval.
 _PATIENCE: Final = 1.25
-#: How long past its own end a watch may be silent that gets no bookmarks.
+#: How long a watch without bookmarks may be silent after its own timeout.
 GRACE_SECONDS: Final = 10.0
 #: How long a stream of initial events may bring nothing new before its end counts as missing.
 _INITIAL_SECONDS: Final = 10.0
-#: A watch may bring so much that is of no use, one after the other, and so much a second beside.
+#: How many useless events in a row a watch may bring, and how many per second beside.
 _MOST_USELESS: Final = 1000
 _USELESS_A_SECOND: Final = 10.0
-#: How long events are given to the store at a time. The queue's other end and the connection take
-#: turns of their own, and all three together hold the event loop.
+#: How long one turn of passing events to the store lasts. The queue's consumer and the connection
+#: take turns of their own; all three together hold the event loop.
 _TURN_SECONDS: Final = 0.002
-#: Batches after which the event loop gets its turn even if the clock has not moved.
+#: Batches after which the event loop gets a turn even if the clock has not moved.
 _MOST_BATCHES: Final = 256
-#: An event may come in so many pieces: of 64 MiB, in packets of the smallest usual size.
+#: Maximum pieces of one event: 64 MiB in packets of the smallest usual size.
 _MOST_EMPTY_BATCHES: Final = 100_000
-#: Events that say that an object is there.
+#: Types of events about existing objects.
 _PRESENT: Final = frozenset({ADDED, MODIFIED})
 
 
 class WatchEndedError(ListWatchError):
-    """A watch ended in order, but too soon."""
+    """A watch ended normally, but too soon."""
 
 
 class SetBackError(WatchEndedError):
-    """The server is older than what it told before: it was restored from a backup."""
+    """The server is older than its earlier responses: it was restored from a backup."""
 
 
 class UselessWatchError(WatchEndedError):
-    """A watch went on and on and brought nothing of use."""
+    """A watch kept sending without anything of use."""
 
 
 class Watchdog(Timeout):
     """Ends its body when a peer is silent for too long, or a while after an event was lost.
 
-    As any `Timeout`, it raises `TimeoutError` from the `async with` statement; `fault` says which
-    of the two it was. The timer is set anew only when it fires, so that a batch of events costs
-    one assignment.
+    Like any `Timeout`, it raises `TimeoutError` from the `async with` statement; `fault` says which
+    of the two happened. The timer is reset only when it fires, so a batch of events costs one
+    assignment.
 
     Args:
-        clock: time.
-        silence: how long nothing may be heard, in seconds.
+        clock: the time.
+        silence: allowed silence, in seconds.
     """
 
     __slots__ = ("_heard", "_silence", "_stale_at", "fault")
@@ -86,11 +86,11 @@ class Watchdog(Timeout):
 
     @property
     def silence(self) -> float:
-        """How long nothing may be heard at present, in seconds."""
+        """The silence allowed at present, in seconds."""
         return self._silence
 
     def heard(self, now: float) -> None:
-        """Note a sign of life, at a time of the clock."""
+        """Note a sign of life at this time of the clock."""
         self._heard = now
 
     def allow(self, silence: float) -> None:
@@ -100,7 +100,7 @@ class Watchdog(Timeout):
             self._rearm()
 
     def end_in(self, seconds: float) -> None:
-        """Note that an event was lost, and end in so many seconds unless that is decided."""
+        """Note that an event was lost, and end in this many seconds unless an end is set."""
         if not self.is_stale:
             self._stale_at = self._clock.now() + seconds
             self._rearm()
@@ -120,12 +120,12 @@ class Watchdog(Timeout):
 
 
 class Watch:
-    """What is remembered of one watch while it is read.
+    """The state of one watch while it is read.
 
     Args:
-        clock: time.
-        version: where it begins.
-        seconds: what the server is asked for as its length.
+        clock: the time.
+        version: where the watch starts.
+        seconds: the requested timeout of the watch.
         expects_bookmarks: silence means that the peer is gone.
     """
 
@@ -150,15 +150,15 @@ class Watch:
         self.version = version
         self.seconds = seconds
         self.expects_bookmarks = expects_bookmarks
-        #: When the server's answer began; None before that.
+        #: When the server's response began; None before that.
         self.opened: float | None = None
-        #: When the last bookmark came, but for one before the end; None before that.
+        #: When the last bookmark came, except one just before the end; None before that.
         self.bookmarked_at: float | None = None
         #: Nothing was received.
         self.quiet = True
-        #: Additions tell what there was, in any order, and not what came to be.
+        #: Additions report existing objects, in any order, not new ones.
         self.synthetic = version in NO_POSITION
-        #: What came since the last event that was of use: events, and batches without any.
+        #: Useless events, and batches without events, since the last useful event.
         self.useless = 0
         self.empty = 0
 
@@ -166,7 +166,7 @@ class Watch:
         """Count events that were of no use.
 
         Raises:
-            UselessWatchError: there were too many, one after the other.
+            UselessWatchError: there were too many in a row.
         """
         self.useless += number
         lasted = 0.0 if self.opened is None else now - self.opened
@@ -207,16 +207,16 @@ class WatchReader:
             MODIFIED: store.update,
             DELETED: store.delete,
         }
-        #: When bytes or events came last, by the clock.
+        #: Time of the last bytes or events, by the clock.
         self.last_frame: float | None = None
         self.events = self.bookmarks = 0
-        #: The keys of objects whose present state can't be read.
+        #: Keys of objects whose current state can't be decoded.
         self.stale: set[str] = set()
-        #: How long a silence is no cause for doubt where bookmarks come.
+        #: How long silence is normal where bookmarks come.
         self._silence = SILENCE_SECONDS
 
     def replace(self, told: Told, version: str) -> None:
-        """Give the whole present state to the store."""
+        """Give the whole current state to the store."""
         self._store.replace(told.items, version)
         self.stale = told.stale
 
@@ -226,7 +226,7 @@ class WatchReader:
         """Give the events to the store until the stream ends.
 
         Args:
-            watch: which.
+            watch: the watch.
             stream: its events.
             first: events that were read already.
 
@@ -249,7 +249,7 @@ class WatchReader:
                 self._give(watch, batch)
             else:
                 _count_empty(watch)
-            # A stream that has something waits for nothing.
+            # A stream with data ready never yields to the event loop.
             batches += 1
             if time - yielded >= _TURN_SECONDS or batches >= _MOST_BATCHES:
                 await clock.sleep(0)
@@ -260,9 +260,8 @@ class WatchReader:
     ) -> tuple[Told, str, Sequence[WatchEvent]] | None:
         """Read up to the end of the initial events.
 
-        Returns what it told, its version and what came with the end; None if the stream ended
-        without it. Versions of initial events say nothing about what was received: they come in
-        any order.
+        Returns the events read, their version and the events after the end; None if the stream
+        ended before that. Versions of initial events do not show progress: they come in any order.
 
         Raises:
             As `follow`.
@@ -270,7 +269,7 @@ class WatchReader:
         watch.watchdog.allow(_INITIAL_SECONDS)
         found: dict[str, Object] = {}
         kept: dict[str, Object] = {}
-        gone: set[str] = set()  # what was known of these has ended
+        gone: set[str] = set()  # known objects among these have ended
         nameless = False
         known = KnownMeanwhile(self._known)
         yielded, batches = self._clock.now(), 0
@@ -291,7 +290,7 @@ class WatchReader:
                     self.bookmarks += 1
                     if event.initial_events_end:
                         watch.useless = watch.empty = 0
-                        # What has become undecodable stays as it was.
+                        # Objects that have become undecodable stay as they were.
                         stale = kept.keys() - found.keys()
                         told = Told(list({**kept, **found}.values()), stale, nameless)
                         return told, event.resource_version, batch[index + 1 :]
@@ -322,7 +321,7 @@ class WatchReader:
         return None
 
     def _give(self, watch: Watch, batch: Sequence[WatchEvent]) -> None:
-        """Give events to the store, in order; raises at one that ends the watch."""
+        """Give events to the store, in order; raise at one that ends the watch."""
         take = self._take
         useless = 0
         for event in batch:
@@ -331,7 +330,7 @@ class WatchReader:
             if obj is not None and (give := take.get(kind)) is not None:
                 version = event.resource_version or obj.meta.resource_version
                 last = watch.version
-                # Most versions are greater, as words of one length too.
+                # Most versions are greater; for equal lengths string order is enough.
                 if not (len(version) == len(last) and version > last):
                     if version == last and not watch.synthetic:
                         useless += 1
@@ -368,7 +367,7 @@ class WatchReader:
         error = _event_error(event)
         key = error.key if isinstance(error, ObjectDecodeError) else None
         if event.type == DELETED and key is not None:
-            # What it was can't be told, but that it is gone can.
+            # The last state is lost, but the deletion is certain.
             self._report(error, None, None)
             self.stale.discard(key)
             try:
@@ -401,7 +400,7 @@ class WatchReader:
                 self._lost(watch, error, None)
 
     def _learn_interval(self, watch: Watch) -> None:
-        """Learn how often bookmarks come, and wait so long for the next one."""
+        """Learn the interval of bookmarks, and expect the next one by then."""
         now = self._clock.now()
         opened = watch.opened if watch.opened is not None else now
         if now - opened > watch.seconds - GRACE_SECONDS:
@@ -415,7 +414,7 @@ class WatchReader:
         watch.watchdog.allow(min(self._silence, watch.seconds + GRACE_SECONDS))
 
     def _lost(self, watch: Watch, error: Exception, key: str | None) -> None:
-        """Report an event that was lost, and have everything listed anew a while later."""
+        """Report a lost event, and relist after a while."""
         delay = self._relist_delay()
         self._report(error, delay, key)
         watch.watchdog.end_in(delay)
@@ -428,7 +427,7 @@ def _count_empty(watch: Watch) -> None:
 
 
 def _raise_if_end(event: WatchEvent) -> None:
-    """Raise the error of an ERROR event, after which a watch brings nothing more."""
+    """Raise the error of an ERROR event, which ends a watch."""
     if event.type == ERROR or isinstance(event.error, StatusError):
         if isinstance(event.error, StatusError):
             raise event.error
@@ -436,7 +435,7 @@ def _raise_if_end(event: WatchEvent) -> None:
 
 
 def _event_error(event: WatchEvent) -> Exception:
-    """Return what to report of an event that can't be given to a store."""
+    """Return the error to report for an event that can't be given to a store."""
     if event.error is not None:
         return event.error
     if event.type in {ADDED, MODIFIED, DELETED}:
