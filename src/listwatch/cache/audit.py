@@ -1,4 +1,4 @@
-"""Compares a cache with the server now and then, for those who trust nothing."""
+"""Compares a cache with the server periodically."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -13,20 +13,20 @@ from listwatch.cache.store import Store
 from listwatch.clock import Clock, stray
 from listwatch.errors import ListWatchError
 
-#: How long after a list a cache may take to be as new.
+#: How long after a list the cache may take to catch up.
 _CATCH_UP_SECONDS = 60.0
 _LOOK_SECONDS = 1.0
-#: How many keys an error names.
+#: Number of keys that an error names.
 _NAMED = 5
 
 
 class AuditError(ListWatchError):
-    """A cache and the server differ where no change on its way explains it.
+    """Cache and server differ, and no change in flight explains it.
 
     Attributes:
-        missing: keys that the server has and the cache has not.
-        surplus: keys that the cache has and the server has not.
-        stale: keys of which the cache has another state.
+        missing: keys that the server has and the cache lacks.
+        surplus: keys that the cache has and the server lacks.
+        stale: keys whose state differs.
     """
 
     def __init__(self, missing: set[str], surplus: set[str], stale: set[str]) -> None:
@@ -48,22 +48,22 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class Auditor:
-    """Lists a resource now and then and reports how the cache differs.
+    """Lists a resource periodically and reports how the cache differs.
 
-    It finds what no watch can tell: a server restored from a backup whose versions have overtaken
-    the cache's. A difference counts when two lists in a row show it, since changes are on their
-    way at any time. For one event loop.
+    It finds what no watch can show: a server restored from a backup whose versions have overtaken
+    the cache's. A difference counts if two lists in a row show it, because changes are in flight at
+    any time. For one event loop.
 
     Args:
         list_watch: the resource.
         store: its cache.
         period: seconds between two audits.
-        decoder: makes the objects of bytes; nothing of them is kept but key, uid and version.
-        on_error: is told of differences, and of lists that fail.
-        relist: called after a difference, to have the cache filled anew.
-        clock: time.
+        decoder: creates objects from bytes; only key, uid and version are kept.
+        on_error: called with differences, and with lists that fail.
+        relist: called after a difference, to refill the cache.
+        clock: the time.
         name: of the informer.
-        page_size: of the lists.
+        page_size: objects per page of a list.
 
     Raises:
         ValueError: a period under a second.
@@ -114,7 +114,7 @@ class Auditor:
         self._on_error(failure)
 
     async def audit(self) -> None:
-        """List and compare; a second time if there are differences.
+        """List and compare; do it again if there are differences.
 
         Raises:
             AuditError: there are differences both times.
@@ -141,7 +141,7 @@ class Auditor:
             await self._clock.sleep(_LOOK_SECONDS)
             waited += _LOOK_SECONDS
         cached = {obj.key: (obj.meta.uid, obj.meta.resource_version) for obj in self._store.list()}
-        # What the cache has from after the list is no difference.
+        # Objects newer than the list are no difference.
         cached = {key: state for key, state in cached.items() if not is_older(version, state[1])}
         held = self._store.list_keys()
         return _Seen(

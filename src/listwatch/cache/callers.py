@@ -1,4 +1,4 @@
-"""How a handler is called: in the event loop or on a thread, and what comes of it."""
+"""How a handler is called: in the event loop or on a thread."""
 
 import asyncio
 import inspect
@@ -18,22 +18,22 @@ from listwatch.errors import ListWatchError
 
 #: How long a loop over many objects may hold the event loop, in seconds.
 YIELD_SECONDS = 0.005
-#: A handler that holds the event loop for longer is named, in seconds.
+#: A handler that holds the event loop for longer than this is reported, in seconds.
 SLOW_SECONDS = 0.1
 
 
 class SlowHandlerError(ListWatchError):
-    """A handler held the event loop, and with it everything else, for too long."""
+    """A handler held the event loop, and everything else in it, for too long."""
 
 
 class HandlerStatistics(msgspec.Struct, frozen=True, gc=False):
-    """What a handler was told.
+    """What a handler received.
 
     Attributes:
-        delivered: changes told, those on which it failed included.
+        delivered: changes delivered, including those on which it failed.
         failed: changes on which it raised.
-        longest_seconds: how long its longest run took, its waiting included.
-        running_seconds: how long it has been at the present change; 0 while it rests.
+        longest_seconds: duration of its longest call, including waiting.
+        running_seconds: duration of the current call so far; 0 if there is none.
     """
 
     delivered: int
@@ -43,14 +43,15 @@ class HandlerStatistics(msgspec.Struct, frozen=True, gc=False):
 
 
 class Caller:
-    """Tells one handler of changes, one after the other, and survives what it raises.
+    """Calls one handler with changes, one at a time, and survives its exceptions.
 
     For one task at a time.
 
     Args:
         handler: the handler.
-        on_error: is told what the handler raised, and when it held the event loop for too long.
-        clock: time.
+        on_error: called with what the handler raises, and when it holds the event loop for too
+            long.
+        clock: the time.
         name: of the informer or the handler, for `on_error`.
     """
 
@@ -67,22 +68,22 @@ class Caller:
 
     @property
     def is_current_thread(self) -> bool:
-        """Whether this is asked on a thread that is the handler's alone."""
+        """Whether the current thread belongs to this handler alone."""
         return False
 
     def statistics(self) -> HandlerStatistics:
-        """Return what was told until now."""
+        """Return statistics so far."""
         running = 0.0 if self._began is None else self._clock.now() - self._began
         return HandlerStatistics(self._delivered, self._failed, self._longest, running)
 
     async def tell(
         self, changes: Iterable[Change], wanted: Callable[[], bool] | None = None
     ) -> None:
-        """Tell of all the changes, in order, letting other tasks run every 5 ms.
+        """Deliver all the changes, in order, letting other tasks run every 5 ms.
 
         Args:
-            changes: what to tell.
-            wanted: asked before each; once it says no, nothing more is told.
+            changes: the changes.
+            wanted: called before each change; delivery stops once it returns False.
         """
         now = self._clock.now
         yielded = began = now()
@@ -124,7 +125,7 @@ class Caller:
         self._on_error(Failure(error=error, doing=doing, name=self._name, key=change.key))
 
     def _slow(self, change: Change, seconds: float) -> None:
-        """Report a piece of work that held the event loop."""
+        """Report a call that held the event loop."""
         error = SlowHandlerError(f"held the event loop for {seconds:.2f} s")
         doing = f"handler of {type(change).__name__.lower()}"
         self._on_error(Failure(error=error, doing=doing, name=self._name, key=change.key))
@@ -168,16 +169,16 @@ class _Watched:
 
 
 class ThreadedCaller(Caller):
-    """Tells a handler on a thread of its own, which may block there.
+    """Calls a handler on its own thread, where it may block.
 
-    Batches go to the thread and come back whole, so that a change costs no switch of threads. A
-    cancellation doesn't wait: the thread ends after the change that it is at. It is a daemon, so
-    that a handler that hangs holds up no exit.
+    Batches go to the thread and return whole, so a change costs no switch of threads. Cancelling
+    does not wait: the thread ends after its current change. It is a daemon thread, so a hanging
+    handler does not prevent exit.
 
     Args:
         handler: the handler; its methods must not be coroutine functions.
         on_error: as for `Caller`; called in the event loop.
-        clock: time.
+        clock: the time.
         name: as for `Caller`.
     """
 
@@ -190,13 +191,13 @@ class ThreadedCaller(Caller):
 
     @property
     def is_current_thread(self) -> bool:
-        """Whether this is asked on a thread that is the handler's alone."""
+        """Whether the current thread belongs to this handler alone."""
         return threading.current_thread() is self._thread
 
     async def tell(
         self, changes: Iterable[Change], wanted: Callable[[], bool] | None = None
     ) -> None:
-        """Tell of all the changes on the thread, and return when that is done."""
+        """Deliver all the changes on the thread, and return when that is done."""
         if self._thread is None:
             name = f"handler {self._name}"
             self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -209,7 +210,7 @@ class ThreadedCaller(Caller):
             failed = self._tell_here(
                 changes, lambda: not cancelled.is_set() and (wanted is None or wanted())
             )
-            # A loop that is closed has nobody left who waits.
+            # With a closed loop, nobody waits any more.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_finish, done, failed)
 
@@ -221,7 +222,7 @@ class ThreadedCaller(Caller):
             cancelled.set()
 
     def close(self) -> None:
-        """Let the thread end after the change that it is at."""
+        """Let the thread end after its current change."""
         self._work.put(None)
 
     def _serve(self) -> None:

@@ -1,4 +1,4 @@
-"""A reflector that feeds a queue, and the loop that empties it."""
+"""A reflector that feeds a queue, and the loop that processes it."""
 
 import asyncio
 import random
@@ -27,23 +27,23 @@ from listwatch.objects import Object, decode_object
 
 
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a `Controller` is made of.
+    """The parts of a `Controller`.
 
     Attributes:
         queue: between reflector and process function; the controller closes it when it ends.
         lister_watcher: the resource.
-        process: takes the deltas of one key. What it raises is reported and counted; the deltas
-            are dropped unless a `RequeueError` asks for them again.
-        process_batch: takes the deltas of many keys, in place of `process`.
-        full_resync_period: seconds between resyncs; None for none.
-        on_synced: is called once, when everything that was there at the beginning was processed.
+        process: processes the deltas of one key. An exception is reported and counted; the deltas
+            are dropped unless it is a `RequeueError`.
+        process_batch: processes the deltas of many keys, instead of `process`.
+        full_resync_period: seconds between resyncs; None for never.
+        on_synced: called once, when all initial objects have been processed.
         name: for logs and metrics.
-        decoder: makes the objects of bytes.
-        clock: time.
+        decoder: creates objects from bytes.
+        clock: the time.
         page_size: as for `Reflector`.
         watch_list: as for `Reflector`.
         known: as for `Reflector`.
-        on_error: is told of every failure; logs them if not given.
+        on_error: called with every failure; by default they are logged.
         backoff: as for `Reflector`.
         rng: as for `Reflector`.
     """
@@ -69,10 +69,10 @@ class ControllerStatistics(msgspec.Struct, frozen=True):
     """What a controller has done.
 
     Attributes:
-        reflector: what feeds the queue.
+        reflector: the reflector.
         queue: the queue.
         failures: times that the process function raised.
-        has_synced: everything that was there at the beginning was processed.
+        has_synced: all initial objects have been processed.
     """
 
     reflector: ReflectorStatistics
@@ -82,16 +82,16 @@ class ControllerStatistics(msgspec.Struct, frozen=True):
 
 
 class Controller:
-    """Runs a reflector into a queue, and a process function on what comes out of it.
+    """Runs a reflector into a queue, and a process function on what is popped.
 
-    This is the pop loop of the field's `cache.Controller`; what reacts to changes of a key is a
+    This is the pop loop of client-go's `cache.Controller`; to react to changes of a key, use a
     reconciler. For one event loop, and for one run.
 
     Args:
-        config: what it is made of.
+        config: its parts.
 
     Raises:
-        ValueError: not exactly one of `process` and `process_batch` is there.
+        ValueError: not exactly one of `process` and `process_batch` is given.
     """
 
     def __init__(self, config: ControllerConfig) -> None:
@@ -123,16 +123,16 @@ class Controller:
 
     @property
     def has_synced(self) -> bool:
-        """Whether everything that was there at the beginning was processed."""
+        """Whether all initial objects have been processed."""
         return self._config.queue.has_synced
 
     @property
     def last_sync_resource_version(self) -> str:
-        """Everything up to this version is in the queue, or was."""
+        """Everything up to this version has been queued."""
         return self.reflector.last_sync_resource_version
 
     def statistics(self) -> ControllerStatistics:
-        """Return what has been done until now."""
+        """Return statistics so far."""
         return ControllerStatistics(
             reflector=self.reflector.statistics(),
             queue=self._config.queue.statistics(),
@@ -141,19 +141,19 @@ class Controller:
         )
 
     async def wait_for_sync(self) -> None:
-        """Wait until everything that was there at the beginning was processed.
+        """Wait until all initial objects have been processed.
 
         Raises:
-            StoppedError: the controller has ended before that.
+            StoppedError: the controller ended before that.
         """
         await self._settled.wait()
         if not self.has_synced:
             raise StoppedError(f"{self._config.name or 'the informer'} stopped before it synced")
 
     async def run(self) -> None:
-        """Reflect and process until cancelled, or until somebody closes the queue.
+        """Reflect and process until cancelled, or until the queue is closed.
 
-        What waits in the queue at a cancellation is left there.
+        Cancelling leaves the remaining entries in the queue.
         """
         if self._stopped:
             raise RuntimeError("a controller runs once: create a new one")
@@ -189,7 +189,7 @@ class Controller:
                 self._settled.set()
                 if self._config.on_synced is not None:
                     self._config.on_synced()
-            # A pop that finds something waits for nothing.
+            # A pop that finds an entry never yields to the event loop.
             if clock.now() - yielded >= YIELD_SECONDS:
                 await clock.sleep(0)
                 yielded = clock.now()
@@ -211,7 +211,7 @@ class Controller:
 
 
 class _ProcessError(Exception):
-    """Carries the key to where the error of a process function is reported."""
+    """Carries the key to the place that reports the error of a process function."""
 
     def __init__(self, cause: Exception, key: str) -> None:
         self.cause = cause

@@ -1,4 +1,4 @@
-"""A queue of changes, kept by key: what is not popped yet of a key stays together."""
+"""A queue of changes, kept by key: the unpopped changes of a key stay together."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -20,17 +20,17 @@ from listwatch.clock import Clock, Timer
 from listwatch.errors import ListWatchError
 from listwatch.objects import DeletedFinalStateUnknown, Object, meta_namespace_key
 
-#: Shortens the deltas of one key, the oldest first, each time one is added; may return none, and
-#: then the key leaves the queue. Gets a copy that it may change.
+#: Shortens the deltas of one key, oldest first, each time one is added. If it returns none, the key
+#: leaves the queue. Receives a copy that it may change.
 Compressor: TypeAlias = Callable[[Deltas], Sequence[Delta]]
 
-# An enum's member costs seven times a global on every access.
+# Accessing an enum member costs seven times as much as a global.
 _DELETED = DeltaType.DELETED
 _SYNC = DeltaType.SYNC
 
 
 class CompressorError(ListWatchError):
-    """A compressor raised; the key's deltas stayed as they were, with the new one."""
+    """A compressor raised; the key's deltas stayed as they were, followed by the new one."""
 
     def __init__(self, key: str, error: Exception) -> None:
         self.key = key
@@ -41,29 +41,29 @@ class CompressorError(ListWatchError):
 class DeltaFIFO(FIFO):
     """A queue with one slot for each key, in the order of first additions; see `Queue`.
 
-    `pop` gives all that happened to one object since it was last popped, the oldest first. Of two
-    deletions in a row one is kept, the one that knows more. There is no order across keys.
+    `pop` returns everything that happened to one object since it was last popped, oldest first. Of
+    two deletions in a row, the more informative one is kept. There is no order across keys.
 
-    A popped key stays in process until its function returns. Until then its newest object counts
-    as known: a replace that lacks it, or a deletion, still tells of its end, a resync of its
-    state. Deltas that come meanwhile wait for the next pop of that key.
+    A popped key stays in process until its function returns. Until then its newest object counts as
+    known: a deletion, or a replace that lacks it, still queues its deletion, and a resync its
+    state. Deltas that arrive in between wait for the next pop of that key.
 
-    A deletion of a key that is neither queued, nor in process, nor known is dropped. Without
-    `known_objects` only what is queued or in process is known, and `resync` does nothing.
+    The deletion of a key that is neither queued, in process nor known is dropped. Without
+    `known_objects` only queued keys and those in process are known, and `resync` does nothing.
 
-    The rules are those of client-go's `tools/cache/delta_fifo.go`, without what was wrong there.
+    The rules are those of client-go's `tools/cache/delta_fifo.go`, without its bugs.
 
     Args:
-        key_func: gives the key of an object; not asked for tombstones.
-        compressor: shortens a key's deltas. When it raises, they stay as they are, and the error
-            goes to `on_error`.
+        key_func: returns the key of an object; not called for tombstones.
+        compressor: shortens a key's deltas. If it raises, they stay as they are, and the error goes
+            to `on_error`.
         known_objects: what the consumer holds.
-        rewrite: changes objects before they are queued, but not tombstones and resyncs. When
-            it raises, the object is queued as it came, and the error goes to `on_error`.
-        emit_replaced: tell objects of a list as REPLACED; otherwise as SYNC.
+        rewrite: changes objects before they are queued, except tombstones and resyncs. If it
+            raises, the object is queued unchanged, and the error goes to `on_error`.
+        emit_replaced: queue objects of a list as REPLACED; otherwise as SYNC.
         clock: for requeue delays and the ages in `statistics`.
-        on_error: takes what compressor, rewrite and known objects raise where the queue can
-            do without them; by default it is logged. Must not raise.
+        on_error: called with errors of compressor, rewrite and known objects that the queue
+            survives; by default they are logged. Must not raise.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class DeltaFIFO(FIFO):
         )
         self._compressor = compressor
         self._replaced = DeltaType.REPLACED if emit_replaced else DeltaType.SYNC
-        # A key is in at most one of _items and _behind. It may be in _in_process as well.
+        # A key is in at most one of _items and _behind. It may also be in _in_process.
         self._items: OrderedDict[str, Deltas] = OrderedDict()
-        # Queued deltas of keys in process that a pop has passed over.
+        # Queued deltas of keys in process that a pop has skipped.
         self._behind: dict[str, Deltas] = {}
         self._in_process: dict[str, Deltas] = {}
-        # The keys in process that only wait for the end of their requeue delay.
+        # The keys in process that only wait for their requeue delay.
         self._held: dict[str, Timer] = {}
         self._initial: set[str] = set()
 
@@ -108,9 +108,9 @@ class DeltaFIFO(FIFO):
         self._queue(kind, key, obj)
 
     def delete(self, obj: Item) -> None:
-        """Queue the end of an object, given as its last state or a tombstone, if it is known.
+        """Queue the deletion of an object, given as its last state or a tombstone, if it is known.
 
-        When known objects fail, it is queued: better told twice than never.
+        If known objects fail, the deletion is queued: better twice than never.
 
         Raises:
             KeyFunctionError: it has no key; nothing was queued.
@@ -134,13 +134,13 @@ class DeltaFIFO(FIFO):
         self._queue(_DELETED, key, obj)
 
     def replace(self, objs: Sequence[Object], resource_version: str) -> None:  # noqa: ARG002 - ReflectorStore's; no order across keys, so no position
-        """Queue a whole list: each object in it, and a tombstone for each known key that it lacks.
+        """Queue a complete list: each object in it, and a tombstone for each known key not in it.
 
         Of several objects with one key the last counts.
 
         Raises:
             KeyFunctionError: an object has no key; nothing was queued.
-            Exception: what listing the known objects' keys raised; nothing was queued.
+            Exception: listing the known keys failed; nothing was queued.
         """
         listed = {self.key_of(obj): obj for obj in objs}
         known = list(self._known.list_keys()) if self._known is not None else []
@@ -150,7 +150,7 @@ class DeltaFIFO(FIFO):
         for key, obj in listed.items():
             item = obj if self._rewrite is None else self._rewritten(key, obj)
             self._queue(self._replaced, key, item, initial=initial)
-        # What is queued is newer than what is in process, and that newer than what is known.
+        # Queued is newer than in process, and in process newer than known.
         newest = {
             key: deltas[-1]
             for source in (self._in_process, self._behind, self._items)
@@ -182,10 +182,10 @@ class DeltaFIFO(FIFO):
     def resync(self) -> None:
         """Queue SYNC for each known object that has nothing queued.
 
-        Nothing happens without `known_objects`.
+        Does nothing without `known_objects`.
 
         Raises:
-            Exception: what listing the known objects' keys raised; nothing was queued.
+            Exception: listing the known keys failed; nothing was queued.
         """
         if self._known is None:
             return
@@ -198,14 +198,14 @@ class DeltaFIFO(FIFO):
                 self._queue_sync(key, self._look_up(key))
 
     def _queue_sync(self, key: str, item: Item | None) -> None:
-        if isinstance(item, Object):  # a tombstone has no state to tell
+        if isinstance(item, Object):  # a tombstone has no state to deliver
             self._queue(_SYNC, key, item)
 
     def bookmark(self, resource_version: str) -> None:
-        """Do nothing: without an order across keys no position in it is true."""
+        """Do nothing: without an order across keys no position is true."""
 
     def add_if_not_present(self, deltas: Deltas) -> None:
-        """Queue popped deltas again, unless their key has newer ones queued, which tell more.
+        """Queue popped deltas again, unless newer ones of their key are queued.
 
         Raises:
             KeyFunctionError: they are empty.
@@ -258,7 +258,7 @@ class DeltaFIFO(FIFO):
         self._forget(key)
 
     def _forget(self, key: str) -> None:
-        """Note that nothing is queued of a key, because it was compressed away."""
+        """Note that nothing of a key is queued any more, because it was compressed away."""
         in_process = self._in_process.get(key)
         if in_process is None:
             self._tries.pop(key, None)
@@ -336,7 +336,7 @@ class DeltaFIFO(FIFO):
             key = deltas.key
             newer = self._queued(key)
             if newer is None:
-                if not deltas:  # its process function emptied it
+                if not deltas:  # the process function emptied it
                     self._finish((deltas,))
                     continue
                 self._items[key] = deltas
@@ -369,7 +369,7 @@ class DeltaFIFO(FIFO):
         self._restore((deltas,))
 
     def _is_drained(self) -> bool:
-        # What is in _behind is in process too.
+        # Keys in _behind are in process too.
         return not self._items and not self._in_process
 
     # --- Reading ---
@@ -378,7 +378,7 @@ class DeltaFIFO(FIFO):
     def has_synced(self) -> bool:
         """Whether every key of the first replace, deletions included, was processed.
 
-        True at once when anything else came before a replace.
+        True at once if anything else came before a replace.
         """
         return not self._untouched and not self._initial
 
@@ -388,9 +388,9 @@ class DeltaFIFO(FIFO):
         return deltas[-1] if deltas else None
 
     def newest_of_all(self) -> tuple[dict[str, Item | None], bool]:
-        """Return the newest item of each key that is queued or in process, None for its end.
+        """Return the newest item of each key that is queued or in process, None for a deletion.
 
-        And False: no list among them replaces whatever came before.
+        The second result is False: no list among them replaces everything before it.
         """
         return {
             key: None if deltas[-1].type is _DELETED else deltas[-1].object
@@ -400,14 +400,14 @@ class DeltaFIFO(FIFO):
         }, False
 
     def list_keys(self) -> list[str]:
-        """Return the keys that have something queued; those only in process are not among them."""
+        """Return the keys with queued deltas; keys only in process are not included."""
         return [*self._behind, *self._items]
 
     def __len__(self) -> int:
         return len(self._items) + len(self._behind)
 
     def statistics(self) -> QueueStatistics:
-        """Return figures for metrics."""
+        """Return statistics for metrics."""
         now = self._now()
         queued = min((d.queued_at for d in self._behind.values()), default=now)
         if self._items:
@@ -428,7 +428,7 @@ class DeltaFIFO(FIFO):
 
 
 def _append(deltas: Deltas, delta: Delta) -> None:
-    # As `merging.ONE_DELETION` says, written out since this runs for each event.
+    # `merging.ONE_DELETION`, inlined because this runs for each event.
     if deltas and delta.type is _DELETED and deltas[-1].type is _DELETED:
         if isinstance(deltas[-1].object, DeletedFinalStateUnknown):
             deltas[-1] = delta

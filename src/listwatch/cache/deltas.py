@@ -1,4 +1,4 @@
-"""What the queues between reflector and store hold, and the interfaces that both of them have."""
+"""What the queues between reflector and store hold, and the interfaces they share."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from enum import StrEnum
@@ -9,31 +9,31 @@ import msgspec
 from listwatch.errors import ListWatchError
 from listwatch.objects import DeletedFinalStateUnknown, Object
 
-#: What a queue holds: an object, or the tombstone of one whose deletion was missed.
+#: An entry of a queue: an object, or the tombstone of one whose deletion was missed.
 Item: TypeAlias = Object | DeletedFinalStateUnknown
 
-#: Gives the key of an object; raises `KeyFunctionError` for what has none.
+#: Returns the key of an object; raises `KeyFunctionError` if it has none.
 KeyFunc: TypeAlias = Callable[[object], str]
 
-#: Changes an object before it is queued, for example to cut what nobody reads.
+#: Changes an object before it is queued, for example to remove unused fields.
 Rewrite: TypeAlias = Callable[[Object], Object]
 
 
 class DeltaType(StrEnum):
-    """What happened to an object, or to all of them."""
+    """What happened to an object, or to all objects."""
 
     ADDED = "Added"
     UPDATED = "Updated"
     DELETED = "Deleted"
-    #: A list had the object; it may be new, changed or as before.
+    #: A list contained the object; it may be new, changed or unchanged.
     REPLACED = "Replaced"
-    #: Nothing happened: a periodic resync, or a list where the queue doesn't tell them apart.
+    #: A periodic resync, or a list item where the queue does not tell the two apart.
     SYNC = "Sync"
     #: A whole list, as one delta.
     REPLACED_ALL = "ReplacedAll"
-    #: A resync of everything that the consumer's store holds.
+    #: A resync of everything in the consumer's store.
     SYNC_ALL = "SyncAll"
-    #: Everything up to a resource version stands before this delta.
+    #: Everything up to a resource version precedes this delta.
     BOOKMARK = "Bookmark"
 
 
@@ -44,8 +44,8 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
         type: what happened.
         object: the object after the change, its last state for DELETED, or a tombstone; None for
             REPLACED_ALL, SYNC_ALL and BOOKMARK.
-        objects: the whole list, for REPLACED_ALL only.
-        resource_version: of the list or the bookmark, for REPLACED_ALL and BOOKMARK only.
+        objects: the complete list, for REPLACED_ALL only.
+        resource_version: version of the list or bookmark, for REPLACED_ALL and BOOKMARK only.
     """
 
     type: DeltaType
@@ -55,13 +55,13 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 class Deltas(list[Delta]):
-    """The changes of one key, the oldest first.
+    """The changes of one key, oldest first.
 
     Attributes:
         key: the objects' key; empty for REPLACED_ALL, SYNC_ALL and BOOKMARK.
-        is_in_initial_list: these changes belong to the first list that the queue was given.
-        queued_at: when the first of them was queued, by the queue's clock, in seconds.
-        popped_at: when they were last given to a process function; 0 before.
+        is_in_initial_list: the changes belong to the first list given to the queue.
+        queued_at: when the first change was queued, by the queue's clock, in seconds.
+        popped_at: when they were last passed to a process function; 0 before that.
     """
 
     __slots__ = ("is_in_initial_list", "key", "popped_at", "queued_at")
@@ -81,22 +81,22 @@ class Deltas(list[Delta]):
         self.popped_at = 0.0
 
     def oldest(self) -> Delta:
-        """Return the first change; `IndexError` when there is none."""
+        """Return the first change; raise `IndexError` if there is none."""
         return self[0]
 
     def newest(self) -> Delta:
-        """Return the last change; `IndexError` when there is none."""
+        """Return the last change; raise `IndexError` if there is none."""
         return self[-1]
 
 
 class RequeueError(ListWatchError):
-    """Raised by a process function: put these deltas back, ahead of newer ones of their keys.
+    """Raised by a process function to put its deltas back, ahead of newer ones of their keys.
 
     Args:
-        message: why, in words.
-        after: seconds until they may be popped again; None lets the queue double the delay with
+        message: the reason.
+        after: seconds until they may be popped again; by default the queue doubles the delay with
             each try of a key, from 5 ms to 30 s.
-        keys: which keys of a batch to put back; None is all of them. The others count as done.
+        keys: the keys of a batch to put back; None for all. The others count as done.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class RequeueError(ListWatchError):
 
 
 class RewriteError(ListWatchError):
-    """A rewrite raised; the object was queued as it came."""
+    """A rewrite raised; the object was queued unchanged."""
 
     def __init__(self, key: str, error: BaseException) -> None:
         self.key = key
@@ -120,28 +120,28 @@ class RewriteError(ListWatchError):
         self.__cause__ = error
 
 
-#: Takes the deltas of one key. What it returns is awaited unless it is None.
+#: Processes the deltas of one key. Its result is awaited unless it is None.
 Process: TypeAlias = Callable[[Deltas], Awaitable[None] | None]
 
-#: Takes the deltas of several different keys, in the queue's order.
+#: Processes the deltas of several keys, in the queue's order.
 BatchProcess: TypeAlias = Callable[[Sequence[Deltas]], Awaitable[None] | None]
 
 
 @runtime_checkable
 class KnownObjects(Protocol):
-    """Tells a queue what its consumer holds, so that deletions can be found at a relist.
+    """Tells a queue what its consumer holds, so that a relist can find deletions.
 
     Called in the queue's task; must not block. A `Store` is one.
     """
 
     def list_keys(self) -> Iterable[str]:
-        """Return all known keys. What it raises, the queue's replace and resync raise."""
+        """Return all known keys. The queue's replace and resync raise what this raises."""
         ...
 
     def get_by_key(self, key: str) -> Item | None:
-        """Return what is known of a key.
+        """Return the known state of a key.
 
-        None: not known. A tombstone without an object: known, but not in which state.
+        None means not known; a tombstone without an object means known, in an unknown state.
         """
         ...
 
@@ -154,44 +154,44 @@ class ReflectorStore(Protocol):
     """
 
     def add(self, obj: Object) -> None:
-        """Take an object that is new."""
+        """Add a new object."""
         ...
 
     def update(self, obj: Object) -> None:
-        """Take an object's new state."""
+        """Update an object to a new state."""
         ...
 
     def delete(self, obj: Item) -> None:
-        """Take the end of an object: its last state, or a tombstone."""
+        """Delete an object, given as its last state or a tombstone."""
         ...
 
     def replace(self, objs: Sequence[Object], resource_version: str) -> None:
-        """Take a whole list; what it lacks exists no longer."""
+        """Replace everything with a complete list; objects missing from it no longer exist."""
         ...
 
     def resync(self) -> None:
-        """Tell the consumer of every object again, if there is a consumer."""
+        """Re-deliver every object to the consumer, if there is one."""
         ...
 
     def bookmark(self, resource_version: str) -> None:
-        """Take a position: everything up to it has been given."""
+        """Note a position: everything up to this version has been given."""
         ...
 
 
 class QueueStatistics(msgspec.Struct, frozen=True, gc=False):
-    """Figures of a queue at one moment; the counters begin with the queue.
+    """Statistics of a queue; the counters start with the queue.
 
     Attributes:
-        depth: entries that wait to be popped: keys in a `DeltaFIFO`, changes in an `OrderedFIFO`.
-        in_process: entries whose process function runs.
+        depth: entries waiting to be popped: keys in a `DeltaFIFO`, changes in an `OrderedFIFO`.
+        in_process: entries whose process function is running.
         retrying: entries put back by `RequeueError` whose delay is not over.
-        adds: changes taken in.
-        pops: entries given to a process function.
+        adds: changes queued.
+        pops: entries passed to a process function.
         failures: entries dropped because their process function raised.
         requeues: entries put back by `RequeueError` or a cancellation.
-        errors: what rewrites, compressors and known objects raised.
-        oldest_age_seconds: how long the entry at the head has been waiting; 0 without one.
-        longest_running_seconds: how long the oldest running process function has been at it.
+        errors: errors of rewrites, compressors and known objects.
+        oldest_age_seconds: waiting time of the entry at the head; 0 without one.
+        longest_running_seconds: running time of the oldest process function still running.
     """
 
     depth: int
@@ -213,30 +213,30 @@ class Queue(ReflectorStore, Protocol):
     async def pop(self, process: Process) -> Deltas:
         """Wait for the next entry, run a process function on it, and return it.
 
-        Returns without yielding to the event loop when there is an entry and the function does
-        not wait, so that a loop around it must yield now and then. The entry's keys stay in
-        process until the function returns: no other pop gets them meanwhile. A cancellation,
-        before or within the function, loses nothing: the deltas are back, at the head.
+        Does not yield to the event loop if there is an entry and the function does not wait, so a
+        loop around it must yield now and then. The entry's keys stay in process until the function
+        returns; no other pop gets them before. Cancelling before or within the function loses
+        nothing: the deltas return to the head.
 
         Raises:
-            QueueClosedError: closed, and nothing is left.
-            Exception: whatever the function raised; the deltas are dropped then, and counted.
+            QueueClosedError: the queue is closed and empty.
+            Exception: whatever the function raised; the deltas are dropped and counted.
                 `RequeueError` is not raised: the deltas are put back, ahead of newer ones.
         """
         ...
 
     async def pop_batch(self, process: BatchProcess, limit: int = 1000) -> int:
-        """Do as `pop` for as many entries of different keys as are there, and return how many.
+        """Pop as many entries of different keys as are queued, like `pop`; return their number.
 
         A batch never mixes items of the initial list with later ones.
         """
         ...
 
     def key_of(self, item: Item | Deltas) -> str:
-        """Return the key of an object, of a tombstone, or of deltas (by the newest).
+        """Return the key of an object, of a tombstone, or of deltas (that of the newest).
 
         Raises:
-            KeyFunctionError: there is none.
+            KeyFunctionError: it has no key.
         """
         ...
 
@@ -251,9 +251,9 @@ class Queue(ReflectorStore, Protocol):
         ...
 
     def close(self) -> None:
-        """Let pops end with `QueueClosedError` once nothing is left. Writes are still taken."""
+        """Make pops raise `QueueClosedError` once the queue is empty. Writes are still accepted."""
         ...
 
     def statistics(self) -> QueueStatistics:
-        """Return figures for metrics."""
+        """Return statistics for metrics."""
         ...

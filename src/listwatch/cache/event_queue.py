@@ -1,4 +1,4 @@
-"""A queue of single events: whatever happened to an object, its consumer sees one event of it."""
+"""A queue that merges everything that happened to an object into one event."""
 
 from collections.abc import Sequence
 
@@ -20,26 +20,25 @@ _DELETED = DeltaType.DELETED
 
 
 class EventQueue(DeltaFIFO):
-    """A `DeltaFIFO` whose pops give exactly one delta, compressed from all that came of its key.
+    """A `DeltaFIFO` whose pops return exactly one delta, merged from all deltas of its key.
 
-    The last value wins, which is this queue's contract alone: of an object that was deleted and
-    made again before anybody looked, the consumer sees an update (see `merging.LAST_STATE`). A
-    DELETED carries the object's last state in place of a tombstone wherever that is known.
+    The last value wins. If an object was deleted and recreated before a pop, the consumer sees an
+    update (see `merging.LAST_STATE`). A DELETED carries the object's last state instead of a
+    tombstone if that state is known.
 
-    Without `known_objects` the queue keeps what it has given to process functions in a store of
-    its own, before it calls them. So it knows what was deleted while the watch was down, and tells
-    it after the next list. With `known_objects` that is the consumer's business.
+    Without `known_objects`, the queue records in its own store what it passes to process functions,
+    before it calls them. So after the next list it reports what was deleted while the watch was
+    down. With `known_objects`, the consumer keeps that record.
 
     The contract is that of OpenShift origin's `pkg/sdn/plugin/eventqueue.go` (NewEventQueue and
-    NewEventQueueForStore) and, for the progress of lists, of its `pkg/client/cache/eventqueue.go`;
-    no order of events is refused here, where both of them stop the process. Belongs to one event
-    loop.
+    NewEventQueueForStore) and, for the progress of lists, of its `pkg/client/cache/eventqueue.go`.
+    Unlike both, it accepts events in any order instead of stopping the process. For one event loop.
 
     Args:
-        key_func: gives the key of an object; not asked for tombstones.
+        key_func: returns the key of an object; not called for tombstones.
         known_objects: what the consumer holds.
         clock: for requeue delays and the ages in `statistics`.
-        on_error: takes what known objects raise where the queue can do without them.
+        on_error: called with errors of known objects that the queue survives.
     """
 
     def __init__(
@@ -63,22 +62,22 @@ class EventQueue(DeltaFIFO):
         )
         self._list_successful = False
         self._list_count = 0
-        # The keys of the last list that were not processed since.
+        # The keys of the last list that are not processed yet.
         self._unconsumed: set[str] = set()
 
     @property
     def known_objects(self) -> KnownObjects:
-        """What the consumer knows of: the queue's own store, or what it was given."""
+        """What the consumer knows: the queue's own store, or the given known objects."""
         return self._consumer
 
     def replace(self, objs: Sequence[Object], resource_version: str) -> None:
-        """Queue a whole list: SYNC for each object in it, DELETED for each known key it lacks.
+        """Queue a complete list: SYNC for each object in it, DELETED for each known key it lacks.
 
         Of several objects with one key the last counts.
 
         Raises:
             KeyFunctionError: an object has no key; nothing was queued.
-            Exception: what listing the known objects' keys raised; nothing was queued.
+            Exception: listing the known keys failed; nothing was queued.
         """
         super().replace(objs, resource_version)
         self._list_successful = True
@@ -87,12 +86,12 @@ class EventQueue(DeltaFIFO):
 
     @property
     def list_successful_at_least_once(self) -> bool:
-        """Whether a list has come."""
+        """Whether a list has arrived."""
         return self._list_successful
 
     @property
     def list_count(self) -> int:
-        """How many objects the last list had; 0 before the first."""
+        """Number of objects in the last list; 0 before the first."""
         return self._list_count
 
     @property
@@ -117,7 +116,7 @@ class EventQueue(DeltaFIFO):
             return self._consumer.get_by_key(key) is not None
         except Exception as error:  # noqa: BLE001 - a user's function: reported
             self._report(error)
-            return True  # better told of a deletion twice than never
+            return True  # better a deletion twice than never
 
     def _take(self, limit: int) -> Sequence[Deltas]:
         batch = super()._take(limit)
@@ -127,10 +126,10 @@ class EventQueue(DeltaFIFO):
         return batch
 
     def _as_event(self, key: str, delta: Delta) -> Delta:
-        """Give a deletion its object's last state, and bring the own store up to date.
+        """Give a deletion its object's last state, and update the queue's own store.
 
-        Before the process function runs: whether it then fails or is cancelled half-way, it may
-        have acted on the object, and must hear of its deletion.
+        Runs before the process function: even if the function fails or is cancelled half-way, it
+        may have acted on the object, and must see its deletion.
         """
         item = delta.object
         if delta.type is _DELETED:

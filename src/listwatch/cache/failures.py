@@ -1,4 +1,4 @@
-"""One place for what goes wrong: every loop of the cache tells its failures to one callable."""
+"""Failure reports: every loop of the cache passes its failures to one callable."""
 
 import logging
 from collections.abc import Callable
@@ -14,15 +14,15 @@ _log = logging.getLogger("listwatch")
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that went wrong and was survived.
+    """A failure that was survived.
 
     Attributes:
-        error: what was raised or received.
-        doing: what was tried, in a word or two: "list", "watch", "decode", "handler" …
+        error: the exception raised or received.
+        doing: what failed, in a word or two: "list", "watch", "decode", "handler" …
         name: of the informer, reflector or queue; may be empty.
-        key: of the object that it was about, where it was about one.
-        delay: seconds until the next try; None where nothing will be tried again.
-        more: how many of its kind went before and were counted only, since there were too many.
+        key: the object's key, if the failure concerns one.
+        delay: seconds until the next try; None if there is none.
+        more: earlier failures of its kind that were only counted, because there were too many.
     """
 
     error: BaseException
@@ -42,17 +42,17 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return printable(f"{what}: {text}{again}{more}")
 
 
-#: Is told of every failure, in the task where it happened. Must not block, and must not raise:
-#: what it raises ends the loop that told it.
+#: Called with every failure, in the task where it happened. Must not block or raise: an exception
+#: ends the loop that failed.
 OnError: TypeAlias = Callable[[Failure], None]
 
 
 def log_with_trace(failure: Failure) -> None:
-    """Log a failure with its traceback: what queues do unless told otherwise."""
+    """Log a failure with its traceback, as queues do by default."""
     _log.error("%s", failure, exc_info=failure.error)
 
 
-#: What counts as one kind of failure: the name, what was tried, and the error's type.
+#: A kind of failure: the name, what failed, and the error's type.
 _Kind: TypeAlias = tuple[str, str, type[BaseException]]
 
 
@@ -61,19 +61,19 @@ def _kind(failure: Failure) -> _Kind:
 
 
 class BoundedRate:
-    """Passes failures on, those of one kind at a bounded rate, and counts the others.
+    """Passes failures on at a bounded rate for each kind, and counts the others.
 
-    A server can cause any number of failures, and whoever is told of them takes time for each.
-    The next one that is passed on says how many were not (`Failure.more`). Not thread-safe.
+    A server can cause any number of failures, and each takes the receiver's time. The next failure
+    passed on says how many were not (`Failure.more`). Not thread-safe.
 
     Args:
-        on_error: is told.
-        clock: for the limit.
-        most: how many of a kind may be passed on in `seconds`.
-        seconds: the length of the time that `most` is meant for.
+        on_error: receives the failures.
+        clock: the time.
+        most: maximum of one kind passed on in `seconds`.
+        seconds: length of the period that `most` applies to.
     """
 
-    #: Beyond so many kinds everything is forgotten and may be told again.
+    #: Beyond this many kinds everything is forgotten and may be reported again.
     _MOST_KINDS = 1000
 
     def __init__(
@@ -83,7 +83,7 @@ class BoundedRate:
         self._clock = clock
         self._most = most
         self._seconds = seconds
-        #: When the present time began, how many were told in it, and how many were not.
+        #: For each kind: start of the current period, how many were reported in it, how many not.
         self._seen: dict[_Kind, tuple[float, int, int]] = {}
 
     def __call__(self, failure: Failure) -> None:
@@ -103,17 +103,17 @@ class BoundedRate:
 
 
 class LogFailures:
-    """Logs failures as warnings, one line each, those of one kind at most once in a while.
+    """Logs failures as warnings, one line each, with a minimum interval for each kind.
 
-    Kinds are told apart by name, by what was tried, and by the error's type. Not thread-safe.
+    A kind is a name, what failed, and the error's type. Not thread-safe.
 
     Args:
-        clock: for the limit.
-        seconds: at least so much time between two lines of one kind.
-        logger: where to; "listwatch" if not given.
+        clock: the time.
+        seconds: minimum time between two lines of one kind.
+        logger: by default "listwatch".
     """
 
-    #: Beyond so many kinds everything is forgotten and may be logged again.
+    #: Beyond this many kinds everything is forgotten and may be logged again.
     _MOST_KINDS = 1000
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What both queues have in common: waiting, process functions, requeues, errors, figures."""
+"""What both queues share: waiting, process functions, requeues, errors, statistics."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -30,7 +30,7 @@ from listwatch.objects import (
     meta_namespace_key,
 )
 
-# An enum's member costs seven times a global on every access.
+# Accessing an enum member costs seven times as much as a global.
 _ADDED = DeltaType.ADDED
 _UPDATED = DeltaType.UPDATED
 
@@ -38,7 +38,7 @@ _new = Deltas.__new__
 
 
 def one_delta(delta: Delta, key: str, queued_at: float, *, initial: bool) -> Deltas:
-    """Return `Deltas((delta,), key, …)`, at a third of what its constructor costs."""
+    """Return `Deltas((delta,), key, …)`, at a third of the constructor's cost."""
     deltas = _new(Deltas)
     deltas.append(delta)
     deltas.key = key
@@ -49,16 +49,16 @@ def one_delta(delta: Delta, key: str, queued_at: float, *, initial: bool) -> Del
 
 
 class FIFO(ABC):
-    """The part of a queue that is the same whichever order it keeps; see `Queue` for its contract.
+    """The part of a queue that does not depend on its order; see `Queue` for the contract.
 
     Args:
-        key_func: gives the key of an object; not asked for tombstones, which carry theirs.
-        rewrite: changes each object before it is queued. When it raises, the object is queued
-            as it came, so that no change is lost, and the error goes to `on_error`.
-        known_objects: what the consumer holds, to find deletions by.
+        key_func: returns the key of an object; not called for tombstones, which carry their key.
+        rewrite: changes each object before it is queued. If it raises, the object is queued
+            unchanged, so that no change is lost, and the error goes to `on_error`.
+        known_objects: what the consumer holds, to find deletions.
         clock: for requeue delays and for the ages in `statistics`.
-        on_error: takes what a rewrite, a compressor or known objects raise where the queue
-            can do without them. By default it is logged. Must not raise.
+        on_error: called with errors of a rewrite, a compressor or known objects that the queue
+            survives. By default they are logged. Must not raise.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class FIFO(ABC):
         self._on_error = on_error
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._closed = False
-        # Nothing was ever given: the first replace decides what the initial list is.
+        # Nothing was given yet: the first replace decides what the initial list is.
         self._untouched = True
         self._tries: dict[str, int] = {}
         self._adds = 0
@@ -87,23 +87,23 @@ class FIFO(ABC):
         self._requeues = 0
         self._errors = 0
 
-    # --- What the kinds of queues do in their own ways ---
+    # --- What each queue does differently ---
 
     @abstractmethod
     def _take(self, limit: int) -> Sequence[Deltas]:
-        """Move what may be processed now into process; empty when there is nothing."""
+        """Move what may be processed now into process; return nothing if there is none."""
 
     @abstractmethod
     def _finish(self, batch: Sequence[Deltas]) -> None:
-        """End the processing of these, which are part of one batch, for good."""
+        """Finish processing these entries, part of one batch, for good."""
 
     @abstractmethod
     def _restore(self, batch: Sequence[Deltas]) -> None:
-        """Move these from in process back to the head, ahead of newer deltas of their keys."""
+        """Move these entries from in process back to the head, before newer ones of their keys."""
 
     @abstractmethod
     def _hold(self, batch: Sequence[Deltas], delay: float) -> None:
-        """Leave these in process for so many seconds, then restore them."""
+        """Keep these entries in process for this many seconds, then restore them."""
 
     @abstractmethod
     def _is_drained(self) -> bool:
@@ -111,12 +111,12 @@ class FIFO(ABC):
 
     @abstractmethod
     def _take_in(self, kind: DeltaType, obj: Object) -> None:
-        """Queue a change of one object; raises `KeyFunctionError` and queues nothing."""
+        """Queue a change of one object; without a key, raise `KeyFunctionError`."""
 
     # --- Writing ---
 
     def add(self, obj: Object) -> None:
-        """Queue an object that is new.
+        """Queue a new object.
 
         Raises:
             KeyFunctionError: it has no key; nothing was queued.
@@ -165,7 +165,7 @@ class FIFO(ABC):
         return len(batch)
 
     def _settle(self, batch: Sequence[Deltas], error: BaseException) -> bool:
-        """End or put back what a process function failed on; return whether to raise its error."""
+        """Finish or put back what a process function failed on; return whether to raise."""
         if isinstance(error, RequeueError):
             again = [d for d in batch if error.keys is None or d.key in error.keys]
             done = [d for d in batch if error.keys is not None and d.key not in error.keys]
@@ -175,7 +175,7 @@ class FIFO(ABC):
                 self._requeues += len(again)
                 self._hold(again, self._delay(again, error.after))
             return False
-        # A process function that waited for something that was cancelled has failed, too.
+        # A process function that awaited something cancelled has failed too.
         is_stray = isinstance(error, asyncio.CancelledError) and not is_cancelled()
         if isinstance(error, Exception) or is_stray:
             self._failures += len(batch)
@@ -203,7 +203,7 @@ class FIFO(ABC):
             await waiter
         except BaseException:
             if waiter.done() and not waiter.cancelled():
-                self._wake()  # this one was chosen for an entry and goes: the next takes its place
+                self._wake()  # this waiter was chosen for an entry but leaves: wake the next
             else:
                 with suppress(ValueError):  # a wake has skipped and removed it
                     self._waiters.remove(waiter)
@@ -223,7 +223,7 @@ class FIFO(ABC):
 
     @property
     def known_objects(self) -> KnownObjects | None:
-        """What the queue was told that its consumer holds."""
+        """What the consumer is known to hold."""
         return self._known
 
     @property
@@ -232,17 +232,17 @@ class FIFO(ABC):
         return self._closed
 
     def close(self) -> None:
-        """Let pops end with `QueueClosedError` once nothing is left. Writes are still taken."""
+        """Make pops raise `QueueClosedError` once the queue is empty. Writes are still accepted."""
         self._closed = True
         self._wake_all()
 
     # --- Keys and errors ---
 
     def key_of(self, item: Item | Deltas) -> str:
-        """Return the key of an object, of a tombstone, or of deltas (by the newest).
+        """Return the key of an object, of a tombstone, or of deltas (that of the newest).
 
         Raises:
-            KeyFunctionError: there is none.
+            KeyFunctionError: it has no key.
         """
         if not isinstance(item, Object) and isinstance(item, Deltas):
             if not item:

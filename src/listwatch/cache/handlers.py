@@ -75,9 +75,9 @@ class Deleted(msgspec.Struct, Generic[T], frozen=True, gc=False):
         return key
 
 
-#: What a handler is told. For each key, a handler is told a consistent story: an addition, any
-#: number of updates, a deletion, and so on; an update's old state is the new one that was told
-#: last; and all that is told between an addition and a deletion has one uid.
+#: What a handler receives. For each key the changes are consistent: an addition, any number of
+#: updates, a deletion, and so on. An update's old state is the new state delivered last, and all
+#: changes from an addition to its deletion have one uid.
 Change: TypeAlias = Added[T] | Updated[T] | Deleted[T]
 
 
@@ -152,14 +152,14 @@ class FilteringEventHandler:
         self._told: set[str] = set()
 
     def on_add(self, obj: Object, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - as in the protocol
-        """Tell of the object if it passes."""
+        """Deliver an addition if the object passes."""
         if not self._passes(obj):
             return None
         self._told.add(obj.key)
         return self._handler.on_add(obj, is_in_initial_list)
 
     def on_update(self, old: Object, new: Object) -> Awaitable[None] | None:
-        """Tell of an update, an addition or a deletion."""
+        """Deliver an update, an addition or a deletion."""
         passes = self._passes(new)
         if new.key in self._told:
             if passes:
@@ -172,7 +172,7 @@ class FilteringEventHandler:
         return None
 
     def on_delete(self, obj: Item) -> Awaitable[None] | None:
-        """Tell of the end of an object that was told of."""
+        """Deliver the deletion of an object that was delivered."""
         if obj.key not in self._told:
             return None
         self._told.discard(obj.key)
@@ -180,13 +180,13 @@ class FilteringEventHandler:
 
 
 class Retelling(Generic[T]):
-    """Tells changes of `Object`s again as changes of another type.
+    """Converts changes of `Object`s to changes of another type.
 
-    A state that does not fit the type can't be told. The story of each key is consistent all the
-    same: the first state that fits is an addition, the old state of an update is the one that was
-    told last, and an object that was told of is told to be deleted whatever its last state is.
+    A state that does not fit the type can't be delivered. The changes of each key are consistent
+    all the same: the first state that fits is an addition, the old state of an update is the one
+    delivered last, and a delivered object is reported as deleted whatever its last state is.
 
-    For one thread at a time, and one handler: it must be given all that this one is to be told.
+    For one thread at a time, and one handler: it must receive every change of that handler.
 
     Args:
         into: the type; None for `Object` itself.
@@ -194,14 +194,14 @@ class Retelling(Generic[T]):
 
     def __init__(self, into: Into[T] | None) -> None:
         self._into: Any = into
-        # Those whose present state does not fit: the state that was told last, if one was.
+        # Keys whose current state does not fit, with the last delivered state, if any.
         self._misfits: dict[str, Object | None] = {}
 
     def retell(self, change: Change) -> Change[T] | None:
-        """Return what to tell; None for the end of an object that was not told of.
+        """Return the converted change; None for the deletion of an object that was never delivered.
 
         Raises:
-            ObjectDecodeError: the new state does not fit the type, so that nothing can be told.
+            ObjectDecodeError: the new state does not fit the type, so nothing can be delivered.
         """
         if self._into is None:
             same: Any = change
@@ -226,7 +226,7 @@ class Retelling(Generic[T]):
     def retell_all(
         self, changes: Iterable[Change], on_misfit: Callable[[str, ObjectDecodeError], None]
     ) -> Iterator[Change[T]]:
-        """Iterate over what to tell; `on_misfit` is told the key of what can't be, and why."""
+        """Iterate over the converted changes; call `on_misfit` with key and error of the others."""
         for change in changes:
             try:
                 told = self.retell(change)
@@ -248,14 +248,14 @@ class Retelling(Generic[T]):
 
 
 class DecodingEventHandler:
-    """Tells a handler in the type that it wants; see `Retelling`.
+    """Calls a handler with objects of the type that it wants; see `Retelling`.
 
-    Raises the `ObjectDecodeError` of what can't be told, for it to be reported and counted as the
-    handler's failure.
+    Raises the `ObjectDecodeError` of a state that can't be delivered, so that it is reported and
+    counted as the handler's failure.
 
     Args:
         into: the type.
-        handler: whom to tell.
+        handler: the handler.
     """
 
     def __init__(self, into: Into[U], handler: ResourceEventHandler[U]) -> None:
@@ -263,15 +263,15 @@ class DecodingEventHandler:
         self._handler: ResourceEventHandler[Any] = handler
 
     def on_add(self, obj: Object, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - as in the protocol
-        """Tell of an addition."""
+        """Deliver an addition."""
         return self._tell(Added(obj, is_in_initial_list))
 
     def on_update(self, old: Object, new: Object) -> Awaitable[None] | None:
-        """Tell of an update, or of an addition if no earlier state fitted."""
+        """Deliver an update, or an addition if no earlier state fitted."""
         return self._tell(Updated(old, new))
 
     def on_delete(self, obj: Item) -> Awaitable[None] | None:
-        """Tell of the end of an object that was told of."""
+        """Deliver the deletion of an object that was delivered."""
         return self._tell(Deleted(obj))
 
     def _tell(self, change: Change) -> Awaitable[None] | None:
@@ -280,7 +280,7 @@ class DecodingEventHandler:
 
 
 def tell(handler: ResourceEventHandler[T], change: Change[T]) -> Awaitable[None] | None:
-    """Call the method of a handler that a change is for."""
+    """Call the handler's method for a change."""
     if isinstance(change, Updated):
         return handler.on_update(change.old, change.new)
     if isinstance(change, Added):
@@ -289,5 +289,5 @@ def tell(handler: ResourceEventHandler[T], change: Change[T]) -> Awaitable[None]
 
 
 def last_state(item: Item) -> Object | None:
-    """Return the object, or the last state that a tombstone knows."""
+    """Return the object, or the last state in a tombstone."""
     return item.obj if isinstance(item, DeletedFinalStateUnknown) else item

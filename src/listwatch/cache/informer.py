@@ -1,4 +1,4 @@
-"""A cache of one resource with one handler: the smallest whole of this package."""
+"""A cache of one resource with one handler: the smallest informer."""
 
 import asyncio
 import random
@@ -24,9 +24,9 @@ from listwatch.cache.writer import DeltaProcessor
 from listwatch.clock import Clock
 from listwatch.objects import ObjectDecoder
 
-#: Which queue stands between reflector and store: "ordered" keeps the server's order and tells
-#: what a relist left unchanged to nobody; "delta" keeps what was not processed by key. Else a queue
-#: of the caller's own, or a callable that makes one for the indexer that it is given.
+#: The queue between reflector and store. "ordered" keeps the server's order and does not report
+#: objects that a relist left unchanged; "delta" keeps unprocessed changes by key. Otherwise a queue
+#: of the caller's, or a callable that creates one for the given indexer.
 FIFOChoice: TypeAlias = Literal["ordered", "delta"] | Queue | Callable[[Indexer], Queue]
 
 
@@ -36,7 +36,7 @@ class InformerStatistics(msgspec.Struct, frozen=True):
     Attributes:
         controller: reflector and queue.
         store: the cache.
-        handler: what the handler was told.
+        handler: what the handler received.
     """
 
     controller: ControllerStatistics
@@ -45,31 +45,31 @@ class InformerStatistics(msgspec.Struct, frozen=True):
 
 
 class Informer:
-    """Keeps an indexer equal to a resource on a server, and tells one handler of every change.
+    """Keeps an indexer in sync with a resource on a server, and calls one handler.
 
-    The store has a change before the handler hears of it. The handler is told one change after
-    the other; while it waits, the store waits too, and changes wait in the queue. A slow handler
-    is better served by a `SharedInformer`.
+    The store has a change before the handler sees it. The handler gets one change at a time; while
+    it waits, the store waits too, and changes stay in the queue. For a slow handler use a
+    `SharedInformer`.
 
-    Start it by `async with informer:`, or by `run` in a task of one's own. It runs once. For one
-    event loop; the indexer may be read from any thread.
+    Start it with `async with informer:`, or with `run` in your own task. It runs once. For one
+    event loop; any thread may read the indexer.
 
     Args:
         list_watch: the resource.
-        handler: is told of every change; a `DecodingEventHandler` tells one of another type.
+        handler: called with every change; for another type use a `DecodingEventHandler`.
         indexers: index functions by name.
-        resync_period: seconds between two times that the handler is told of every object again.
-        fifo: the queue; one of the caller's own has its own rewrite.
+        resync_period: seconds between re-deliveries of every object; None for never.
+        fifo: the queue; a queue of the caller's has its own rewrite.
         fields: a Struct of the fields to keep decoded with each object (see `ObjectDecoder`).
-        decoder: makes the objects of bytes, in place of `fields`.
+        decoder: creates objects from bytes, instead of `fields`.
         rewrite: changes objects before they are stored.
         name: for logs and metrics.
-        clock: time.
-        page_size: of lists.
-        watch_list: get the present state by a stream where the server can.
-        on_error: is told of every failure; logs them if not given.
-        backoff: the waits after failures.
-        rng: chance.
+        clock: the time.
+        page_size: objects per page of a list.
+        watch_list: stream the initial state if the server supports it.
+        on_error: called with every failure; by default they are logged.
+        backoff: delays after failures.
+        rng: source of randomness.
 
     Raises:
         ValueError: both `fields` and `decoder`.
@@ -135,24 +135,24 @@ class Informer:
 
     @property
     def reflector(self) -> Reflector:
-        """What lists and watches."""
+        """The reflector."""
         return self._controller.reflector
 
     @property
     def has_synced(self) -> bool:
-        """Whether the handler was told of everything that was there at the beginning."""
+        """Whether the handler has received all initial objects."""
         return self._controller.has_synced
 
     async def wait_for_sync(self) -> None:
-        """Wait until the handler was told of everything that was there at the beginning.
+        """Wait until the handler has received all initial objects.
 
         Raises:
-            StoppedError: the informer has ended before that.
+            StoppedError: the informer ended before that.
         """
         await self._controller.wait_for_sync()
 
     def statistics(self) -> InformerStatistics:
-        """Return what has been done until now."""
+        """Return statistics so far."""
         return InformerStatistics(
             controller=self._controller.statistics(),
             store=self.indexer.statistics(),
@@ -160,7 +160,7 @@ class Informer:
         )
 
     async def run(self) -> None:
-        """Keep the cache until cancelled."""
+        """Keep the cache up to date until cancelled."""
         await self._controller.run()
 
     async def __aenter__(self) -> Self:
@@ -184,7 +184,7 @@ class Informer:
     async def _process(self, batch: Sequence[Deltas]) -> None:
         changes = await self._processor.apply(batch)
         if not self._ordered and not self._queue.statistics().depth:
-            # Without an order only an empty queue says up to where everything was applied.
+            # Without an order, only an empty queue shows the version applied.
             self.indexer.bookmark(self.reflector.last_sync_resource_version)
         await self._caller.tell(changes)
 
@@ -198,7 +198,7 @@ def make_queue(
     on_error: OnError,
     name: str,
 ) -> Queue:
-    """Make the queue that stands before an indexer."""
+    """Create the queue in front of an indexer."""
 
     def report(failure: Failure) -> None:
         on_error(msgspec.structs.replace(failure, name=name))

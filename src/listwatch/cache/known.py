@@ -1,4 +1,4 @@
-"""What is known of a key where a reflector feeds a queue or a store."""
+"""The newest objects that a reflector gave to a queue or store."""
 
 from collections.abc import Callable, Container, Mapping
 from typing import Final, Protocol, runtime_checkable
@@ -6,7 +6,7 @@ from typing import Final, Protocol, runtime_checkable
 from listwatch.cache.deltas import Delta, DeltaType, Item, KnownObjects, ReflectorStore
 from listwatch.objects import Object
 
-#: After so many questions, one look at everything costs less than the next ones.
+#: After this many lookups, one scan of everything is cheaper than more lookups.
 _MANY: Final = 50
 
 
@@ -22,19 +22,19 @@ class _TellsNewest(Protocol):
 
 @runtime_checkable
 class KnowsMissing(Protocol):
-    """What tells a reflector which objects it has given that a list lacks."""
+    """Tells a reflector which of the objects it gave a list lacks."""
 
     def missing(self, listed: Container[str]) -> dict[str, Object]:
-        """Return the objects that are known and not among these keys, by their keys."""
+        """Return the known objects whose keys are not listed, by key."""
         ...
 
 
 class NewestKnown:
-    """Gives the newest objects that a reflector has given, by their keys; call it with a key.
+    """Returns the newest object that a reflector gave for a key; call it with a key.
 
     Args:
         store: what the reflector feeds: a queue, or a store.
-        behind: what the queue's consumer holds; what the queue knows itself, if not given.
+        behind: what the queue's consumer holds; by default what the queue itself knows.
     """
 
     def __init__(self, store: ReflectorStore, behind: KnownObjects | None = None) -> None:
@@ -47,7 +47,7 @@ class NewestKnown:
         self._behind = behind
 
     def __call__(self, key: str) -> Object | None:
-        """Return the newest object of a key; None if it is not known or has ended."""
+        """Return the newest object of a key; None if it is unknown or deleted."""
         item: Item | None = None
         if self._queue is not None and (delta := self._queue.newest(key)) is not None:
             item = None if delta.type is DeltaType.DELETED else delta.object
@@ -56,7 +56,7 @@ class NewestKnown:
         return item if isinstance(item, Object) else None
 
     def missing(self, listed: Container[str]) -> dict[str, Object]:
-        """Return the objects that are known and not among these keys. Looks at every key."""
+        """Return the known objects whose keys are not listed, by key. Scans every key."""
         found: dict[str, Item | None] = {}
         queued, everything = ({}, False) if self._queue is None else self._queue.newest_of_all()
         if self._behind is not None and not everything:
@@ -68,13 +68,13 @@ class NewestKnown:
 
 
 class KnownMeanwhile:
-    """Gives the newest objects by their keys while nothing new is given; call it with a key.
+    """Returns the newest object of a key while nothing new arrives; call it with a key.
 
-    A queue looks at each of its entries to answer. So after some questions it is asked for
-    everything at once, if it can tell, which stays right as long as nothing new is given.
+    A queue scans its entries for each lookup. After some lookups this asks it for everything at
+    once, if it can answer that; the result stays right as long as nothing new arrives.
 
     Args:
-        known: gives the newest object of a key.
+        known: returns the newest object of a key.
     """
 
     def __init__(self, known: Callable[[str], Object | None]) -> None:
@@ -84,7 +84,7 @@ class KnownMeanwhile:
         self._questions = 0
 
     def __call__(self, key: str) -> Object | None:
-        """Return the newest object of a key; None if it is not known or has ended."""
+        """Return the newest object of a key; None if it is unknown or deleted."""
         self._questions += 1
         if self._everything is not None and self._questions > _MANY:
             self._find = self._everything.missing(()).get

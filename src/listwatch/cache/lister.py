@@ -14,7 +14,7 @@ NAMESPACE_INDEX = "namespace"
 #: The index by the uids of an object's owners.
 OWNER_INDEX = "owner"
 
-# `list` is a method below, so that annotations can't say it.
+# `list` is a method below, so annotations can't use it.
 _List: TypeAlias = list[T]
 
 
@@ -32,7 +32,7 @@ def owners_of(obj: Object) -> Iterable[str]:
 class Lister(Generic[T]):
     """Reads a cache from any thread, without waiting. The caller owns the results.
 
-    With `decode`, each call decodes its results again, and may raise `ObjectDecodeError` for an
+    With `decode`, each call decodes its results afresh, and may raise `ObjectDecodeError` for an
     object that does not fit the type.
 
     Args:
@@ -76,7 +76,7 @@ class Lister(Generic[T]):
         return self._value(obj)
 
     def find(self, name: str, namespace: str | None = None) -> T | None:
-        """Return an object, or None; as `get`."""
+        """Return an object, or None; otherwise like `get`."""
         obj = self._indexer.get_by_key(self._key(name, namespace))
         return None if obj is None else self._value(obj)
 
@@ -101,7 +101,7 @@ class Lister(Generic[T]):
         """Return the objects that have this value in an index.
 
         Raises:
-            UnknownIndexError: no index has this name.
+            UnknownIndexError: there is no index of this name.
         """
         objects = self._indexer.by_index(index, value)
         if self._namespace is not None:

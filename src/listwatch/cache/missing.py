@@ -1,4 +1,4 @@
-"""What a list could not tell: objects that can't be read must never look gone."""
+"""Handles lists with undecodable items: an object that can't be read must never look deleted."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -10,22 +10,22 @@ from listwatch.cache.list_watch import Decoder, KnowsObjects
 from listwatch.errors import ListWatchError
 from listwatch.objects import Object, ObjectDecodeError
 
-#: So many missing objects are asked for after one list, and so many questions may fail.
+#: Maximum objects to request after one list, and maximum failures of these requests.
 MOST_QUESTIONS: Final = 500
 _MOST_FAILURES: Final = 3
 
 
 class UnprovenError(ListWatchError):
-    """Objects stay in the cache because nobody could tell whether they are gone."""
+    """Objects stay in the cache because no answer says whether they still exist."""
 
 
 class Told(msgspec.Struct):
-    """What a list or a stream of initial events has told until now.
+    """What a list or a stream of initial events has delivered so far.
 
     Attributes:
-        items: the objects, and the last known state of those that can't be read.
+        items: the objects, and the last known state of those that can't be decoded.
         stale: the keys of the latter.
-        nameless: something did not tell which object it is, so that a missing key proves nothing.
+        nameless: an item had no readable name, so a missing key proves nothing.
     """
 
     items: list[Object] = msgspec.field(default_factory=list)
@@ -42,21 +42,21 @@ async def ask_for_missing(
     rng: random.Random,
     report: Callable[[Exception, str | None], None],
 ) -> bool:
-    """Ask for the objects that a list lacks, one by one, and keep all that may still exist.
+    """Request the objects that a list lacks, one by one, and keep all that may still exist.
 
-    Only the source's word that an object is not there lets it go. What is not asked for, or not
-    answered, stays as it is known.
+    An object is dropped only if the source says that it does not exist. Without a request or an
+    answer it stays as it is known.
 
     Args:
-        told: what the list told; takes what is kept.
-        missing: the last known states of the objects that are known and not in it, by their keys.
-        source: whom to ask; None keeps everything.
-        decoder: makes objects of bytes.
-        rng: which ones are asked for if they are too many.
-        report: is told of what can't be read and of questions that fail, with the key.
+        told: what the list delivered; receives the kept objects.
+        missing: the last known states of the known objects that the list lacks, by key.
+        source: where to request them; None keeps everything.
+        decoder: creates objects from bytes.
+        rng: chooses which ones to request if there are too many.
+        report: called with what can't be decoded and with failed requests, each with its key.
 
     Returns:
-        Whether it makes sense to ask for the rest after another list.
+        Whether it makes sense to request the rest after another list.
     """
     keys = list(missing)
     rng.shuffle(keys)

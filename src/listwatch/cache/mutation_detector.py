@@ -1,4 +1,4 @@
-"""Finds whoever changes what a cache shares."""
+"""Detects code that changes objects shared by a cache."""
 
 import difflib
 import os
@@ -11,18 +11,18 @@ from listwatch.clock import Clock
 from listwatch.errors import ListWatchError
 from listwatch.objects import Object
 
-#: Set to anything but nothing, "0" or "false", it switches detectors on, as in client-go.
+#: Any value except "", "0" or "false" enables detectors, as in client-go.
 ENVIRONMENT = "KUBE_CACHE_MUTATION_DETECTOR"
 
 _encode = msgspec.json.Encoder(enc_hook=repr, order="deterministic").encode
 
 
 class CacheMutationError(ListWatchError):
-    """Somebody has changed a cached object's fields, which all its readers share.
+    """Code has changed a cached object's fields, which all readers share.
 
     Attributes:
-        key: the object's.
-        diff: what it was and what it is now, line by line.
+        key: the object's key.
+        diff: the old and the current state, line by line.
     """
 
     def __init__(self, name: str, key: str, diff: str) -> None:
@@ -32,22 +32,21 @@ class CacheMutationError(ListWatchError):
 
 
 def is_switched_on() -> bool:
-    """Tell whether the environment asks for mutation detectors."""
+    """Return whether the environment enables mutation detectors."""
     return os.environ.get(ENVIRONMENT, "").lower() not in {"", "0", "false"}
 
 
 class MutationDetector:
-    """Compares now and then what was decoded and is shared with what it was.
+    """Periodically compares shared decoded values with their original state.
 
-    An `Object` itself can't be changed; what can are its `fields`, if their type has lists, dicts
-    or attributes that may be assigned. For tests: it costs an encoding for each object and
-    period. For one event loop.
+    An `Object` itself can't be changed, but its `fields` can, if their type has lists, dicts or
+    assignable attributes. For tests: it encodes each object once per period. For one event loop.
 
     Args:
-        clock: time.
+        clock: the time.
         name: of the cache, for the error.
-        period: seconds between two looks.
-        keep: seconds for which an object is looked at after it came.
+        period: seconds between two checks.
+        keep: seconds for which an object is checked after it arrived.
     """
 
     def __init__(
@@ -63,12 +62,12 @@ class MutationDetector:
         return len(self._watched)
 
     def add(self, obj: Object) -> None:
-        """Look at an object from now on, if it has anything that could be changed."""
+        """Check an object from now on, if it has anything that can be changed."""
         if obj.fields is not None:
             self._watched.append((self._clock.now(), obj, _snapshot(obj)))
 
     def check(self) -> None:
-        """Look at all objects.
+        """Check all objects.
 
         Raises:
             CacheMutationError: one has been changed.
@@ -82,7 +81,7 @@ class MutationDetector:
             self._watched.popleft()
 
     async def run(self) -> None:
-        """Look at all objects now and then, until cancelled.
+        """Check all objects periodically, until cancelled.
 
         Raises:
             CacheMutationError: one has been changed.
@@ -94,7 +93,7 @@ class MutationDetector:
 
 def _snapshot(obj: Object) -> bytes:
     fields: Any = obj.fields
-    # The metadata that a decoder adds to the fields is frozen, and has bytes that are no JSON.
+    # The metadata that a decoder adds to the fields is frozen, and has bytes that are not JSON.
     names = [name for name in fields.__struct_fields__ if name != "metadata"]
     return _encode({name: getattr(fields, name) for name in names})
 

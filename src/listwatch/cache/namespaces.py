@@ -1,4 +1,4 @@
-"""One resource in several namespaces, for those who may not read all of them."""
+"""One resource in several namespaces, for clients that may not read all namespaces."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from listwatch.cache.typed import T
 from listwatch.errors import NotFoundError
 from listwatch.selector import LabelSelector
 
-# `list` is a method below, so that annotations can't say it.
+# `list` is a method below, so annotations can't use it.
 _List: TypeAlias = list[T]
 
 
 class NamespacesLister(Generic[T]):
-    """Reads the caches of several namespaces as one; as `Lister`, from any thread."""
+    """Reads the caches of several namespaces as one, from any thread, like `Lister`."""
 
     def __init__(self, listers: Mapping[str, Lister[T]]) -> None:
         self._listers = dict(listers)
@@ -26,7 +26,7 @@ class NamespacesLister(Generic[T]):
         """Return the lister of one namespace.
 
         Raises:
-            NotFoundError: it is not among them.
+            NotFoundError: the namespace is not one of them.
         """
         try:
             return self._listers[namespace]
@@ -40,7 +40,7 @@ class NamespacesLister(Generic[T]):
         """Return an object.
 
         Raises:
-            NotFoundError: the caches have none of this name.
+            NotFoundError: the caches have no object of this name.
         """
         return self.namespaced(namespace).get(name, namespace)
 
@@ -73,29 +73,30 @@ class NamespacesListener:
 
     @property
     def has_synced(self) -> bool:
-        """Whether it was told everything that was there at the beginning."""
+        """Whether the handler has received all initial objects."""
         return all(listener.has_synced for listener in self.listeners)
 
     async def wait_for_sync(self) -> None:
-        """Wait until it was told everything that was there at the beginning.
+        """Wait until the handler has received all initial objects.
 
         Raises:
-            StoppedError: it was removed, or an informer has ended, before that.
+            StoppedError: it was removed, or an informer ended, before that.
         """
         for listener in self.listeners:
             await listener.wait_for_sync()
 
     def remove(self) -> None:
-        """Tell it nothing more."""
+        """Deliver nothing more."""
         for listener in self.listeners:
             listener.remove()
 
 
 class NamespacesInformer(Generic[T]):
-    """Shared informers of one resource, one for each of several namespaces, as if they were one.
+    """Shared informers of one resource, one per namespace, used as one.
 
-    Each lists and watches for itself, since there is no such request for several. There is no
-    order between namespaces. `InformerFactory.namespaces` makes and runs it; for one event loop.
+    Each namespace has its own list and watch, because the API has no request for several. There is
+    no order between namespaces. `InformerFactory.namespaces` creates and runs it; for one event
+    loop.
 
     Args:
         informers: by namespace.
@@ -121,7 +122,7 @@ class NamespacesInformer(Generic[T]):
     ) -> NamespacesListener:
         """Add a handler; see `SharedInformer.add_handler`.
 
-        Changes of different namespaces may be told while one of another is waiting.
+        Changes of one namespace may be delivered while a call for another is waiting.
         """
         return NamespacesListener(
             [
@@ -134,11 +135,11 @@ class NamespacesInformer(Generic[T]):
 
     @property
     def has_synced(self) -> bool:
-        """Whether all caches have had the present state."""
+        """Whether all caches have synced."""
         return all(informer.has_synced for informer in self.informers.values())
 
     async def wait_for_sync(self) -> None:
-        """Wait until all caches have the present state.
+        """Wait until all caches have synced.
 
         Raises:
             ExceptionGroup: of what `SharedInformer.wait_for_sync` raises.

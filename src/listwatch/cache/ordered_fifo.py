@@ -17,31 +17,30 @@ from listwatch.cache.fifo import FIFO, one_delta
 from listwatch.clock import Clock, Timer
 from listwatch.objects import DeletedFinalStateUnknown, Object, meta_namespace_key
 
-# An enum's member costs seven times a global on every access.
+# Accessing an enum member costs seven times as much as a global.
 _DELETED = DeltaType.DELETED
 
 _new = Deltas.__new__
 
 
 class OrderedFIFO(FIFO):
-    """A queue that keeps the order of everything, and drops and merges nothing; see `Queue`.
+    """A queue that keeps the order of all changes and merges none; see `Queue`.
 
-    Entries come out as they came in, one change each, and what is in process must be done before
-    anything newer comes out, so that one pop at a time is served. A deletion of an unknown key is
-    told as well.
+    Entries leave in the order they came, one change each. Entries in process must finish before
+    newer ones leave, so one pop at a time is served. The deletion of an unknown key is queued too.
 
-    A list is one entry (REPLACED_ALL), a resync another (SYNC_ALL) and so is a bookmark
-    (BOOKMARK). A consumer that takes the version of each entry when it has applied it knows that
-    everything up to this version is applied; it compares a list with its store itself.
+    A list is one entry (REPLACED_ALL), as are a resync (SYNC_ALL) and a bookmark (BOOKMARK). A
+    consumer that notes the version of each applied entry knows that everything up to this version
+    is applied. It compares a list with its store itself.
 
     The rules are those of client-go's `tools/cache/the_real_fifo.go` with atomic events.
 
     Args:
-        key_func: gives the key of an object; not asked for tombstones.
-        rewrite: changes objects before they are queued, but not tombstones and resyncs. When
-            it raises, the object is queued as it came, and the error goes to `on_error`.
+        key_func: returns the key of an object; not called for tombstones.
+        rewrite: changes objects before they are queued, except tombstones and resyncs. If it
+            raises, the object is queued unchanged, and the error goes to `on_error`.
         clock: for requeue delays and the ages in `statistics`.
-        on_error: takes what the rewrite raises; by default it is logged. Must not raise.
+        on_error: called with errors of the rewrite; by default they are logged. Must not raise.
     """
 
     def __init__(
@@ -54,16 +53,16 @@ class OrderedFIFO(FIFO):
     ) -> None:
         super().__init__(key_func, rewrite=rewrite, clock=clock, on_error=on_error)
         self._items: deque[Deltas] = deque()
-        # All of it is older than all of _items; while there is any, nothing else is taken.
+        # All of it is older than _items; until it is empty, nothing else is taken.
         self._in_process: Sequence[Deltas] = ()
-        # Set while what is in process only waits for the end of its requeue delay.
+        # Set while _in_process only waits for its requeue delay.
         self._held: Timer | None = None
         self._initial = 0
 
     # --- Writing ---
 
     def delete(self, obj: Item) -> None:
-        """Queue the end of an object, given as its last state or a tombstone.
+        """Queue the deletion of an object, given as its last state or a tombstone.
 
         Raises:
             KeyFunctionError: it has no key; nothing was queued.
@@ -76,7 +75,7 @@ class OrderedFIFO(FIFO):
             self._queue(key, Delta(_DELETED, obj))
 
     def _take_in(self, kind: DeltaType, obj: Object) -> None:
-        # As _queue, but flat: this runs for each event of a watch.
+        # `_queue`, inlined because this runs for each event of a watch.
         try:
             key = self._key_func(obj)
         except Exception:  # noqa: BLE001 - key_of meets it again and says what is wrong
@@ -96,7 +95,7 @@ class OrderedFIFO(FIFO):
             self._wake()
 
     def replace(self, objs: Sequence[Object], resource_version: str) -> None:
-        """Queue a whole list, as one entry.
+        """Queue a complete list, as one entry.
 
         Raises:
             KeyFunctionError: there is a rewrite, and an object has no key; nothing was queued.
@@ -110,7 +109,7 @@ class OrderedFIFO(FIFO):
         self._queue("", delta, initial=initial)
 
     def resync(self) -> None:
-        """Queue a resync, unless one waits: behind a slow consumer they would pile up."""
+        """Queue a resync unless one is queued: behind a slow consumer they would pile up."""
         if not any(deltas and deltas[0].type is DeltaType.SYNC_ALL for deltas in self._items):
             self._queue("", Delta(DeltaType.SYNC_ALL))
 
@@ -189,14 +188,14 @@ class OrderedFIFO(FIFO):
     def has_synced(self) -> bool:
         """Whether every entry of the first replace was processed.
 
-        True at once when anything else came before a replace.
+        True at once if anything else came before a replace.
         """
         return not self._untouched and not self._initial
 
     def newest(self, key: str) -> Delta | None:
         """Return the newest change of a key that is queued or in process, or None.
 
-        A list that lacks the key counts as its deletion. Looks at every entry.
+        A list that lacks the key counts as its deletion. Scans every entry.
         """
         for source in (self._items, self._in_process):
             for deltas in reversed(source):
@@ -211,9 +210,9 @@ class OrderedFIFO(FIFO):
         return None
 
     def newest_of_all(self) -> tuple[dict[str, Item | None], bool]:
-        """Return the newest item of each key that is queued or in process, None for its end.
+        """Return the newest item of each key that is queued or in process, None for a deletion.
 
-        And whether a list is among them, which replaces whatever came before.
+        The second result is whether a list is among them, which replaces everything before it.
         """
         newest: dict[str, Item | None] = {}
         has_list = False
@@ -231,7 +230,7 @@ class OrderedFIFO(FIFO):
         return len(self._items)
 
     def statistics(self) -> QueueStatistics:
-        """Return figures for metrics."""
+        """Return statistics for metrics."""
         now = self._now()
         held = self._held is not None
         in_process = len(self._in_process)

@@ -1,4 +1,4 @@
-"""What waits to be told to one handler, with or without a bound."""
+"""The changes waiting for one handler, with or without a bound."""
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
@@ -11,26 +11,25 @@ from listwatch.cache.merging import EACH_LIFE, merge
 
 
 class Marker:
-    """Stands behind changes, to tell when they were told."""
+    """An entry behind changes that shows when they have been delivered."""
 
 
-#: What waits.
+#: An entry that waits.
 Entry = Change | Marker
 
 
 class Pending:
-    """Changes that wait for one handler, in their order.
+    """Changes that wait for one handler, in order.
 
-    With a bound, changes of one key merge once more than that wait, so that what waits is never
-    more than the larger of the bound and twice the number of distinct keys. The merged changes
-    go on telling a consistent story: an addition and its deletion vanish together, a deletion and
-    the addition of another object under its key both stay. Merged keys stand where their first
-    change stood.
+    With a bound, the changes of one key merge once more than that many wait, so the number waiting
+    never exceeds the larger of the bound and twice the number of distinct keys. Merged changes stay
+    consistent: an addition and its deletion cancel out; a deletion and the addition of another
+    object under its key both stay. A merged key keeps the place of its first change.
 
     For one event loop.
 
     Args:
-        bound: how many changes may wait unmerged; None for any number.
+        bound: number of changes that may wait unmerged; None for no bound.
     """
 
     def __init__(self, bound: int | None = None) -> None:
@@ -38,13 +37,13 @@ class Pending:
             raise ValueError(f"max_pending must be 1 or more, not {bound}")
         self._bound = bound
         self._queue: deque[Entry] = deque()
-        # While this is in use, the queue is empty. Finding the first key of a dict that loses its
-        # first keys takes time in proportion to those lost; of an OrderedDict it does not.
+        # While this is in use, the queue is empty. In a dict that loses its first keys, finding the
+        # first key takes time in proportion to those lost; in an OrderedDict it does not.
         self._by_key: OrderedDict[str | Marker, list[Change]] = OrderedDict()
         self._merged_length = 0
         self._resyncs = 0
         self._markers = 0
-        #: How many changes have been merged into others.
+        #: Number of changes merged into others.
         self.merged = 0
 
     def __len__(self) -> int:
@@ -56,7 +55,7 @@ class Pending:
         return self._resyncs > 0
 
     def put(self, entries: Sequence[Change]) -> None:
-        """Let changes wait, behind those that do."""
+        """Append changes."""
         if self._bound is None:
             before = len(self._queue)
             self._queue.extend(entries)
@@ -73,7 +72,7 @@ class Pending:
                 self._resyncs += isinstance(entry, Updated) and entry.is_resync
 
     def put_marker(self, marker: Marker) -> None:
-        """Let a marker wait, behind the changes that do."""
+        """Append a marker."""
         self._markers += 1
         if self._by_key:
             self._by_key[marker] = []
@@ -82,7 +81,7 @@ class Pending:
             self._queue.append(marker)
 
     def _count_resyncs(self, since: int) -> None:
-        # A resync comes as a whole, so that its first change tells.
+        # A resync arrives as a whole, so its first change is enough.
         first = self._queue[since]
         if isinstance(first, Updated) and first.is_resync:
             self._resyncs += len(self._queue) - since
@@ -109,9 +108,9 @@ class Pending:
             del self._by_key[entry.key]
 
     def take(self, limit: int) -> Sequence[Change] | Marker:
-        """Return the first changes, at most about so many, or a marker where one is next.
+        """Return the first changes, at most about `limit`, or a marker if that is next.
 
-        Of a key that has merged, all is taken at once.
+        All changes of a merged key are returned at once.
         """
         if self._by_key:
             return self._take_merged(limit)
@@ -145,14 +144,14 @@ class Pending:
         return taken
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Discard everything."""
         self._queue.clear()
         self._by_key.clear()
         self._merged_length = self._resyncs = self._markers = 0
 
 
 def merged(first: Change, then: Change) -> Sequence[Change]:
-    """Return what two changes of one key in a row become, for a handler that was told neither."""
+    """Return two successive changes of one key merged, for a handler that received neither."""
     match _MERGED.get((type(first), type(then))), first, then:
         case (), _, _:
             return ()
@@ -168,7 +167,7 @@ def merged(first: Change, then: Change) -> Sequence[Change]:
 _KINDS: Mapping[type[Change], DeltaType] = MappingProxyType(
     {Added: DeltaType.ADDED, Updated: DeltaType.UPDATED, Deleted: DeltaType.DELETED}
 )
-# By class, since an enum's member is slow to hash.
+# By class, because an enum member is slow to hash.
 _MERGED: Mapping[tuple[type[Change], type[Change]], tuple[DeltaType, ...]] = MappingProxyType(
     {
         (first, then): merge(EACH_LIFE, _KINDS[first], _KINDS[then])

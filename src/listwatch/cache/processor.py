@@ -1,4 +1,4 @@
-"""Tells any number of handlers, each at its own pace."""
+"""Delivers changes to any number of handlers, each at its own pace."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -16,9 +16,9 @@ from listwatch.cache.store import Store
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError
 
-#: How many changes a handler is given at a time.
+#: Changes given to a handler at a time.
 _BATCH = 256
-#: Resyncs of a handler that follow each other more closely would tell of nothing but themselves.
+#: With a shorter period, a handler would be kept busy by resyncs alone.
 _SHORTEST_RESYNC = 1.0
 _RESTING = HandlerStatistics(0, 0, 0.0, 0.0)
 
@@ -26,18 +26,18 @@ _Work: TypeAlias = Callable[[], Coroutine[object, object, None]]
 
 
 class StoppedError(ListWatchError):
-    """What was asked or waited for can't come any more: what would bring it has ended."""
+    """The awaited result can't arrive any more: its source has stopped."""
 
 
 class ListenerStatistics(msgspec.Struct, frozen=True, gc=False):
-    """One handler and what it was told.
+    """Statistics of one listener.
 
     Attributes:
-        name: the handler's.
+        name: the handler's name.
         pending: changes that wait for it.
-        merged: changes that were merged into others, since too many waited.
-        has_synced: it was told everything that was there at the beginning.
-        handler: what it was told.
+        merged: changes merged into others because too many waited.
+        has_synced: it has received all initial objects.
+        handler: what the handler received.
     """
 
     name: str
@@ -48,9 +48,9 @@ class ListenerStatistics(msgspec.Struct, frozen=True, gc=False):
 
 
 class Listener:
-    """One of those who are told; what `SharedInformer.add_handler` returns.
+    """One receiver of changes, returned by `SharedInformer.add_handler`.
 
-    For the informer's event loop, but for `remove`, which any thread may call.
+    For the informer's event loop, except `remove`, which any thread may call.
     """
 
     def __init__(self, processor: "Processor", name: str, bound: int | None) -> None:
@@ -66,34 +66,34 @@ class Listener:
         self._serving: asyncio.Task[None] | None = None
 
     def is_of(self, processor: "Processor") -> bool:
-        """Whether this processor tells it, or has told it until it was removed."""
+        """Whether this processor serves it, or served it until it was removed."""
         return self._processor is processor
 
     @property
     def has_synced(self) -> bool:
-        """Whether it was told everything that was there at the beginning.
+        """Whether the handler has received all initial objects.
 
-        True when the calls for it have returned, whether or not they raised.
+        True once these calls have returned, whether or not they raised.
         """
         return self._settled.is_set() and not self._removed
 
     @property
     def is_removed(self) -> bool:
-        """Whether it is told nothing more."""
+        """Whether it was removed."""
         return self._removed
 
     async def wait_for_sync(self) -> None:
-        """Wait until it was told everything that was there at the beginning.
+        """Wait until the handler has received all initial objects.
 
         Raises:
-            StoppedError: it was removed, or the informer has ended, before that.
+            StoppedError: it was removed, or the informer ended, before that.
         """
         await self._settled.wait()
         if self._removed:
             raise StoppedError(f"{self.name} was removed or stopped before it synced")
 
     def statistics(self) -> ListenerStatistics:
-        """Return what was told until now."""
+        """Return statistics so far."""
         return ListenerStatistics(
             name=self.name,
             pending=len(self._pending),
@@ -103,15 +103,15 @@ class Listener:
         )
 
     def remove(self) -> None:
-        """Tell it nothing more; what waits is forgotten. Does nothing the second time.
+        """Deliver nothing more and discard what waits. Does nothing the second time.
 
-        May be called before the informer has started and after it has ended, and by the handler
-        itself. Once it has returned, no call of the handler begins. A call that is waiting is
-        cancelled, unless the handler itself removes; one on a thread of the handler's goes on.
+        May be called before the informer has started, after it has ended, and by the handler
+        itself. Once this returns, no call of the handler starts. A call that is waiting is
+        cancelled, unless the handler itself removes; one on the handler's own thread continues.
         """
         if self._removed:
             return
-        self._removed = True  # here and not in the loop: the handler's thread looks before a call
+        self._removed = True  # here, not in the loop: the handler's thread checks before each call
         by_handler = self._caller is not None and self._caller.is_current_thread
         self._processor.in_loop(partial(self._leave, self._serving if by_handler else None))
 
@@ -128,11 +128,11 @@ class Listener:
     # --- For the processor ---
 
     def own(self, task: asyncio.Task[None]) -> None:
-        """Have a task cancelled when the listener is removed."""
+        """Cancel this task when the listener is removed."""
         self._tasks.append(task)
 
     def put(self, changes: Sequence[Change]) -> None:
-        """Let changes wait."""
+        """Append changes."""
         if not self._removed:
             self._pending.put(changes)
             self._news.set()
@@ -144,12 +144,12 @@ class Listener:
             self._news.set()
 
     def put_resync(self, store: Store) -> None:
-        """Let all objects wait to be told again, unless those of an earlier resync wait."""
+        """Append all objects for a resync, unless those of an earlier resync still wait."""
         if not self._pending.has_resyncs:
             self.put([Updated(obj, obj, is_resync=True) for obj in store.list()])
 
     def close(self) -> None:
-        """Let nothing wait any more and wake whoever does."""
+        """Append nothing more and wake whoever waits."""
         self._removed = True
         self._pending.clear()
         self._news.set()
@@ -160,7 +160,7 @@ class Listener:
         while not self._removed:
             taken = self._pending.take(_BATCH)
             if isinstance(taken, Marker):
-                # Whoever takes again has told what was taken before.
+                # Taking again means that the previous changes have been delivered.
                 self._settled.set()
             elif taken:
                 return taken
@@ -170,7 +170,7 @@ class Listener:
         return ()
 
     async def serve(self, caller: Caller) -> None:
-        """Tell a handler until removed."""
+        """Call a handler with the changes until removed."""
         self._caller = caller
         self._serving = asyncio.current_task()
         try:
@@ -185,16 +185,16 @@ class Listener:
 
 
 class Processor:
-    """Tells listeners of changes: gives each its own queue and task.
+    """Delivers changes to listeners: each has its own queue and task.
 
-    A listener that joins later is told the whole store first, then what comes, without a gap or
-    a repetition. For one event loop.
+    A listener that joins later first gets the whole store, then every change, without gap or
+    repetition. For one event loop.
 
     Args:
-        store: what late listeners are told of.
-        has_synced: whether all that was there at the beginning has been given to `finish`.
-        on_error: is told what handlers raise.
-        clock: time.
+        store: what late listeners get first.
+        has_synced: whether all initial objects have been passed to `finish`.
+        on_error: called with what handlers raise.
+        clock: the time.
         name: of the informer.
     """
 
@@ -219,13 +219,13 @@ class Processor:
         self._starting: list[tuple[Listener, _Work]] = []
         self._tasks: asyncio.TaskGroup | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Between a write to the store and its changes' distribution nobody can join.
+        # No listener can join between a write to the store and the delivery of its changes.
         self._writing = False
         self._ended = False
 
     @property
     def listeners(self) -> Sequence[Listener]:
-        """Those who are told, in a list of the caller's own."""
+        """The listeners, in a new list."""
         return [*self._listeners, *self._joining]
 
     # --- Joining and leaving ---
@@ -242,8 +242,8 @@ class Processor:
         """Add a listener; without a handler its owner takes the changes.
 
         Raises:
-            StoppedError: nobody is told any more.
-            ValueError: a resync period of less than a second, or a bound of less than one.
+            StoppedError: the processor has ended.
+            ValueError: a resync period under a second, or a bound under one.
         """
         if self._ended:
             raise StoppedError(
@@ -273,12 +273,12 @@ class Processor:
             listener.put_marker()
 
     def discard(self, listener: Listener) -> None:
-        """Forget a listener; does nothing if it is not known."""
+        """Remove a listener; do nothing if it is unknown."""
         self._listeners.pop(listener, None)
         self._joining.pop(listener, None)
 
     def in_loop(self, work: Callable[[], None]) -> None:
-        """Do some work in the event loop: at once in it, and while the processor does not run."""
+        """Run `work` in the event loop: at once if already in it, or if it does not run."""
         loop = self._loop
         if loop is None or loop is _running_loop():
             work()
@@ -292,14 +292,14 @@ class Processor:
         elif not listener.is_removed:
             listener.own(self._tasks.create_task(work()))
 
-    # --- Telling ---
+    # --- Delivering ---
 
     def begin(self) -> None:
-        """Say that a write to the store begins: what is stored and what was told differ now."""
+        """Start a write: until `finish`, the store is ahead of what was delivered."""
         self._writing = True
 
     def finish(self, changes: Sequence[Change]) -> None:
-        """Say that the write is over, and tell of what it changed."""
+        """End the write, and deliver its changes."""
         if changes:
             for listener in self._listeners:
                 listener.put(changes)
@@ -314,9 +314,9 @@ class Processor:
                 listener.put_resync(self._store)
 
     def mark_synced(self) -> None:
-        """Tell those who have joined that all that was there at the beginning has been told.
+        """Mark the end of the initial objects for the listeners that have joined.
 
-        To be called once, as soon as `has_synced` is true and before anybody else joins.
+        Call once, as soon as `has_synced` is true and before another listener joins.
         """
         for listener in self._listeners:
             listener.put_marker()
@@ -332,7 +332,7 @@ class Processor:
     # --- Running ---
 
     async def run(self) -> None:
-        """Tell until cancelled. What waits to be told then is forgotten."""
+        """Deliver changes until cancelled. Changes still waiting are then discarded."""
         self._loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -344,7 +344,7 @@ class Processor:
             self.end()
 
     def end(self) -> None:
-        """Tell nobody any more; whoever waits for changes gets none."""
+        """Deliver nothing more; whoever waits for changes gets none."""
         self._ended = True
         self._tasks = None
         self._loop = None

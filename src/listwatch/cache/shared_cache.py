@@ -1,4 +1,4 @@
-"""The watch and the cache of one resource, which all views of a shared informer share."""
+"""The watch and the cache of one resource, shared by all views of a shared informer."""
 
 import asyncio
 import random
@@ -36,11 +36,11 @@ from listwatch.errors import (
 
 
 class NotSyncedError(ListWatchError):
-    """A cache did not get the present state, for a reason that waiting does not mend."""
+    """A cache could not sync, for a reason that waiting does not fix."""
 
 
 def is_lasting(error: BaseException) -> bool:
-    """Tell whether no waiting mends an error: a permission, name or configuration is wrong."""
+    """Return whether waiting can't fix an error: a permission, name or configuration is wrong."""
     if isinstance(error, StatusError):
         return isinstance(
             error, UnauthorizedError | ForbiddenError | NotFoundError | MethodNotSupportedError
@@ -50,14 +50,14 @@ def is_lasting(error: BaseException) -> bool:
 
 
 class SharedInformerStatistics(msgspec.Struct, frozen=True):
-    """What a shared informer has done and how it is.
+    """What a shared informer has done, and its state.
 
     Attributes:
         controller: reflector and queue.
         store: the cache.
         listeners: the handlers.
         is_stopped: it has ended.
-        compression: what the codec of `compress` has packed; None without it.
+        compression: statistics of the codec of `compress`; None without it.
     """
 
     controller: ControllerStatistics
@@ -68,25 +68,25 @@ class SharedInformerStatistics(msgspec.Struct, frozen=True):
 
 
 class SharedCache:
-    """What all views of a shared informer share: watch, cache, listeners, and their life.
+    """Watch, cache, listeners and lifecycle, shared by all views of a shared informer.
 
-    It speaks in `Object`s; see `SharedInformer`, whose arguments these are unless listed.
+    Uses `Object`s only. Arguments not listed are those of `SharedInformer`.
 
     Args:
         list_watch: the resource.
-        decoder: makes the objects of bytes.
-        packer: the codec of the informer's own, for its figures.
-        indexers: index functions by name, beside those by namespace and by owner's uid.
-        detects_mutations: look for changes of cached fields.
+        decoder: creates objects from bytes.
+        packer: the informer's own codec, for its statistics.
+        indexers: index functions by name, beside those by namespace and by owner uid.
+        detects_mutations: detect changes of cached fields.
         name: for logs and metrics.
-        clock: time.
-        page_size: of lists.
-        watch_list: get the present state by a stream where the server can.
+        clock: the time.
+        page_size: objects per page of a list.
+        watch_list: stream the initial state if the server supports it.
         audit_relist: seconds between two audits; None for never.
         startup_deadline: seconds after which a lasting refusal ends `wait_for_sync`.
-        on_error: is told of every failure; logs them if not given.
-        backoff: the waits after failures.
-        rng: chance.
+        on_error: called with every failure; by default they are logged.
+        backoff: delays after failures.
+        rng: source of randomness.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class SharedCache:
         built_in = {NAMESPACE_INDEX: namespace_of, OWNER_INDEX: owners_of}
         self.indexer = Indexer(indexers=built_in, clock=clock)
         self.indexer.add_indexers(indexers)
-        #: Tells the listeners.
+        #: Delivers changes to the listeners.
         self.processor = Processor(
             self.indexer,
             has_synced=lambda: self.has_synced,
@@ -178,21 +178,21 @@ class SharedCache:
 
     @property
     def state(self) -> Phase:
-        """What the reflector is doing."""
+        """The reflector's current activity."""
         return self._controller.reflector.state
 
     @property
     def last_frame_age(self) -> float | None:
-        """Seconds since the server was heard of; None before that."""
+        """Seconds since the last data from the server; None before the first."""
         return self._controller.reflector.statistics().last_frame_age
 
     @property
     def has_synced(self) -> bool:
-        """Whether the cache has had the present state."""
+        """Whether the cache has synced."""
         return self._controller.has_synced
 
     def statistics(self) -> SharedInformerStatistics:
-        """Return what has been done until now."""
+        """Return statistics so far."""
         return SharedInformerStatistics(
             controller=self._controller.statistics(),
             store=self.indexer.statistics(),
@@ -206,14 +206,14 @@ class SharedCache:
         return self._clock.timeout(seconds)
 
     async def wait_for_sync(self) -> None:
-        """Wait until the cache has the present state; see `SharedInformer.wait_for_sync`."""
+        """Wait until the cache has synced; see `SharedInformer.wait_for_sync`."""
         while not self.has_synced:
             began = self._clock.now() if self.started_at is None else self.started_at
             left = began + self._startup_deadline - self._clock.now()
             failure = self.last_failure
             if left <= 0 and failure is not None and is_lasting(failure.error):
                 raise NotSyncedError(f"not synced: {failure}") from failure.error
-            # After the deadline, a look now and then says whether the reason has become lasting.
+            # After the deadline, check now and then whether the reason has become lasting.
             try:
                 async with self._clock.timeout(left if left > 0 else 1.0):
                     await self._controller.wait_for_sync()
@@ -221,11 +221,11 @@ class SharedCache:
                 continue
 
     async def wait_until_synced(self) -> None:
-        """Do as `wait_for_sync` without a deadline."""
+        """Wait like `wait_for_sync`, without a deadline."""
         await self._controller.wait_for_sync()
 
     def why_not_synced(self) -> str:
-        """Return in words why it has not synced; empty if it has."""
+        """Return the reason why it has not synced; empty if it has."""
         if self.has_synced:
             return ""
         if self.started_at is None:
@@ -237,7 +237,7 @@ class SharedCache:
     async def wait_for_resource_version(
         self, resource_version: str, *, seconds: float | None = None
     ) -> None:
-        """Wait until everything up to a version is in the cache; see `SharedInformer`."""
+        """Wait until the cache contains everything up to a version; see `SharedInformer`."""
         if not resource_version.isdecimal():
             raise ValueError(f"{resource_version!r} is not a comparable resource version")
         await self._writer.wait_for(resource_version, seconds)
@@ -245,7 +245,7 @@ class SharedCache:
     # --- Running --------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Keep the cache and tell the listeners until cancelled, or until `stop` is set."""
+        """Update the cache and call the listeners until cancelled, or until `stop` is set."""
         if self.started_at is not None:
             raise RuntimeError("an informer runs once: create a new one")
         self.started_at = self._clock.now()
@@ -284,6 +284,6 @@ class SharedCache:
         await self._tasks.__aexit__(kind, error, traceback)
 
     def on_error(self, failure: Failure) -> None:
-        """Tell of a failure, and remember it."""
+        """Report a failure, and remember it."""
         self.last_failure = failure
         self._tell_error(failure)

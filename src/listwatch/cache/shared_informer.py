@@ -135,7 +135,7 @@ class SharedInformer(Generic[T]):
                 decoder=decoder,
                 packer=packer,
                 indexers=indexers or {},
-                # Without fields there is nothing that could be changed.
+                # Without fields, nothing can be mutated.
                 detects_mutations=mutation_detector and (fields is not None or has_own_decoder),
                 name=name,
                 clock=clock,
@@ -153,7 +153,7 @@ class SharedInformer(Generic[T]):
     def _speak(
         self, decode: Into[T] | None, cache: SharedCache, resync_period: float | None
     ) -> None:
-        #: The type that it speaks in; None for `Object`.
+        #: The type of its objects; None for `Object`.
         self.decode = checked(decode)
         self.name = cache.name
         #: Holds the objects; any thread may read it.

@@ -1,8 +1,8 @@
 """The local copy of a resource: one writer in the event loop, readers in any thread.
 
-Readers take no lock. A writer changes a dict in single steps, and a reader copies it out in one
-call; whatever replaces many objects builds new dicts and swaps them in by one assignment. So a
-reader never waits, sees a replace wholly or not at all, and owns the list that it gets.
+Readers take no lock. A writer changes a dict in single steps, and a reader copies it in one call.
+To replace many objects, a writer builds new dicts and swaps them in by one assignment. So a reader
+never waits, sees all of a replace or none of it, and owns the list that it gets.
 """
 
 from asyncio import CancelledError
@@ -23,24 +23,24 @@ from listwatch.objects import (
     meta_namespace_key,
 )
 
-#: Gives the values under which an object is found in one index: none, one or several. Must give
-#: the same values for the same object, and must not block.
+#: Returns the values under which an index finds an object: none, one or several. Must return the
+#: same values for the same object, and must not block.
 IndexFunc: TypeAlias = Callable[[Object], Iterable[str]]
 
-# `list` is a method below, so that annotations can't say it.
+# `list` is a method below, so annotations can't use it.
 _Objects: TypeAlias = list[Object]
 _Strings: TypeAlias = list[str]
 
 _T = TypeVar("_T")
 
-#: Key functions that give an object's own key.
+#: Key functions that return an object's own key.
 _KEY_OF_OBJECTS: tuple[KeyFunc, ...] = (deletion_handling_meta_namespace_key, meta_namespace_key)
 _SECONDS_BETWEEN_YIELDS = 0.005
 _OBJECTS_IN_A_STEP = 32
 
 
 class IndexFunctionError(ListWatchError):
-    """An index function raised, or returned something else than strings.
+    """An index function raised, or returned values that are not strings.
 
     Attributes:
         index: the index's name.
@@ -54,15 +54,15 @@ class IndexFunctionError(ListWatchError):
 
 
 class UnknownIndexError(ListWatchError):
-    """No index has this name."""
+    """There is no index of this name."""
 
 
 class StoreStatistics(msgspec.Struct, frozen=True, gc=False):
-    """Figures of a store at one moment.
+    """Statistics of a store.
 
     Attributes:
-        objects: how many there are.
-        index_values: for each index, how many different values lead to objects.
+        objects: number of objects.
+        index_values: for each index, the number of different values.
         replaces: how often the whole content was replaced.
         last_store_sync_resource_version: as the store's property.
     """
@@ -74,16 +74,16 @@ class StoreStatistics(msgspec.Struct, frozen=True, gc=False):
 
 
 class Replacement(msgspec.Struct, frozen=True):
-    """The content of a store before and after a replace; neither mapping changes any more."""
+    """The content of a store before and after a replace; neither mapping changes afterwards."""
 
     old: Mapping[str, Object]
     new: Mapping[str, Object]
 
 
 class _Index:
-    """Which objects have which value; `values` remembers it, so that functions run once.
+    """Maps values to objects; `values` caches each object's values, so that functions run once.
 
-    The objects of a bucket share one tuple in `values`, which `alone` remembers.
+    The objects of a bucket share one tuple in `values`, kept in `alone`.
     """
 
     __slots__ = ("alone", "buckets", "func", "name", "values")
@@ -101,7 +101,7 @@ class _Index:
             kind = found.__class__
             if (kind is tuple or kind is list) and len(found) == 1:
                 value = found[0]
-                if value.__class__ is str:  # the usual case, at a third of the costs
+                if value.__class__ is str:  # the usual case, at a third of the cost
                     return self.alone.get(value) or (value,)
             values = () if isinstance(found, str) else tuple(found)
         except (Exception, CancelledError) as error:
@@ -118,7 +118,7 @@ class _Index:
         return values if len(values) < 2 else tuple(dict.fromkeys(values))
 
     def put_new(self, key: str, obj: Object, values: tuple[str, ...]) -> None:
-        """Put an object whose key is not here yet."""
+        """Put an object whose key is not in the index yet."""
         buckets = self.buckets
         for value in values:
             if value in buckets:
@@ -135,13 +135,13 @@ class _Index:
         refused: set[str],
         on_error: Callable[[IndexFunctionError], None] | None,
     ) -> Generator[None, None, None]:
-        """Put all items into this index, which is empty, in steps.
+        """Fill this empty index with all items, in steps.
 
-        What the index of before has of an object is taken from there. The key of an object that
-        the function refuses goes into `refused`; what is in it already is passed over.
+        Values that the previous index has for an object are reused. Keys of objects that the
+        function refuses are added to `refused`; keys already in it are skipped.
 
         Raises:
-            IndexFunctionError: there is no `on_error` to tell.
+            IndexFunctionError: the function refuses an object, and there is no `on_error`.
         """
         entries = iter(items.items())
         for _ in range(0, len(items), _OBJECTS_IN_A_STEP):
@@ -167,7 +167,7 @@ class _Index:
             for value in values:
                 buckets[value][key] = obj
             return
-        # The new buckets come first: a reader may see a moving object twice, but never nowhere.
+        # New buckets first: a reader may see a moving object twice, but never nowhere.
         for value in values:
             bucket = buckets.get(value)
             if bucket is None:
@@ -195,13 +195,13 @@ class _Index:
         bucket = self.buckets[value]
         if len(bucket) == 1:
             del self.alone[value]
-            del self.buckets[value]  # an empty bucket must never be seen (kubernetes#84959)
+            del self.buckets[value]  # a reader must never see an empty bucket (kubernetes#84959)
         else:
             del bucket[key]
 
 
 class _State:
-    """What one assignment swaps."""
+    """The state that one assignment swaps."""
 
     __slots__ = ("indices", "items")
 
@@ -213,12 +213,13 @@ class _State:
 class Store:
     """Objects by key.
 
-    Reading methods may be called from any thread at any time and never wait. Writing methods
-    belong to one event loop's thread. Nothing here copies an object: they are immutable.
+    Reading methods may be called from any thread at any time and never wait. Writing methods belong
+    to one event loop's thread. Objects are immutable and never copied.
 
     Args:
-        key_func: gives the key of what `add`, `update`, `delete`, `get` and `replace` take.
-        clock: says when a replace in steps has to let other tasks run.
+        key_func: returns the key of the arguments of `add`, `update`, `delete`, `get` and
+            `replace`.
+        clock: decides when a replace in steps lets other tasks run.
     """
 
     def __init__(
@@ -240,15 +241,15 @@ class Store:
         return self._state.items.get(key)
 
     def get(self, item: Item) -> Object | None:
-        """Return the stored object that has the key of this object or tombstone, or None."""
+        """Return the stored object with the key of this object or tombstone, or None."""
         return self._state.items.get(self._key_func(item))
 
     def list(self) -> _Objects:
-        """Return all objects, in a list of the caller's own."""
+        """Return all objects, in a new list."""
         return list(self._state.items.values())
 
     def list_keys(self) -> _Strings:
-        """Return all keys, in a list of the caller's own."""
+        """Return all keys, in a new list."""
         return list(self._state.items)
 
     def __len__(self) -> int:
@@ -261,13 +262,13 @@ class Store:
     def last_store_sync_resource_version(self) -> str:
         """The version of the newest write, replace or bookmark; empty before the first.
 
-        Never ahead of the content: whoever reads this first and the objects afterwards finds
-        every change up to this version, if the writer writes in the server's order.
+        Never ahead of the content: if the writer writes in the server's order, a reader that reads
+        this first finds every change up to this version.
         """
         return self._resource_version
 
     def statistics(self) -> StoreStatistics:
-        """Return figures for metrics."""
+        """Return statistics for metrics."""
         state = self._state
         return StoreStatistics(
             objects=len(state.items),
@@ -277,13 +278,13 @@ class Store:
         )
 
     def stored_bytes(self) -> int:
-        """Return how many bytes the objects' JSON takes, packed if it is; looks at each."""
+        """Return the size of the objects' stored JSON in bytes. Looks at each object."""
         return sum(obj.stored_bytes for obj in self.list())
 
     # --- Writing, in the event loop's thread ---
 
     def add(self, obj: Object) -> None:
-        """Store an object, whether or not its key is there.
+        """Store an object, whether or not its key exists.
 
         Raises:
             IndexFunctionError: nothing was changed.
@@ -292,21 +293,20 @@ class Store:
         self.bookmark(obj.meta.resource_version)
 
     def update(self, obj: Object) -> None:
-        """Do as `add`."""
+        """Store an object, like `add`."""
         self.add(obj)
 
     def delete(self, obj: Item) -> None:
-        """Remove what has the key of this object or tombstone; nothing happens if none has."""
+        """Remove the object with the key of this object or tombstone, if there is one."""
         self.remove(self._key_func(obj))
         if isinstance(obj, Object):
             self.bookmark(obj.meta.resource_version)
 
     def replace(self, objs: Sequence[Object], resource_version: str) -> None:
-        """Make these objects the whole content, in one swap.
+        """Replace the whole content with these objects, in one swap.
 
-        A stored object is kept in place of one with the same uid and resource version, so that a
-        relist costs no memory. Of several objects with one key the last counts. Doesn't yield;
-        `replace_in_steps` does.
+        A stored object with the same uid and resource version is kept, so a relist costs no memory.
+        Of several objects with one key the last counts. Does not yield; `replace_in_steps` does.
 
         Raises:
             IndexFunctionError: nothing was changed.
@@ -314,19 +314,19 @@ class Store:
         self._swap(_run(self._build(objs, None)), resource_version)
 
     def resync(self) -> None:
-        """Do nothing: a store has no consumer to tell."""
+        """Do nothing: a store has no consumer."""
 
     def bookmark(self, resource_version: str) -> None:
-        """Note that everything up to this version has been stored; an empty one is ignored."""
+        """Note that everything up to this version has been stored; ignore an empty one."""
         if resource_version:
             self._resource_version = resource_version
 
     # --- Writing for a consumer of deltas ---
 
     def put(self, key: str, obj: Object) -> Object | None:
-        """Store an object under a key and return what was there.
+        """Store an object under a key and return the previous one.
 
-        Unlike `add` it leaves `last_store_sync_resource_version` to the caller.
+        Unlike `add`, leaves `last_store_sync_resource_version` to the caller.
 
         Raises:
             IndexFunctionError: nothing was changed.
@@ -334,10 +334,10 @@ class Store:
         state = self._state
         items, indices = state.items, state.indices
         if indices:
-            # All functions first: one that raises must find nothing done.
+            # Call all functions first, so that one that raises leaves nothing half done.
             found = [(index, index.values_of(key, obj)) for index in indices.values()]
             for index, values in found:
-                if values is index.values.get(key, ()):  # as `_Index.put`, at half the costs
+                if values is index.values.get(key, ()):  # `_Index.put`, at half the cost
                     buckets = index.buckets
                     for value in values:
                         buckets[value][key] = obj
@@ -348,7 +348,7 @@ class Store:
         return old
 
     def remove(self, key: str) -> Object | None:
-        """Remove a key and return what was there, as `put` does."""
+        """Remove a key and return its object, as `put` does."""
         state = self._state
         for index in state.indices.values():
             index.remove(key)
@@ -361,16 +361,17 @@ class Store:
         *,
         on_error: Callable[[IndexFunctionError], None] | None = None,
     ) -> Replacement:
-        """Do as `replace`, letting other tasks run every 5 ms, and return old and new content.
+        """Replace the content like `replace`, letting other tasks run every 5 ms.
 
-        Readers see the old content until the one swap at the end. Other writes must wait for
-        it, since the swap would undo them. A cancellation leaves everything as it was.
+        Readers see the old content until the one swap at the end. Other writes must wait, because
+        the swap would undo them. Cancelling leaves everything as it was. Returns old and new
+        content.
 
         Args:
-            objs: the whole new content; must not change meanwhile.
+            objs: the whole new content; must not change while this runs.
             resource_version: of the list.
-            on_error: takes the error of an object that an index function refuses. Its key then
-                keeps the old object if there is one. Without it such an error is raised.
+            on_error: called with the error of an object that an index function refuses. Its key
+                then keeps the old object, if there is one. Without it, such an error is raised.
 
         Raises:
             IndexFunctionError: without `on_error`; nothing was changed.
@@ -416,19 +417,19 @@ class Store:
                     del items[key]
                 else:
                     items[key] = old
-            if self._state.indices is indices:  # else indexers were added between two steps
+            if self._state.indices is indices:  # otherwise indexers were added between two steps
                 return _State(items, fresh)
 
 
 class Indexer(Store):
     """A store that also finds objects by the values of index functions.
 
-    An index function runs once for each new state of an object, before anything is stored; one
-    that raises stops that write and leaves store and indices as they were.
+    An index function runs once for each new state of an object, before anything is stored. If it
+    raises, the write stops and leaves store and indices as they were.
 
     Args:
         key_func: as for `Store`.
-        indexers: index functions by the names of their indices.
+        indexers: index functions by index name.
         clock: as for `Store`.
     """
 
@@ -445,10 +446,10 @@ class Indexer(Store):
     # --- Reading, from any thread ---
 
     def by_index(self, name: str, value: str) -> _Objects:
-        """Return the objects that have this value, in a list of the caller's own.
+        """Return the objects that have this value, in a new list.
 
         Raises:
-            UnknownIndexError: no index has this name.
+            UnknownIndexError: there is no index of this name.
         """
         bucket = self._index(name).buckets.get(value)
         return [] if bucket is None else list(bucket.values())
@@ -457,15 +458,15 @@ class Indexer(Store):
         """Return the keys of the objects that have this value.
 
         Raises:
-            UnknownIndexError: no index has this name.
+            UnknownIndexError: there is no index of this name.
         """
         return list(self._index(name).buckets.get(value, ()))
 
     def list_index_values(self, name: str) -> _Strings:
-        """Return all values of an index that lead to an object.
+        """Return all values of an index that have objects.
 
         Raises:
-            UnknownIndexError: no index has this name.
+            UnknownIndexError: there is no index of this name.
         """
         return list(self._index(name).buckets)
 
@@ -473,7 +474,7 @@ class Indexer(Store):
         """Return each stored object that shares at least one value with this one, once.
 
         Raises:
-            UnknownIndexError: no index has this name.
+            UnknownIndexError: there is no index of this name.
             IndexFunctionError: its function fails for the object.
         """
         index = self._index(name)
@@ -485,7 +486,7 @@ class Indexer(Store):
 
     @property
     def indexers(self) -> Mapping[str, IndexFunc]:
-        """The index functions by name, in a dict of the caller's own."""
+        """The index functions by name, in a new dict."""
         return {name: index.func for name, index in list(self._state.indices.items())}
 
     def _index(self, name: str) -> _Index:
@@ -499,16 +500,16 @@ class Indexer(Store):
     # --- Writing, in the event loop's thread ---
 
     def add_indexers(self, indexers: Mapping[str, IndexFunc]) -> None:
-        """Add indices and fill them from what is stored. Doesn't yield.
+        """Add indices and fill them from the stored objects. Does not yield.
 
         Raises:
-            ValueError: an index of this name is there.
+            ValueError: an index of this name exists.
             IndexFunctionError: a function fails for a stored object. No index was added.
         """
         _run(self._reindex(indexers))
 
     async def add_indexers_in_steps(self, indexers: Mapping[str, IndexFunc]) -> None:
-        """Do as `add_indexers`, letting other tasks run, and write, every 5 ms."""
+        """Add indices like `add_indexers`, letting other tasks run, and write, every 5 ms."""
         await _run_in_steps(self._reindex(indexers), self._clock)
 
     def _reindex(self, indexers: Mapping[str, IndexFunc]) -> Generator[None, None, None]:
@@ -519,7 +520,7 @@ class Indexer(Store):
             items = self._state.items
             changed = [(key, obj) for key, obj in items.items() if seen.get(key) is not obj]
             gone = seen.keys() - items.keys()
-            # What was written between two steps is few, so that a last round needn't yield.
+            # Few objects are written between two steps, so the last round needn't yield.
             last = not rounds_left or len(changed) + len(gone) < 256
             for key in gone:
                 del seen[key]

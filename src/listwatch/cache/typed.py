@@ -1,11 +1,11 @@
-"""The type that informers, listers and handlers speak in: `Object`, or one of the caller's own."""
+"""The type that informers, listers and handlers use: `Object`, or a type of the caller's."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    # `typing` has defaults of type variables from Python 3.13 on. Type checkers know this module
-    # without its being installed.
+    # `typing.TypeVar` has defaults only from Python 3.13 on. Type checkers know this module even if
+    # it is not installed.
     from typing_extensions import TypeVar
 
     from listwatch.objects import Object
@@ -18,16 +18,16 @@ else:
     T = TypeVar("T")
     T_contra = TypeVar("T_contra", contravariant=True)
 
-#: A type of one's own, as `Object.decode` takes it: a msgspec Struct, dataclass, attrs class,
-#: TypedDict or pydantic model, or a callable that takes a fresh dict.
+#: A type that `Object.decode` accepts: a msgspec Struct, dataclass, attrs class, TypedDict or
+#: pydantic model, or a callable that takes a fresh dict.
 Into: TypeAlias = type[T] | Callable[[dict[str, Any]], T]
 
 
 def checked(decode: Into[T] | None) -> Into[T] | None:
-    """Return what was given as `decode=`.
+    """Return the value of `decode=` after checking it.
 
     Raises:
-        TypeError: neither a type nor a callable.
+        TypeError: it is neither a type nor a callable.
     """
     if decode is None or callable(decode):
         return decode

@@ -1,6 +1,6 @@
-"""Writes a cache: applies deltas to the store, notes its version, and tells of the changes.
+"""Writes a cache: applies deltas to the store, notes its version, and reports the changes.
 
-The one place that compares uids.
+The only place that compares uids.
 """
 
 import asyncio
@@ -21,31 +21,31 @@ from listwatch.objects import DeletedFinalStateUnknown, Object
 
 #: Steps between two looks at the clock.
 _STEPS = 256
-# An enum's member costs seven times a global on every access.
+# Accessing an enum member costs seven times as much as a global.
 _DELETED = DeltaType.DELETED
 _SYNC = DeltaType.SYNC
 _NOT_ONE_OBJECT = frozenset({DeltaType.REPLACED_ALL, DeltaType.SYNC_ALL, DeltaType.BOOKMARK})
 
 
 class DeltaProcessor:
-    """Applies deltas to a store and returns the changes that handlers are to be told.
+    """Applies deltas to a store and returns the changes to deliver to handlers.
 
-    - A key's new object with another uid ends the old one: a deletion is told, then an addition.
-      (client-go tells only an update, kubernetes#133565.)
-    - An object with the uid and version that are stored already is told only for a resync.
-    - A whole list is one swap of the store; the deletions are told first, then the rest in the
+    - A new object under a key with another uid replaces the old one: a deletion, then an addition.
+      (client-go delivers only an update, kubernetes#133565.)
+    - An object whose uid and version are already stored is delivered only for a resync.
+    - A complete list is one swap of the store; its deletions come first, then the rest in the
       list's order.
-    - A deletion of what is not there is not told.
+    - The deletion of an object that is not stored is not delivered.
 
-    For one task at a time, which is the only writer of the store.
+    For one task at a time, the only writer of the store.
 
     Args:
-        store: where to.
-        on_error: is told of objects that an index function refuses; their keys stay as they are.
-        clock: says when to let other tasks run.
-        name: of the informer, for `on_error`.
-        ordered: deltas come in the order of the server, so that the version of one says that
-            everything before it was applied.
+        store: the store to write.
+        on_error: called for objects that an index function refuses; their keys stay as they are.
+        clock: decides when to let other tasks run.
+        name: the informer's name, for `on_error`.
+        ordered: deltas come in the server's order, so the version of one implies that everything
+            before it was applied.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class DeltaProcessor:
         self._ordered = ordered
 
     async def apply(self, batch: Sequence[Deltas]) -> list[Change]:
-        """Apply the deltas in their order and return what to tell, in the order of telling."""
+        """Apply the deltas in order and return the changes, in the order of delivery."""
         if len(batch) > 1 or batch[0][0].type not in _NOT_ONE_OBJECT:
             return self._apply_batch(batch)
         changes: list[Change] = []
@@ -101,7 +101,7 @@ class DeltaProcessor:
                     tell(Deleted(DeletedFinalStateUnknown(key, old)))
                     tell(Added(item, initial))
                 elif old.meta.resource_version == meta.resource_version != "":
-                    put(key, old)  # so that an update's old is what was told as new
+                    put(key, old)  # so that the `old` of an update is the last delivered `new`
                     if kind is _SYNC:
                         tell(Updated(old, old, True))
                 else:
@@ -155,7 +155,7 @@ def _is_same(old: Object, new: Object) -> bool:
 
 
 def _gone(key: str, old: Object, item: Item | None) -> Item:
-    """Return what to tell of a deletion: a state of the very object that was stored."""
+    """Return what to deliver for a deletion: a state of the very object that was stored."""
     last = last_state(item) if item is not None else None
     if item is not None and last is not None and last.meta.uid == old.meta.uid:
         return item
@@ -163,18 +163,18 @@ def _gone(key: str, old: Object, item: Item | None) -> Item:
 
 
 class CacheWriter:
-    """The only writer of a shared informer's store, and the one that tells of what it wrote.
+    """The only writer of a shared informer's store; it also delivers the changes.
 
-    The store has a change before any listener hears of it, and nobody joins the listeners between
-    the two. For one task at a time; waiting is for any task of its event loop.
+    The store has a change before any listener sees it, and no listener joins between the two. Write
+    from one task at a time; any task of its event loop may wait.
 
     Args:
-        store: where to.
-        processor: whom to tell.
-        on_error: is told of objects that an index function refuses.
-        clock: time.
-        name: of the informer, for errors.
-        detector: watches what was written, if given.
+        store: the store to write.
+        processor: delivers the changes.
+        on_error: called for objects that an index function refuses.
+        clock: the time.
+        name: the informer's name, for errors.
+        detector: receives every written object, if given.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class CacheWriter:
         self._ended = False
 
     async def write(self, batch: Sequence[Deltas]) -> None:
-        """Apply deltas in their order, tell of them, and wake whoever waits for their version."""
+        """Apply deltas in order, deliver the changes, and wake tasks waiting for their version."""
         changes: Sequence[Change] = ()
         self._processor.begin()
         try:
@@ -222,11 +222,11 @@ class CacheWriter:
 
         Args:
             resource_version: a decimal number.
-            seconds: how long to wait at most; None for ever.
+            seconds: time limit; None for no limit.
 
         Raises:
-            TimeoutError: that took longer.
-            StoppedError: the writer has ended before that.
+            TimeoutError: the time limit expired.
+            StoppedError: the writer ended before that.
         """
         if _reaches(self._store.last_store_sync_resource_version, resource_version):
             return
@@ -240,16 +240,17 @@ class CacheWriter:
             self._waiters.discard(waiter)
 
     def end(self) -> None:
-        """Write nothing more: whoever waits for a version gets a `StoppedError`."""
+        """Stop writing: tasks waiting for a version get a `StoppedError`."""
         self._ended = True
         self._waiters.fail(f"{self._name or 'the informer'} has ended")
 
 
 class _VersionWaiters:
-    """Who waits for which version. A wake costs in proportion to those whose version has come."""
+    """Tasks waiting for versions. A wake costs in proportion to those whose version has come."""
 
     def __init__(self) -> None:
-        # By version and then in order; those that gave up leave when half of it are such.
+        # Ordered by version, then by arrival. Abandoned entries are removed once they are half of
+        # it.
         self._heap: list[tuple[int, int, asyncio.Future[None]]] = []
         self._waiting: set[asyncio.Future[None]] = set()
         self._order = itertools.count()
