@@ -102,7 +102,7 @@ class Controller:
         self._on_error = (
             config.on_error if config.on_error is not None else LogFailures(config.clock)
         )
-        #: The queue, which knows, has synced, or never will.
+        #: Set once the queue has synced, or never will.
         self._settled = asyncio.Event()
         self._stopped = False
         self._failures = 0

@@ -58,7 +58,7 @@ class Listener:
         self._processor = processor
         self._pending = Pending(bound)
         self._news = asyncio.Event()
-        #: It has synced, or never will.
+        #: Set once it has synced, or never will.
         self._settled = asyncio.Event()
         self._removed = False
         self._caller: Caller | None = None

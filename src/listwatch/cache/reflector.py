@@ -153,8 +153,8 @@ class Reflector:
     def last_sync_resource_version(self) -> str:
         """Everything up to this version has been given to the store; unset before the first list.
 
-        It is unset again once the resource is defined no more. The store may not have processed
-        it yet.
+        Unset again once the resource is no longer defined. The store may not have processed
+        everything yet.
         """
         watch = self._watch_now
         return (watch is not None and watch.version) or self._state.resource_version

@@ -110,7 +110,8 @@ class State(msgspec.Struct, frozen=True):
 
     Attributes:
         phase: the current activity.
-        resource_version: everything up to it has been given to the store.
+        resource_version: everything up to it has been given to the store. An open watch tracks its
+            own progress and reports it when it ends.
         streaming: whether the next relist is a stream of initial events.
         failures: waits since the last healthy watch; determines the next delay.
         suspect: the watch failed since it was last healthy, so a successful list proves little.
@@ -196,10 +197,10 @@ class Woke(msgspec.Struct, frozen=True):
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """Nobody wants the reflector any more.
+    """The reflector is to stop.
 
     Attributes:
-        resource_version: up to where a watch got that was open; unset if it got nowhere.
+        resource_version: the version that an open watch reached; unset if none.
     """
 
     resource_version: str = ""

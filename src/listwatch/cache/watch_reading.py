@@ -177,15 +177,15 @@ class Watch:
 
 
 class WatchReader:
-    """Gives the events of watches to a store.
+    """Passes the events of watches to a store.
 
     Args:
-        store: what to feed.
-        clock: time.
-        known: gives the newest object of a key that the store was given.
-        on_undecodable: is told of an item or event that was no object or that the store refused,
-            with the seconds until a list makes up for it, None if none will, and the key.
-        relist_delay: gives the seconds until a list makes up for a lost event.
+        store: the store to feed.
+        clock: the time.
+        known: returns the newest object of a key that the store was given.
+        on_undecodable: called with the error of an item or event that can't be decoded or that the
+            store refused, the seconds until a list corrects it (None if none will), and the key.
+        relist_delay: returns the seconds until a list corrects a lost event.
     """
 
     def __init__(
