@@ -4,14 +4,14 @@ BIN := $(VENV)/bin
 
 .PHONY: run run-live demo-services test proof soak go-clients test-adapters lint format bench lock clean conformance
 
-run: $(VENV)/ready
+run: $(VENV)/runs
 	$(BIN)/python examples/demo.py
 
-run-live: $(VENV)/ready
+run-live: $(VENV)/runs
 	$(BIN)/python examples/demo.py --live
 
 # A cluster's load balancers without a cloud, from one service's life to a thousand services.
-demo-services: $(VENV)/ready
+demo-services: $(VENV)/runs
 	$(BIN)/python examples/services.py
 
 PYTEST := -m pytest --numprocesses 2 --dist worksteal
@@ -76,12 +76,19 @@ format: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python bench/run.py
 
-$(VENV)/ready: pyproject.toml requirements.lock
+# What runs needs the package and its own dependencies, in the pinned versions.
+$(VENV)/runs: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "listwatch needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>/dev/null || echo not here); try: make PYTHON=python3.13 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "First time: installing the package and what it needs into $(VENV)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint requirements.lock --editable '.[httptools]'
+	@touch $@
+
+# Tests and linters need more.
+$(VENV)/ready: $(VENV)/runs
+	@echo "First time: installing what tests and linters need into $(VENV)"
+	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements.lock
 	@touch $@
 
 # Writes the pinned versions anew for every Python from 3.11 on (needs uv, from PyPI).
