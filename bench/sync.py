@@ -37,10 +37,10 @@ Figures = dict[str, Any]
 
 async def serve(pods: int) -> None:
     """Serve so many pods, put in place without requests; `fire N` on stdin makes N updates."""
-    from listwatch.apiserver import APIServer  # noqa: PLC0415 - only this process needs it
+    from listwatch.apiserver import EmbeddedAPIServer  # noqa: PLC0415 - only this process needs it
     from listwatch.testing.workload import PodGenerator  # noqa: PLC0415 - as above
 
-    server = APIServer(history_limit=max(200_000, pods * 2), backlog_limit=1_000_000)
+    server = EmbeddedAPIServer(history_limit=max(200_000, pods * 2), backlog_limit=1_000_000)
     resource = server.table.get("", "v1", "pods")
     if resource is None:
         raise SystemExit("the server has no pods")

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 
 CORE = "/api/v1/namespaces/default"
 
@@ -18,7 +18,7 @@ CORE = "/api/v1/namespaces/default"
 class Client:
     """Speaks to one server; an asynchronous context manager."""
 
-    def __init__(self, server: APIServer) -> None:
+    def __init__(self, server: EmbeddedAPIServer) -> None:
         self.server = server
         #: where requests go; "" is to the server
         self.url = ""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.backoff import Backoff
 from listwatch.cache.deltas import Item
 from listwatch.cache.failures import Failure
@@ -64,7 +64,7 @@ class StoryTeller:
 
 
 class Scene(NamedTuple):
-    server: APIServer
+    server: EmbeddedAPIServer
     proxy: FaultProxy
     direct: Client
     informer: SharedInformer
@@ -82,7 +82,7 @@ async def a_scene(seed: int, **options: Any) -> AsyncIterator[Scene]:
             refused.set()
 
     async with (
-        APIServer(seed=seed, controllers=False) as server,
+        EmbeddedAPIServer(seed=seed, controllers=False) as server,
         FaultProxy("127.0.0.1", server.port, seed=seed) as proxy,
         Client.from_config(Config(server=server.url)) as direct,
         Client.from_config(Config(server=proxy.url)) as through,
@@ -240,7 +240,7 @@ async def test_objects_of_a_definition_that_was_deleted_unseen_are_gone_and_come
     widget = {"kind": "Widget", "apiVersion": "e.com/v1", "metadata": meta}
     handler = StoryTeller()
     async with (
-        APIServer(seed=1) as server,
+        EmbeddedAPIServer(seed=1) as server,
         FaultProxy("127.0.0.1", server.port, seed=1) as proxy,
         Client.from_config(Config(server=server.url)) as direct,
         Client.from_config(Config(server=proxy.url)) as through,
@@ -270,7 +270,7 @@ async def test_objects_of_a_definition_that_was_deleted_unseen_are_gone_and_come
 async def test_the_pages_of_a_list_are_all_of_it_whatever_the_names(namespace: str | None) -> None:
     """A continue token names a key within the namespace; "e" comes after "default"."""
     async with (
-        APIServer(seed=1, controllers=False) as server,
+        EmbeddedAPIServer(seed=1, controllers=False) as server,
         Client.from_config(Config(server=server.url)) as client,
     ):
         names = ["a", "d", "default", "e", "last", "z"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.cache.handlers import HandlerFuncs
 from listwatch.cache.shared_informer import SharedInformer
 from listwatch.client.client import Client
@@ -26,7 +26,7 @@ DEEP = b"[" * 50_000 + b"]" * 50_000
 class World:
     """A server whose objects can be made odd, and an informer of its config maps."""
 
-    def __init__(self, server: APIServer, client: Client) -> None:
+    def __init__(self, server: EmbeddedAPIServer, client: Client) -> None:
         self.server, self.client = server, client
         self.failures: list[Failure] = []
         self.deleted: list[str] = []
@@ -74,7 +74,7 @@ class World:
 @asynccontextmanager
 async def world(*names: str) -> AsyncIterator[World]:
     async with (
-        APIServer() as server,
+        EmbeddedAPIServer() as server,
         Client(Config(server=server.url, namespace="default")) as client,
     ):
         one = World(server, client)

@@ -13,7 +13,7 @@ from typing import Any, assert_type
 import msgspec
 import pytest
 
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.cache.factory import ListWatchSource
 from listwatch.cache.failures import Failure
 from listwatch.cache.handlers import Added, Deleted, HandlerFuncs, Updated
@@ -355,7 +355,9 @@ def log_of_a_pod() -> ScriptedServer:
 
 
 @contextmanager
-def serving(make: Callable[[], APIServer | ScriptedServer] = APIServer) -> Iterator[Config]:
+def serving(
+    make: Callable[[], EmbeddedAPIServer | ScriptedServer] = EmbeddedAPIServer,
+) -> Iterator[Config]:
     """Run a server in a thread of its own."""
     started: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 

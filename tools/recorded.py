@@ -22,7 +22,7 @@ from conformance_replay import (  # noqa: E402 - the path comes first
     replay,
     themes,
 )
-from listwatch.apiserver import APIServer  # noqa: E402
+from listwatch.apiserver import EmbeddedAPIServer  # noqa: E402
 from listwatch.apiserver.access.auth import read_tokens  # noqa: E402
 
 _PAGE = _ROOT / "docs" / "testing.md"
@@ -36,7 +36,7 @@ async def _replay_all() -> set[str]:
     found: set[str] = set()
     for theme in themes():
         tokens = read_tokens(TOKENS, "tokens")
-        async with APIServer(tokens=tokens, controllers=False, test_api=True) as server:
+        async with EmbeddedAPIServer(tokens=tokens, controllers=False, test_api=True) as server:
             results = await asyncio.to_thread(
                 replay, server.url, recorded(theme), ignore_wording=True
             )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api_client import CORE, Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.admission.budgets import spend
 from listwatch.apiserver.admission.plugins import added
 from listwatch.apiserver.kinds.pod_templates import default_pod_spec
@@ -18,7 +18,7 @@ MERGE = {"Content-Type": "application/merge-patch+json"}
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with APIServer() as server, Client(server) as client:
+    async with EmbeddedAPIServer() as server, Client(server) as client:
         yield client
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from api_client import CORE, Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.admission.advice import advice, single_owners
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.schema.facts import facts
 
 MAPS = f"{CORE}/configmaps"
@@ -18,13 +18,13 @@ STRICT = "fieldValidation=Strict"
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with APIServer(controllers=False) as server, Client(server) as client:
+    async with EmbeddedAPIServer(controllers=False) as server, Client(server) as client:
         yield client
 
 
-def resource(group: str, name: str, kind: str, *, custom: bool = False) -> Resource:
+def resource(group: str, name: str, kind: str, *, custom: bool = False) -> APIResource:
     schema = facts().schema(group, "v1", kind)
-    return Resource(group, "v1", name, kind, schema=schema, custom={} if custom else None)
+    return APIResource(group, "v1", name, kind, schema=schema, custom={} if custom else None)
 
 
 def test_owners_that_are_named_again_are_kept_once() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api_client import Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.kinds.autoscaling import AutoscalerConverter
 
 V1 = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers"
@@ -24,7 +24,7 @@ def cpu(percent: int) -> dict[str, Any]:
 
 
 async def test_an_autoscaler_is_seen_in_both_versions() -> None:
-    async with APIServer() as server, Client(server) as client:
+    async with EmbeddedAPIServer() as server, Client(server) as client:
         body = {"metadata": {"name": "a"}, "spec": SPEC}
         old = await client.call("POST", V1, body, expect=201)
         assert old["spec"]["targetCPUUtilizationPercentage"] == 80

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from conformance_replay import TOKENS, replay, scenarios
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.access.auth import read_tokens
 from listwatch.clock import Clock
 
@@ -28,7 +28,9 @@ def results() -> dict[str, str]:
 
     async def run() -> dict[str, str]:
         tokens = read_tokens(TOKENS, "tokens")
-        server = APIServer(tokens=tokens, controllers=False, test_api=True, clock=_OneSecond())
+        server = EmbeddedAPIServer(
+            tokens=tokens, controllers=False, test_api=True, clock=_OneSecond()
+        )
         async with server:
             return await asyncio.to_thread(replay, server.url, _CHOSEN)
 

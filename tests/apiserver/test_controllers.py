@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from api_client import CORE, MAPS, PODS, Client, eventually, is_gone, names
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.clock import FakeClock
 
 POD = {"containers": [{"name": "c", "image": "i:1"}]}
@@ -13,7 +13,7 @@ POD = {"containers": [{"name": "c", "image": "i:1"}]}
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with APIServer() as server, Client(server) as client:
+    async with EmbeddedAPIServer() as server, Client(server) as client:
         yield client
 
 
@@ -135,7 +135,7 @@ async def test_a_deleted_namespace_goes_when_it_is_empty(client: Client) -> None
 
 async def test_a_bound_pod_goes_when_its_grace_is_over() -> None:
     clock = FakeClock()
-    async with APIServer(clock=clock) as server, Client(server) as client:
+    async with EmbeddedAPIServer(clock=clock) as server, Client(server) as client:
         await client.create(PODS, "p", spec={**POD, "nodeName": "n1"})
         await client.call("DELETE", f"{PODS}/p", {"gracePeriodSeconds": 20}, expect=200)
         await clock.advance(19.0)
@@ -145,7 +145,7 @@ async def test_a_bound_pod_goes_when_its_grace_is_over() -> None:
 
 
 async def test_without_controllers_a_namespace_stays_until_it_is_finalized() -> None:
-    async with APIServer(controllers=False) as server, Client(server) as client:
+    async with EmbeddedAPIServer(controllers=False) as server, Client(server) as client:
         await client.create("/api/v1/namespaces", "n")
         await client.call("DELETE", "/api/v1/namespaces/n", expect=200)
         await client.call("GET", "/api/v1/namespaces/n", expect=200)
@@ -155,7 +155,7 @@ async def test_without_controllers_a_namespace_stays_until_it_is_finalized() -> 
 
 
 async def test_what_was_orphaned_by_a_restart_is_collected_after_it() -> None:
-    server = APIServer(controllers=True)
+    server = EmbeddedAPIServer(controllers=True)
     async with Client(server) as client:
         await server.start()
         owner = await client.create(MAPS, "owner")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from api_client import Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.kinds.definition_rules import scale_causes, schema_causes
 from listwatch.apiserver.kinds.definitions import KINDS, validate_definition
 from listwatch.schema import structural
@@ -270,7 +270,7 @@ async def test_an_object_within_an_object_says_what_it_is() -> None:
     }
     definition = {"metadata": {"name": "widgets.example.com"}, "spec": spec}
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    async with APIServer() as server, Client(server) as client:
+    async with EmbeddedAPIServer() as server, Client(server) as client:
         await client.call("POST", path, definition, expect=201)
         widget = {
             "apiVersion": "example.com/v1",

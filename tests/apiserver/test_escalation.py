@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api_client import Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.user import User
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -46,7 +46,7 @@ def held(*verbs: str) -> dict[str, Any]:
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
     """A server on which alice may read pods, and write roles and bindings."""
-    async with APIServer(tokens=TOKENS) as server, Client(server) as client:
+    async with EmbeddedAPIServer(tokens=TOKENS) as server, Client(server) as client:
         mine = role("mine", READ_PODS, held())
         await client.call("POST", ROLES, mine, headers=ROOT, expect=201)
         given = binding("mine", "Role", "mine")

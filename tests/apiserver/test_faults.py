@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from api_client import CORE, MAPS, Client, events, eventually, names
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.http.faults import Fault
 from listwatch.clock import FakeClock
 
@@ -22,7 +22,7 @@ SINCE = "resourceVersion=1"
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with APIServer(test_api=True, seed=1) as server, Client(server) as client:
+    async with EmbeddedAPIServer(test_api=True, seed=1) as server, Client(server) as client:
         yield client
 
 
@@ -117,7 +117,7 @@ async def test_of_two_faults_the_first_one_hits_until_it_is_used_up(client: Clie
 
 async def test_one_seed_gives_the_same_faults() -> None:
     async def story(seed: int) -> list[int]:
-        async with APIServer(seed=seed) as server, Client(server) as client:
+        async with EmbeddedAPIServer(seed=seed) as server, Client(server) as client:
             server.faults.add(Fault(status=500, times=0, probability=0.5))
             return await _codes(client, 20)
 
@@ -128,7 +128,7 @@ async def test_one_seed_gives_the_same_faults() -> None:
 
 async def test_a_delay_comes_before_the_answer() -> None:
     clock = FakeClock()
-    async with APIServer(clock=clock) as server, Client(server) as client:
+    async with EmbeddedAPIServer(clock=clock) as server, Client(server) as client:
         server.faults.add(Fault(delay=30.0))
         async with asyncio.TaskGroup() as group:
             answer = group.create_task(client.call("GET", MAPS))
@@ -402,7 +402,7 @@ async def test_single_requests_go_to_the_replica_that_is_behind(client: Client) 
 
 
 async def test_the_replica_stops_with_its_server() -> None:
-    async with APIServer() as server:
+    async with EmbeddedAPIServer() as server:
         await server.replica.start()
         url = server.replica.url
         async with aiohttp.request("GET", url + "/healthz") as response:
@@ -497,7 +497,7 @@ async def test_a_restart_is_answered_before_it_happens(client: Client) -> None:
 
 async def test_a_server_that_is_stopped_while_it_restarts_stays_stopped() -> None:
     clock = FakeClock()
-    async with APIServer(clock=clock) as server:
+    async with EmbeddedAPIServer(clock=clock) as server:
         server.restart_soon(downtime=60)
         server.restart_soon(downtime=60)
         await clock.settle()
@@ -510,7 +510,7 @@ async def test_a_server_that_is_stopped_while_it_restarts_stays_stopped() -> Non
 
 
 async def test_without_the_test_api_nobody_controls_the_server() -> None:
-    async with APIServer() as server, Client(server) as client:
+    async with EmbeddedAPIServer() as server, Client(server) as client:
         for path in ("/-/compact", "/-/faults", "/-/restart"):
             await client.call("POST", path, {}, expect=404)
         assert names(await client.call("GET", f"{CORE}/pods")) == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api_client import CORE, MAPS, PODS, Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.controllers import definitions
 from listwatch.apiserver.kinds.custom import resources_of
 from listwatch.apiserver.user import User
@@ -15,7 +15,7 @@ from listwatch.apiserver.user import User
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with APIServer() as server, Client(server) as client:
+    async with EmbeddedAPIServer() as server, Client(server) as client:
         yield client
 
 
@@ -149,7 +149,7 @@ async def test_yaml_with_aliases_is_read(client: Client) -> None:
 async def test_headers_of_any_bytes_are_answered(
     headers: list[bytes], status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with APIServer(tokens={"t": User("u", ("system:masters",))}) as server:
+    async with EmbeddedAPIServer(tokens={"t": User("u", ("system:masters",))}) as server:
         reader, writer = await asyncio.open_connection(server.host, server.port)
         head = [f"POST {MAPS} HTTP/1.1".encode(), b"Host: x", b"Connection: close", *headers]
         body = b'{"metadata":{"name":"a"},"data":{"k":"v"}}'

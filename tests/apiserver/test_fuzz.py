@@ -11,7 +11,7 @@ import yarl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 
 _NAMES = st.sampled_from(["a", "b", "web", "default", "-x", "Ü", "a%2Fb", "..", "x" * 300, ""])
 _CORE = "/api/v1/namespaces/default"
@@ -253,7 +253,7 @@ class _Fuzzed:
 
     def __init__(self) -> None:
         self._loop = asyncio.Runner()
-        self._server = APIServer(seed=1)
+        self._server = EmbeddedAPIServer(seed=1)
         self._session: aiohttp.ClientSession | None = None
 
     async def _open(self) -> None:

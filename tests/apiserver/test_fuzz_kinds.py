@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from listwatch.apiserver import APIServer
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver import EmbeddedAPIServer
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.schema.facts import Form, Schema
 
 _WORDS = (
@@ -69,7 +69,7 @@ def _value(pick: random.Random, schema: Schema, depth: int = 0) -> Any:
     return pick.choice(schema.enum or _FITTING[schema.form])
 
 
-def _object(pick: random.Random, resource: Resource) -> dict[str, Any]:
+def _object(pick: random.Random, resource: APIResource) -> dict[str, Any]:
     made = _value(pick, resource.schema)
     obj: dict[str, Any] = made if isinstance(made, dict) else {"spec": made}
     metadata = obj.get("metadata")
@@ -84,7 +84,7 @@ class _Kinds:
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
-        self._server = APIServer(seed=1)
+        self._server = EmbeddedAPIServer(seed=1)
         self._session: aiohttp.ClientSession | None = None
         self.resources = [each for each in self._server.table if each.storage != "namespaces"]
 
@@ -105,10 +105,10 @@ class _Kinds:
         self._runner.run(self._close())
         self._runner.close()
 
-    def story(self, pick: random.Random, resource: Resource) -> None:
+    def story(self, pick: random.Random, resource: APIResource) -> None:
         self._runner.run(self._story(pick, resource))
 
-    async def _story(self, pick: random.Random, resource: Resource) -> None:
+    async def _story(self, pick: random.Random, resource: APIResource) -> None:
         base = f"/apis/{resource.group}/{resource.version}" if resource.group else "/api/v1"
         space = "/namespaces/default" if resource.namespaced else ""
         collection = f"{base}{space}/{resource.name}"

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from api_client import CORE, Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.schema.go_words import go_words
 
 NETWORK = "/apis/networking.k8s.io/v1/namespaces/default"
@@ -19,7 +19,7 @@ TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"}
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with APIServer() as server, Client(server) as client:
+    async with EmbeddedAPIServer() as server, Client(server) as client:
         yield client
 
 

@@ -14,10 +14,10 @@ from typing import Any, Self
 
 import pytest
 
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.http.tls import generated_tls
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.store import Entry
 from listwatch.clock import FakeClock
 
@@ -47,13 +47,13 @@ def open_files() -> int:
     return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined] # of every selector loop
 
 
-def pods_of(server: APIServer) -> Resource:
+def pods_of(server: EmbeddedAPIServer) -> APIResource:
     resource = server.table.get("", "v1", "pods")
     assert resource is not None
     return resource
 
 
-def fill(server: APIServer, count: int = _COUNT) -> None:
+def fill(server: EmbeddedAPIServer, count: int = _COUNT) -> None:
     """Put so many pods in place without requests."""
     resource, store = pods_of(server), server.store
     bucket = server.registry.bucket(resource)
@@ -69,7 +69,7 @@ def fill(server: APIServer, count: int = _COUNT) -> None:
         store.put(bucket, server.registry.entry(resource, pod, store.revision + 1))
 
 
-def change(server: APIServer, count: int) -> None:
+def change(server: EmbeddedAPIServer, count: int) -> None:
     """Make so many changes, without giving way."""
     store, bucket = server.store, server.registry.bucket(pods_of(server))
     for entry in bucket.current()[:count]:
@@ -84,7 +84,7 @@ def reset(sock: socket.socket) -> None:
 class Peer:
     """A client that speaks over a bare socket."""
 
-    def __init__(self, server: APIServer) -> None:
+    def __init__(self, server: EmbeddedAPIServer) -> None:
         self._address = server.host, server.port
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -129,9 +129,11 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-async def server(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> AsyncIterator[APIServer]:
+async def server(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> AsyncIterator[EmbeddedAPIServer]:
     """Serve pods; whatever a test does, nothing is logged and no task is left."""
-    server = APIServer(controllers=False, clock=clock)
+    server = EmbeddedAPIServer(controllers=False, clock=clock)
     fill(server)
     async with server:
         yield server
@@ -171,7 +173,7 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> Frames:
 @GOING
 @pytest.mark.parametrize("path", [_INITIAL, f"{_PODS}?watch=1&resourceVersion=1"])
 async def test_a_watch_that_waits_for_its_client_ends_when_that_goes(
-    server: APIServer, path: str, go: Going
+    server: EmbeddedAPIServer, path: str, go: Going
 ) -> None:
     with Peer(server) as peer:
         await peer.ask(path)
@@ -182,7 +184,7 @@ async def test_a_watch_that_waits_for_its_client_ends_when_that_goes(
 
 @pytest.mark.parametrize("path", [_INITIAL, f"{_PODS}?watch=1&resourceVersion=1"])
 async def test_nothing_is_written_to_a_client_that_has_gone_in_the_middle(
-    server: APIServer, frames: Frames, path: str
+    server: EmbeddedAPIServer, frames: Frames, path: str
 ) -> None:
     """Neither the first events nor the replay of the history."""
     with Peer(server) as peer:
@@ -203,7 +205,7 @@ async def test_nothing_is_written_to_an_encrypted_connection_that_has_gone(
     files[1].write_text(tls.client_key)
     context = ssl.create_default_context(cadata=tls.authority)
     context.load_cert_chain(*files)
-    server = APIServer(controllers=False, tls=tls)
+    server = EmbeddedAPIServer(controllers=False, tls=tls)
     fill(server)
     async with server:
         address = server.host, server.port
@@ -223,7 +225,7 @@ async def test_nothing_is_written_to_an_encrypted_connection_that_has_gone(
 
 
 async def test_changes_are_not_written_to_a_client_that_has_gone(
-    server: APIServer, frames: Frames
+    server: EmbeddedAPIServer, frames: Frames
 ) -> None:
     with Peer(server) as peer:
         await peer.ask(f"{_PODS}?watch=1&resourceVersion={server.store.revision}")
@@ -234,7 +236,7 @@ async def test_changes_are_not_written_to_a_client_that_has_gone(
 
 
 async def test_what_has_waited_is_not_written_to_a_client_that_has_gone(
-    server: APIServer, frames: Frames
+    server: EmbeddedAPIServer, frames: Frames
 ) -> None:
     with Peer(server) as peer:
         await peer.ask(f"{_PODS}?watch=1&resourceVersion={server.store.revision}")
@@ -252,7 +254,7 @@ _ANSWERS = pytest.mark.parametrize("path", [_PODS, f"{_PODS}?pretty=1", _INITIAL
 @GOING
 @_ANSWERS
 async def test_nothing_is_left_of_a_client_that_goes_in_the_middle(
-    server: APIServer, path: str, go: Going
+    server: EmbeddedAPIServer, path: str, go: Going
 ) -> None:
     with Peer(server) as peer:
         await peer.ask(path)
@@ -263,7 +265,7 @@ async def test_nothing_is_left_of_a_client_that_goes_in_the_middle(
 
 @_ANSWERS
 async def test_a_client_that_takes_nothing_for_five_minutes_is_cut_off(
-    server: APIServer, clock: FakeClock, path: str
+    server: EmbeddedAPIServer, clock: FakeClock, path: str
 ) -> None:
     with Peer(server) as peer:
         await peer.ask(path)
@@ -275,7 +277,7 @@ async def test_a_client_that_takes_nothing_for_five_minutes_is_cut_off(
 
 @_ANSWERS
 async def test_a_client_that_reads_slowly_gets_all_of_it(
-    server: APIServer, clock: FakeClock, path: str
+    server: EmbeddedAPIServer, clock: FakeClock, path: str
 ) -> None:
     last = f'"name":"p{_COUNT - 1:05d}"'.encode()
     with Peer(server) as peer:
@@ -292,7 +294,9 @@ async def test_a_client_that_reads_slowly_gets_all_of_it(
 
 
 @_ANSWERS
-async def test_the_end_of_the_server_waits_for_no_client(server: APIServer, path: str) -> None:
+async def test_the_end_of_the_server_waits_for_no_client(
+    server: EmbeddedAPIServer, path: str
+) -> None:
     with Peer(server) as peer:
         await peer.ask(path)
         await server.stop()
@@ -300,7 +304,7 @@ async def test_the_end_of_the_server_waits_for_no_client(server: APIServer, path
 
 
 async def test_what_fails_in_the_middle_of_an_answer_breaks_it_off(
-    server: APIServer, frames: Frames, caplog: pytest.LogCaptureFixture
+    server: EmbeddedAPIServer, frames: Frames, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A second answer in its place would be taken for a part of it."""
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api_client import CORE, Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.access.auth import read_tokens
 from listwatch.clock import FakeClock
 
@@ -42,7 +42,7 @@ class World:
 async def world() -> AsyncIterator[World]:
     tokens = read_tokens('t,admin,1,"system:masters"\n', "tokens")
     clock = FakeClock()
-    server = APIServer(tokens=tokens, controllers=False, clock=clock)
+    server = EmbeddedAPIServer(tokens=tokens, controllers=False, clock=clock)
     async with server, Client(server) as client:
         made = World(client, clock)
         await made.call("POST", _ACCOUNTS, {"metadata": {"name": "a"}})

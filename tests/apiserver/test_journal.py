@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from api_client import CORE, MAPS, Client, events, names
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.storage.journal import SQLiteJournal
 from listwatch.apiserver.storage.store import NotStoredError, StoredChange
 from listwatch.clock import FakeClock
@@ -23,10 +23,10 @@ from listwatch.errors import ConfigError
 _SERVE = """
 import asyncio, sys
 from pathlib import Path
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 
 async def main():
-    async with APIServer(data=Path(sys.argv[1])) as server:
+    async with EmbeddedAPIServer(data=Path(sys.argv[1])) as server:
         print(server.url, flush=True)
         await asyncio.Event().wait()
 
@@ -36,14 +36,14 @@ asyncio.run(main())
 
 async def test_objects_version_and_history_survive_a_restart(tmp_path: Path) -> None:
     data = tmp_path / "data.db"
-    async with APIServer(data=data) as server, Client(server) as client:
+    async with EmbeddedAPIServer(data=data) as server, Client(server) as client:
         first = await client.create(MAPS, "a", data={"k": "1"})
         await client.merge(f"{MAPS}/a", {"data": {"k": "2"}})
         await client.create(MAPS, "b")
         await client.call("DELETE", f"{MAPS}/b", expect=200)
         before = await client.call("GET", MAPS)
         revision = server.store.revision
-    async with APIServer(data=data) as server, Client(server) as client:
+    async with EmbeddedAPIServer(data=data) as server, Client(server) as client:
         assert server.store.revision == revision
         after = await client.call("GET", MAPS)
         assert after["items"] == before["items"]
@@ -81,22 +81,22 @@ async def test_custom_resources_are_served_again_after_a_restart(tmp_path: Path)
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     widgets = "/apis/example.com/v1/namespaces/default/widgets"
     widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
-    async with APIServer(data=data) as server, Client(server) as client:
+    async with EmbeddedAPIServer(data=data) as server, Client(server) as client:
         await client.call("POST", crds, definition, expect=201)
         await client.call("GET", widgets, expect=200)
         await client.call("POST", widgets, {**widget, "spec": {"color": "red"}}, expect=201)
-    async with APIServer(data=data) as server, Client(server) as client:
+    async with EmbeddedAPIServer(data=data) as server, Client(server) as client:
         query = "fieldSelector=spec.color=red"
         assert names(await client.call("GET", f"{widgets}?{query}", expect=200)) == ["w"]
 
 
 async def test_compaction_survives_too(tmp_path: Path) -> None:
     data = tmp_path / "data.db"
-    async with APIServer(data=data) as server, Client(server) as client:
+    async with EmbeddedAPIServer(data=data) as server, Client(server) as client:
         await client.create(MAPS, "a")
         server.compact()
         compacted = server.store.compacted
-    async with APIServer(data=data) as server:
+    async with EmbeddedAPIServer(data=data) as server:
         assert server.store.compacted == compacted
         assert server.store.revision == compacted
 
@@ -113,7 +113,7 @@ async def test_a_file_that_can_not_be_used_is_refused_and_left_alone(
             other.execute("CREATE TABLE t (x)")
         other.close()
     else:
-        async with APIServer(data=data) as server, Client(server) as client:
+        async with EmbeddedAPIServer(data=data) as server, Client(server) as client:
             for number in range(50):
                 await client.create(MAPS, f"m{number}", data={"k": "x" * 2000})
         content = bytearray(data.read_bytes())
@@ -121,7 +121,7 @@ async def test_a_file_that_can_not_be_used_is_refused_and_left_alone(
         data.write_bytes(content)
     before = data.read_bytes()
     with pytest.raises(ConfigError, match="was left as it is") as refused:
-        APIServer(data=data)
+        EmbeddedAPIServer(data=data)
     assert str(data) in str(refused.value)
     assert data.read_bytes() == before
 
@@ -130,14 +130,14 @@ async def test_a_file_that_can_not_be_used_is_refused_and_left_alone(
 @pytest.mark.parametrize("name", ["revision", "compacted"])
 async def test_a_number_that_can_be_none_is_damage(tmp_path: Path, name: str, value: str) -> None:
     data = tmp_path / "data.db"
-    async with APIServer(data=data) as server, Client(server) as client:
+    async with EmbeddedAPIServer(data=data) as server, Client(server) as client:
         await client.create(MAPS, "a")
         server.compact()
     with sqlite3.connect(data) as database:
         database.execute(f"UPDATE state SET value = {value} WHERE name = '{name}'")  # noqa: S608 - of this test
     database.close()
     with pytest.raises(ConfigError, match=f"its {name} is .*it was left as it is"):
-        APIServer(data=data)
+        EmbeddedAPIServer(data=data)
 
 
 async def test_a_process_that_was_killed_while_it_made_the_file_leaves_one_that_can_be_used(
@@ -154,14 +154,14 @@ async def test_a_process_that_was_killed_while_it_made_the_file_leaves_one_that_
     connection.close()
     assert data.stat().st_size > 0
     for _ in range(2):
-        async with APIServer(data=data) as server:
+        async with EmbeddedAPIServer(data=data) as server:
             assert server.store.revision > 1
 
 
 async def test_the_file_keeps_no_more_history_than_the_server(tmp_path: Path) -> None:
     """Give or take a thousand changes, after which the oldest are forgotten at once."""
     data = tmp_path / "data.db"
-    async with APIServer(data=data, history_limit=50) as server, Client(server) as client:
+    async with EmbeddedAPIServer(data=data, history_limit=50) as server, Client(server) as client:
         await client.create(MAPS, "a")
         (bucket,) = (each for each in server.store.buckets() if each.name == "configmaps")
         for _ in range(2500):
@@ -172,16 +172,16 @@ async def test_the_file_keeps_no_more_history_than_the_server(tmp_path: Path) ->
         (kept,) = file.execute("SELECT count(*) FROM changes").fetchone()
     file.close()
     assert 50 <= kept < 1200
-    async with APIServer(data=data) as server:
+    async with EmbeddedAPIServer(data=data) as server:
         assert server.store.revision == revision
         assert server.store.statistics().history == kept
 
 
 async def test_a_file_in_use_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data.db"
-    async with APIServer(data=data):
+    async with EmbeddedAPIServer(data=data):
         with pytest.raises(ConfigError, match="is in use by another process"):
-            APIServer(data=data)
+            EmbeddedAPIServer(data=data)
 
 
 def _request(url: str, method: str, path: str, body: Any = None) -> Any:
@@ -239,7 +239,7 @@ def test_nothing_that_was_acknowledged_is_lost_when_the_server_is_killed(tmp_pat
 
 def test_the_journal_is_closed_with_the_server(tmp_path: Path) -> None:
     async def run() -> None:
-        async with APIServer(data=tmp_path / "data.db"):
+        async with EmbeddedAPIServer(data=tmp_path / "data.db"):
             pass
 
     asyncio.run(run())
@@ -257,7 +257,7 @@ async def test_the_file_is_its_owners_alone_whatever_the_umask(
     data = tmp_path / "data.db"
     before = os.umask(umask)
     try:
-        async with APIServer(data=data) as server, Client(server) as client:
+        async with EmbeddedAPIServer(data=data) as server, Client(server) as client:
             await client.create(f"{CORE}/secrets", "a", stringData={"k": "v"})
             modes = [_mode(data), _mode(tmp_path / "data.db-wal")]
     finally:
@@ -270,9 +270,9 @@ def test_a_file_that_others_can_read_is_tightened_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = tmp_path / "data.db"
-    APIServer(data=data).close()
+    EmbeddedAPIServer(data=data).close()
     data.chmod(0o644)
-    APIServer(data=data).close()
+    EmbeddedAPIServer(data=data).close()
     assert _mode(data) == 0o600
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert f"{data} had mode 0644" in caplog.text
@@ -283,11 +283,11 @@ def test_a_file_that_is_refused_keeps_its_mode(tmp_path: Path) -> None:
     data.write_text("something else, and long enough")
     data.chmod(0o644)
     with pytest.raises(ConfigError, match="it is no database"):
-        APIServer(data=data)
+        EmbeddedAPIServer(data=data)
     assert _mode(data) == 0o644
 
 
-def _fill_the_disk(server: APIServer, *, full: bool) -> None:
+def _fill_the_disk(server: EmbeddedAPIServer, *, full: bool) -> None:
     # SQLite's own limit gives the error of a full disk; no public way leads to the connection
     journal = server.store.journal
     assert isinstance(journal, SQLiteJournal)
@@ -296,7 +296,7 @@ def _fill_the_disk(server: APIServer, *, full: bool) -> None:
 
 async def test_a_full_disk_refuses_writes_and_says_so(tmp_path: Path) -> None:
     data = tmp_path / "data.db"
-    async with APIServer(data=data) as server, Client(server) as client:
+    async with EmbeddedAPIServer(data=data) as server, Client(server) as client:
         await client.create(MAPS, "a", data={"k": "1"})
         revision = server.store.revision
         async with client.watch(MAPS, f"resourceVersion={revision}") as watch:
@@ -313,7 +313,7 @@ async def test_a_full_disk_refuses_writes_and_says_so(tmp_path: Path) -> None:
             _fill_the_disk(server, full=False)
             await client.create(MAPS, "b", data={"k": "2"})
             assert [event["object"]["data"] for event in await events(watch, 1)] == [{"k": "2"}]
-    async with APIServer(data=data) as server, Client(server) as client:
+    async with EmbeddedAPIServer(data=data) as server, Client(server) as client:
         assert names(await client.call("GET", MAPS)) == ["a", "b"]
 
 
@@ -335,7 +335,7 @@ async def test_what_a_controller_could_not_store_it_tries_again_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = FakeClock()
-    async with APIServer(clock=clock) as server, Client(server) as client:
+    async with EmbeddedAPIServer(clock=clock) as server, Client(server) as client:
         await client.create("/api/v1/namespaces", "going")
         await client.create("/api/v1/namespaces/going/configmaps", "a")
         server.store.journal = journal = _FullForMaps()

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from api_client import MAPS, Client
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.clock import FakeClock
 
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_connection_that_comes_in_as_the_server_stops_is_closed(turns: int) -> None:
-    async with APIServer() as server:
+    async with EmbeddedAPIServer() as server:
         client = socket.create_connection((server.host, server.port))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -39,7 +39,7 @@ async def test_at_the_limit_of_open_files_it_answers_who_is_there_and_then_every
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = FakeClock()
-    async with APIServer(clock=clock) as server, Client(server) as client:
+    async with EmbeddedAPIServer(clock=clock) as server, Client(server) as client:
         await client.create(MAPS, "a")
         with socket.socket() as late:
             with no_more_files():

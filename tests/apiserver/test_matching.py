@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.access.auth import ADMINISTRATOR
 from listwatch.apiserver.admission.expressions import (
     MATCH_BUDGET,
@@ -17,18 +17,18 @@ from listwatch.apiserver.admission.expressions import (
     compile_as,
 )
 from listwatch.apiserver.admission.matching import Attributes, Criteria, in_version
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.cluster import StoredCluster
 from listwatch.apiserver.storage.registry import WriteContext
 from listwatch.apiserver.user import User
 from listwatch.cel.types import BOOL, STRING
 from listwatch.errors import NotFoundError
 
-SERVER = APIServer(seed=1)
+SERVER = EmbeddedAPIServer(seed=1)
 CLUSTER = StoredCluster(SERVER.store, SERVER.table)
 
 
-def resource(group: str, version: str, name: str) -> Resource:
+def resource(group: str, version: str, name: str) -> APIResource:
     found = SERVER.table.get(group, version, name)
     assert found is not None
     return found
@@ -42,7 +42,7 @@ EVENTS = resource("", "v1", "events")
 NEW_EVENTS = resource("events.k8s.io", "v1", "events")
 
 
-def attributes(of: Resource = CONFIG_MAPS, **others: Any) -> Attributes:
+def attributes(of: APIResource = CONFIG_MAPS, **others: Any) -> Attributes:
     others.setdefault("operation", "CREATE")
     if of.namespaced:
         others.setdefault("namespace", "default")
@@ -220,7 +220,7 @@ def test_a_condition_speaks_of_the_request(expression: str) -> None:
 
 
 def test_the_authorizer_answers_for_the_user_of_the_request() -> None:
-    closed = APIServer(tokens={"t": User("alice")}, seed=1)
+    closed = EmbeddedAPIServer(tokens={"t": User("alice")}, seed=1)
     given = attributes(user=User("alice"), obj={"metadata": {}})
     variables = Subject(given, CONFIG_MAPS, CLUSTER, closed.access.answer).variables
     question = "authorizer.requestResource.check('create').allowed()"

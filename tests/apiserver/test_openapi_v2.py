@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.api.openapi_v2 import custom_schema_v2, encode_document
 
 _PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
@@ -44,7 +44,7 @@ def named(data: bytes, number: int) -> dict[str, bytes]:
 
 
 async def test_both_forms_have_the_same_types_and_paths() -> None:
-    async with APIServer() as server, aiohttp.ClientSession(server.url) as session:
+    async with EmbeddedAPIServer() as server, aiohttp.ClientSession(server.url) as session:
         async with session.get("/openapi/v2") as answer:
             document = await answer.json()
         async with session.get("/openapi/v2", headers={"Accept": _PROTOBUF}) as answer:

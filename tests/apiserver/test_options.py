@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from api_client import CORE, Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 
 MAPS = f"{CORE}/configmaps"
 PODS = f"{CORE}/pods"
@@ -13,7 +13,7 @@ PODS = f"{CORE}/pods"
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with APIServer(controllers=False) as server, Client(server) as client:
+    async with EmbeddedAPIServer(controllers=False) as server, Client(server) as client:
         yield client
 
 

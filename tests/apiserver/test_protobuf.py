@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from api_client import CORE, Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.http.protobuf import can_write, decode_object, encode_json
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.schema.facts import Form, Schema, facts
 
@@ -83,12 +83,12 @@ def full(schema: Schema, depth: int = 0) -> Any:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with APIServer(controllers=False) as server, Client(server) as client:
+    async with EmbeddedAPIServer(controllers=False) as server, Client(server) as client:
         yield client
 
 
 @pytest.mark.parametrize("resource", _WRITABLE.values(), ids=list(_WRITABLE))
-def test_every_field_of_a_kind_survives(resource: Resource) -> None:
+def test_every_field_of_a_kind_survives(resource: APIResource) -> None:
     given = {"apiVersion": resource.api_version, "kind": resource.kind, **full(resource.schema)}
     back = decode_object(encode_json(msgspec.json.encode(given)), resource)
     assert back == given

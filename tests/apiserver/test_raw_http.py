@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.http.call import BODY_LIMIT
 
 
@@ -19,7 +19,7 @@ class _Raw:
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
-        self._server = APIServer(test_api=True)
+        self._server = EmbeddedAPIServer(test_api=True)
 
     def __enter__(self) -> Self:
         self._runner.run(self._server.start())

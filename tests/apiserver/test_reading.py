@@ -4,16 +4,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.http.request_info import parse_list_options
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.store import Entry
 from listwatch.clock import FakeClock
 
 
 async def pages(
-    reader: Reader, resource: Resource, namespace: str, between: Any, **query: str
+    reader: Reader, resource: APIResource, namespace: str, between: Any, **query: str
 ) -> tuple[list[list[Entry]], list[dict[str, Any]]]:
     """Read a list page by page, with changes between two of them."""
     found: list[list[Entry]] = []
@@ -33,7 +33,7 @@ async def pages(
     return found, heads
 
 
-_SERVER = APIServer(controllers=False, clock=FakeClock())
+_SERVER = EmbeddedAPIServer(controllers=False, clock=FakeClock())
 
 
 @given(

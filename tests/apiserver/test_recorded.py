@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conformance_replay import TOKENS, differing, recorded, replay, themes
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.access.auth import read_tokens
 
 pytestmark = pytest.mark.timeout(240)
@@ -29,7 +29,7 @@ def _compare(chosen: dict[str, dict[str, Any]]) -> None:
 
     async def run() -> dict[str, str]:
         tokens = read_tokens(TOKENS, "tokens")
-        async with APIServer(tokens=tokens, controllers=False, test_api=True) as server:
+        async with EmbeddedAPIServer(tokens=tokens, controllers=False, test_api=True) as server:
             return await asyncio.to_thread(replay, server.url, chosen, ignore_wording=True)
 
     found = {name: text for name, text in asyncio.run(run()).items() if text}

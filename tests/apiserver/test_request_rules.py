@@ -7,7 +7,7 @@ import pytest
 from yarl import URL
 
 from api_client import CORE, Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.access.auth import Rule
 from listwatch.apiserver.http.request_info import check_timeout, parse_request
 from listwatch.errors import BadRequestError
@@ -18,7 +18,7 @@ CONFIG_MAPS = f"{CORE}/configmaps"
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with APIServer() as server, Client(server) as client:
+    async with EmbeddedAPIServer() as server, Client(server) as client:
         yield client
 
 
@@ -75,7 +75,7 @@ async def test_the_version_is_only_read(client: Client, method: str) -> None:
 @pytest.mark.parametrize("path", [CONFIG_MAPS, "/api/v1", "/version"])
 async def test_what_is_no_object_has_no_head(path: str) -> None:
     async with (
-        APIServer() as server,
+        EmbeddedAPIServer() as server,
         aiohttp.ClientSession() as session,
         session.head(server.url + path) as response,
     ):
@@ -83,7 +83,7 @@ async def test_what_is_no_object_has_no_head(path: str) -> None:
 
 
 async def test_no_object_is_named_like_a_folder() -> None:
-    async with APIServer() as server, aiohttp.ClientSession() as session:
+    async with EmbeddedAPIServer() as server, aiohttp.ClientSession() as session:
         url = URL(f"{server.url}{CONFIG_MAPS}/%2E%2E", encoded=True)
         async with session.get(url) as response:
             assert response.status == 400

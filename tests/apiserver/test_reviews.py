@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from api_client import Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.access.auth import read_tokens
 
 _AUTHENTICATION = "/apis/authentication.k8s.io/v1"
@@ -16,7 +16,10 @@ _ADMIN = {"Authorization": "Bearer t"}
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
     tokens = read_tokens('t,admin,1,"system:masters"\n', "tokens")
-    async with APIServer(tokens=tokens, controllers=False) as server, Client(server) as client:
+    async with (
+        EmbeddedAPIServer(tokens=tokens, controllers=False) as server,
+        Client(server) as client,
+    ):
         yield client
 
 

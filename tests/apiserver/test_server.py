@@ -10,22 +10,22 @@ import pytest
 import yaml
 
 from api_client import CORE, MAPS, Client, events, names
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.clock import FakeClock
 from listwatch.errors import ConfigError
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with APIServer() as server, Client(server) as client:
+    async with EmbeddedAPIServer() as server, Client(server) as client:
         yield client
 
 
 async def test_it_starts_and_stops_at_once_and_leaves_no_task() -> None:
-    APIServer()  # the schema facts are read once for the whole process
+    EmbeddedAPIServer()  # the schema facts are read once for the whole process
     before = len(asyncio.all_tasks())
     begun = time.perf_counter()
-    async with APIServer() as server, Client(server) as client:
+    async with EmbeddedAPIServer() as server, Client(server) as client:
         started = time.perf_counter() - begun
         async with client.watch(MAPS, "resourceVersion=0") as watch:
             begun = time.perf_counter()
@@ -38,7 +38,7 @@ async def test_it_starts_and_stops_at_once_and_leaves_no_task() -> None:
 
 
 async def test_fifty_servers_run_at_once() -> None:
-    servers = [APIServer() for _ in range(50)]
+    servers = [EmbeddedAPIServer() for _ in range(50)]
     await asyncio.gather(*(server.start() for server in servers))
     assert len({server.port for server in servers}) == 50
     await asyncio.gather(*(server.stop() for server in servers))
@@ -50,7 +50,7 @@ async def test_a_used_port_is_a_clear_error() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: "):
-            await APIServer(port=port).start()
+            await EmbeddedAPIServer(port=port).start()
 
 
 async def test_a_restart_keeps_port_and_objects(client: Client) -> None:
@@ -107,7 +107,7 @@ async def test_a_watch_gets_every_change_in_order_with_one_chunk_each(client: Cl
 
 async def test_a_client_that_never_reads_is_cut_off() -> None:
     """The changes wait as references to the store's bytes, up to a bound, then the client goes."""
-    async with APIServer(backlog_limit=50) as server, Client(server) as client:
+    async with EmbeddedAPIServer(backlog_limit=50) as server, Client(server) as client:
         with socket.socket() as idle:
             idle.setblocking(False)
             idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -130,7 +130,7 @@ async def test_a_client_that_never_reads_is_cut_off() -> None:
 async def test_a_client_that_never_reads_does_not_outlive_its_watch(query: str) -> None:
     """Neither with initial events nor with later ones; meanwhile it costs one buffer."""
     clock = FakeClock()
-    async with APIServer(clock=clock) as server, Client(server) as client:
+    async with EmbeddedAPIServer(clock=clock) as server, Client(server) as client:
         for number in range(30):
             await client.create(MAPS, f"big{number}", data={"k": "x" * 500_000})
         with socket.socket() as idle:
@@ -151,7 +151,7 @@ async def test_a_client_that_never_reads_does_not_outlive_its_watch(query: str) 
 
 async def test_bookmarks_come_once_a_minute_and_before_the_end() -> None:
     clock = FakeClock()
-    async with APIServer(clock=clock) as server, Client(server) as client:
+    async with EmbeddedAPIServer(clock=clock) as server, Client(server) as client:
         query = "resourceVersion=1&allowWatchBookmarks=true&timeoutSeconds=100"
         async with client.watch(MAPS, query) as watch:
             await clock.advance(60.0)
@@ -216,7 +216,7 @@ async def test_discovery_lists_a_custom_resource_while_it_is_served(client: Clie
 async def test_service_addresses_and_generated_names_repeat_with_the_seed() -> None:
     found = []
     for _ in range(2):
-        async with APIServer(seed=7) as server, Client(server) as client:
+        async with EmbeddedAPIServer(seed=7) as server, Client(server) as client:
             body = {"metadata": {"generateName": "g-"}}
             made = await client.call("POST", MAPS, body, expect=201)
             found.append((made["metadata"]["name"], made["metadata"]["uid"]))

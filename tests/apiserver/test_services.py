@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api_client import CORE, Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.kinds.addresses import Addresses
 
 SERVICES = f"{CORE}/services"
@@ -16,7 +16,7 @@ MERGE = {"Content-Type": "application/merge-patch+json"}
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with APIServer() as server, Client(server) as client:
+    async with EmbeddedAPIServer() as server, Client(server) as client:
         yield client
 
 
@@ -104,7 +104,7 @@ async def test_a_port_out_of_the_range_and_a_bad_address_are_refused(client: Cli
 async def test_what_was_given_out_before_a_start_stays_taken(tmp_path: Path) -> None:
     seen = set()
     for start in range(3):
-        async with APIServer(data=tmp_path / "data") as server, Client(server) as client:
+        async with EmbeddedAPIServer(data=tmp_path / "data") as server, Client(server) as client:
             made = await make(client, f"s{start}", type="NodePort")
             seen.add((made["spec"]["clusterIP"], made["spec"]["ports"][0]["nodePort"]))
     assert len({address for address, _ in seen}) == 3

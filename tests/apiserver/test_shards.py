@@ -5,7 +5,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.shard_range import ShardRange
 
 PATH = "/api/v1/namespaces/default/configmaps"
@@ -13,7 +13,7 @@ HALF = ShardRange.of(0, 2)
 
 
 async def test_lists_and_watches_hold_the_part_and_lists_echo_the_selector() -> None:
-    async with APIServer() as server, aiohttp.ClientSession(server.url) as session:
+    async with EmbeddedAPIServer() as server, aiohttp.ClientSession(server.url) as session:
         wanted: set[str] = set()
         others: set[str] = set()
         for number in range(20):
@@ -38,7 +38,7 @@ async def test_lists_and_watches_hold_the_part_and_lists_echo_the_selector() -> 
 
 async def test_a_selector_that_is_no_range_is_a_bad_request() -> None:
     async with (
-        APIServer() as server,
+        EmbeddedAPIServer() as server,
         aiohttp.ClientSession(server.url) as session,
         session.get(PATH, params={"shardSelector": "all"}) as response,
     ):

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from api_client import CORE, Client
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.kinds.statuses import status_causes
 from listwatch.schema.facts import facts
 from listwatch.schema.fast_typed import QuickDecoder
@@ -16,7 +16,7 @@ from listwatch.schema.typed import Conversion
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with APIServer(controllers=False) as server, Client(server) as client:
+    async with EmbeddedAPIServer(controllers=False) as server, Client(server) as client:
         yield client
 
 

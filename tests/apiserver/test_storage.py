@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from listwatch.apiserver.storage.store import (
     CompactedError,
     Entry,
-    Store,
+    Storage,
     StoredChange,
     StoredChangeType,
 )
@@ -21,11 +21,11 @@ def entry(name: str, revision: int, namespace: str = "ns", text: str = "") -> En
 
 
 @pytest.fixture
-def store() -> Store:
-    return Store(FakeClock())
+def store() -> Storage:
+    return Storage(FakeClock())
 
 
-def test_entries_come_in_the_order_of_their_keys(store: Store) -> None:
+def test_entries_come_in_the_order_of_their_keys(store: Storage) -> None:
     bucket = store.bucket("pods")
     for namespace, name in (("b", "x"), ("a-b", "x"), ("a", "z"), ("a", "y")):
         store.put(bucket, entry(name, store.revision + 1, namespace))
@@ -33,7 +33,7 @@ def test_entries_come_in_the_order_of_their_keys(store: Store) -> None:
     assert [found.key for found in bucket.current("a")] == ["a/y", "a/z"]
 
 
-def test_a_deletion_is_told_with_the_last_state_at_its_own_revision(store: Store) -> None:
+def test_a_deletion_is_told_with_the_last_state_at_its_own_revision(store: Storage) -> None:
     bucket = store.bucket("pods")
     store.put(bucket, entry("a", 2))
     seen: list[StoredChange] = []
@@ -46,7 +46,7 @@ def test_a_deletion_is_told_with_the_last_state_at_its_own_revision(store: Store
 
 def test_history_goes_with_its_age_and_its_number() -> None:
     clock = FakeClock()
-    store = Store(clock, history_limit=3, history_seconds=10.0)
+    store = Storage(clock, history_limit=3, history_seconds=10.0)
     bucket = store.bucket("pods")
     for number in range(5):
         store.put(bucket, entry(f"p{number}", store.revision + 1))
@@ -58,14 +58,14 @@ def test_history_goes_with_its_age_and_its_number() -> None:
         store.check_readable(5)
 
 
-def test_a_revision_that_does_not_follow_is_refused(store: Store) -> None:
+def test_a_revision_that_does_not_follow_is_refused(store: Storage) -> None:
     with pytest.raises(ValueError, match="revision 9 does not follow 1"):
         store.put(store.bucket("pods"), entry("a", 9))
 
 
 async def test_waiting_for_a_revision_ends_when_it_is_there_or_the_time_is_over() -> None:
     clock = FakeClock()
-    store = Store(clock)
+    store = Storage(clock)
     early = asyncio.create_task(store.reached(2, 3.0))
     late = asyncio.create_task(store.reached(9, 3.0))
     await clock.settle()
@@ -87,7 +87,7 @@ def test_every_readable_revision_is_as_a_plain_model_has_it(
     operations: list[tuple[str, int]],
 ) -> None:
     """Each revision that is not compacted reads as the copy that was made of it then."""
-    store = Store(FakeClock())
+    store = Storage(FakeClock())
     bucket = store.bucket("pods")
     copies: dict[int, list[bytes]] = {1: []}
     changes: list[StoredChange] = []
@@ -121,7 +121,7 @@ def test_entries_from_a_key_on_are_those_of_all_that_follow_it(
     writes: list[tuple[str, str]], namespace: str, start: str, reads: list[int]
 ) -> None:
     """At each revision, whichever were read between the changes; and they are counted."""
-    store = Store(FakeClock())
+    store = Storage(FakeClock())
     bucket = store.bucket("pods")
     states = {store.revision: dict(bucket.entries)}
     for where, name in writes:
@@ -156,7 +156,7 @@ class Counted(dict[str, Entry]):
 
 
 @pytest.mark.parametrize("past", [False, True])
-def test_a_page_costs_nothing_of_what_follows_it(store: Store, past: bool) -> None:
+def test_a_page_costs_nothing_of_what_follows_it(store: Storage, past: bool) -> None:
     bucket = store.bucket("pods")
     for number in range(1000):
         store.put(bucket, entry(f"p{number:04d}", store.revision + 1))
@@ -170,7 +170,7 @@ def test_a_page_costs_nothing_of_what_follows_it(store: Store, past: bool) -> No
     assert counted.looked_at <= 3
 
 
-def test_many_changes_between_two_pages_are_all_taken_in(store: Store) -> None:
+def test_many_changes_between_two_pages_are_all_taken_in(store: Storage) -> None:
     """More than are taken in one by one."""
     bucket = store.bucket("pods")
     for number in range(1500):
@@ -186,7 +186,7 @@ def test_many_changes_between_two_pages_are_all_taken_in(store: Store) -> None:
     assert len(span) == 1500
 
 
-def test_what_differed_at_a_revision_is_forgotten_with_it(store: Store) -> None:
+def test_what_differed_at_a_revision_is_forgotten_with_it(store: Storage) -> None:
     bucket = store.bucket("pods")
     for name in "abc":
         store.put(bucket, entry(name, store.revision + 1))

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.api.body import decode_body
 from listwatch.apiserver.storage.registry import WriteContext
 from listwatch.schema.facts import Facts, Form, Schema, facts
@@ -41,7 +41,7 @@ def at_once(work: Callable[[int], object]) -> None:
 
 def test_servers_store_their_own_objects() -> None:
     def store_many(number: int) -> None:
-        server = APIServer(controllers=False)
+        server = EmbeddedAPIServer(controllers=False)
         maps = server.table.get("", "v1", "configmaps")
         assert maps is not None
         for name in range(2000):
@@ -81,7 +81,7 @@ def test_a_type_is_seen_when_it_is_whole() -> None:
 
 
 def test_bodies_are_decoded_side_by_side() -> None:
-    table = APIServer(controllers=False).table
+    table = EmbeddedAPIServer(controllers=False).table
     pods = table.get("", "v1", "pods")
     assert pods is not None
 

@@ -9,7 +9,7 @@ import pytest
 import trustme
 import yaml
 
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.http.tls import generated_tls, tls_from_files
 from listwatch.apiserver.user import User
 from listwatch.errors import ConfigError
@@ -18,7 +18,7 @@ _REVIEW = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 async def whoami(
-    server: APIServer, context: ssl.SSLContext, headers: dict[str, str] | None = None
+    server: EmbeddedAPIServer, context: ssl.SSLContext, headers: dict[str, str] | None = None
 ) -> tuple[int, object]:
     async with (
         aiohttp.ClientSession() as session,
@@ -38,7 +38,7 @@ async def test_a_client_certificate_names_user_and_groups(tmp_path: Path) -> Non
     authority.cert_pem.write_to_path(str(names["ca"]))
     tls = tls_from_files(names["cert"], names["key"], names["ca"])
     tokens = {"secret": User("carol", ("system:authenticated",))}
-    async with APIServer(tls=tls, tokens=tokens) as server:
+    async with EmbeddedAPIServer(tls=tls, tokens=tokens) as server:
         assert server.url.startswith("https://127.0.0.1:")
         plain = ssl.create_default_context(cafile=str(names["ca"]))
         known = ssl.create_default_context(cafile=str(names["ca"]))
@@ -60,7 +60,7 @@ async def test_a_client_certificate_names_user_and_groups(tmp_path: Path) -> Non
 
 
 async def test_a_generated_authority_stands_in_the_kubeconfig(tmp_path: Path) -> None:
-    async with APIServer(tls=generated_tls("127.0.0.1")) as server:
+    async with EmbeddedAPIServer(tls=generated_tls("127.0.0.1")) as server:
         text = server.kubeconfig()
         config = yaml.safe_load(text)
         assert set(config["clusters"][0]["cluster"]) == {"server", "certificate-authority-data"}
@@ -101,12 +101,12 @@ def test_a_certificate_that_can_not_be_read_is_named(tmp_path: Path, missing: st
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.com"])  # noqa: S104 - refused
 def test_an_open_server_beyond_loopback_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match="everybody who reaches this machine"):
-        APIServer(host)
+        EmbeddedAPIServer(host)
 
 
 async def test_beyond_loopback_nobody_is_anonymous() -> None:
     tokens = {"secret": User("root", ("system:masters",))}
-    async with APIServer("0.0.0.0", tokens=tokens) as server:  # noqa: S104 - with tokens
+    async with EmbeddedAPIServer("0.0.0.0", tokens=tokens) as server:  # noqa: S104 - with tokens
         url = f"http://127.0.0.1:{server.port}/healthz"
         async with aiohttp.ClientSession() as session:
             async with session.get(url) as answer:
@@ -118,4 +118,4 @@ async def test_beyond_loopback_nobody_is_anonymous() -> None:
 def test_the_test_api_is_for_this_machine_alone() -> None:
     tokens = {"secret": User("root", ("system:masters",))}
     with pytest.raises(ConfigError, match="could control the server"):
-        APIServer("0.0.0.0", tokens=tokens, test_api=True)  # noqa: S104 - refused
+        EmbeddedAPIServer("0.0.0.0", tokens=tokens, test_api=True)  # noqa: S104 - refused

@@ -5,14 +5,14 @@ import asyncio
 import pytest
 
 from api_client import MAPS, Client, events
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 
 uvloop = pytest.importorskip("uvloop")
 
 
 def test_watches_stay_open_under_uvloop() -> None:
     async def watch_changes() -> list[str]:
-        async with APIServer() as server, Client(server) as client:
+        async with EmbeddedAPIServer() as server, Client(server) as client:
             await client.create(MAPS, "a")
             async with client.watch(MAPS, "resourceVersion=0") as watch:
                 found = await events(watch, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.cache.list_watch import WatchOptions
 from listwatch.client.client import Client, PatchType
 from listwatch.client.kubeconfig import load_config
@@ -21,7 +21,7 @@ from listwatch.errors import (
 
 @pytest.fixture
 async def real(tmp_path: Path) -> AsyncIterator[Client]:
-    async with APIServer() as server:
+    async with EmbeddedAPIServer() as server:
         kubeconfig = tmp_path / "config"
         kubeconfig.write_text(server.kubeconfig())
         async with Client.from_config(load_config(kubeconfig)) as client:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 
 #: Tells after each step whether aiohttp is loaded, and what the step returned.
 PROGRAM = """
@@ -53,7 +53,7 @@ async def run(program: str, *arguments: str) -> Any:
 @pytest.mark.skipif(find_spec("httptools") is None, reason="without httptools aiohttp reads too")
 async def test_a_program_that_only_reads_never_loads_aiohttp(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "config"
-    async with APIServer() as server:
+    async with EmbeddedAPIServer() as server:
         kubeconfig.write_text(server.kubeconfig())
         told = await run(PROGRAM, str(kubeconfig))
     assert told == [
@@ -68,7 +68,7 @@ async def test_a_program_that_only_reads_never_loads_aiohttp(tmp_path: Path) -> 
 
 async def test_without_httptools_everything_is_read_by_aiohttp(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "config"
-    async with APIServer() as server:
+    async with EmbeddedAPIServer() as server:
         kubeconfig.write_text(server.kubeconfig())
         without = "import sys; sys.modules['httptools'] = None\n"
         told = await run(without + PROGRAM, str(kubeconfig))

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from listwatch import cli
 from listwatch.client.config import Config, Impersonation
-from listwatch.client.connection_options import Connection, connection_options
+from listwatch.client.connection_options import ConnectionOptions, connection_options
 from listwatch.client.http import HTTP
 from listwatch.clock import FakeClock
 from listwatch.errors import ConfigError
@@ -54,7 +54,7 @@ def _config(*arguments: str) -> Config:
 
     @click.command()
     @connection_options
-    def command(*, connection: Connection) -> None:
+    def command(*, connection: ConnectionOptions) -> None:
         found.append(connection.config())
 
     result = CliRunner().invoke(command, arguments, catch_exceptions=False)
@@ -67,7 +67,7 @@ def test_without_flags_it_is_the_kubeconfigs() -> None:
     config = _config()
     assert (config.server, config.namespace, config.token) == ("https://one:6443", "ns", "old")
     assert config.certificate_authority_data == b"pem"
-    assert not Connection().is_given
+    assert not ConnectionOptions().is_given
 
 
 @pytest.mark.usefixtures("kubeconfig")
@@ -138,7 +138,7 @@ def test_a_group_without_a_user_is_refused() -> None:
 
 
 def test_no_flag_shows_a_token() -> None:
-    assert "secret" not in repr(Connection(token="secret"))
+    assert "secret" not in repr(ConnectionOptions(token="secret"))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.cache.list_watch import ListOptions, WatchOptions
 from listwatch.client.client import Client
 from listwatch.client.config import Config
@@ -17,7 +17,7 @@ from listwatch.shard_range import ShardRange
 @pytest.fixture(params=[True, False], ids=["sharding server", "server without"])
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
     """A client of a server that knows shardSelector, or of one that ignores it."""
-    async with APIServer() as server, aiohttp.ClientSession() as session:
+    async with EmbeddedAPIServer() as server, aiohttp.ClientSession() as session:
 
         async def forward(asked: web.Request) -> web.StreamResponse:
             query = [item for item in asked.query.items() if item[0] != "shardSelector"]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.client import Client, Config
 from listwatch.client.waiting import has_condition
 from listwatch.errors import BadRequestError, ForbiddenError, NotFoundError
@@ -18,7 +18,7 @@ from listwatch.testing.scripted_server import ScriptedServer, respond
 @pytest.fixture
 async def real() -> AsyncIterator[Client]:
     async with (
-        APIServer() as server,
+        EmbeddedAPIServer() as server,
         Client.from_config(Config(server=server.url, namespace="default")) as client,
     ):
         yield client

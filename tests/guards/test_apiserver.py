@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from guards.counting import bytes_kept, calls, guard
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 
 _MAPS = "/api/v1/namespaces/default/configmaps"
 _PODS = "/api/v1/namespaces/default/pods"
@@ -16,7 +16,7 @@ _PODS = "/api/v1/namespaces/default/pods"
 class _Connection:
     """One connection, which does as little as it can."""
 
-    def __init__(self, server: APIServer) -> None:
+    def __init__(self, server: EmbeddedAPIServer) -> None:
         self._server = server
 
     async def __aenter__(self) -> Self:
@@ -82,7 +82,7 @@ async def _created(connection: _Connection, count: int, path: str = _MAPS) -> No
 
 async def test_creating_a_pod_costs_what_it_did() -> None:
     async def work(items: int) -> Mapping[str, int]:
-        async with APIServer(seed=1) as server, _Connection(server) as connection:
+        async with EmbeddedAPIServer(seed=1) as server, _Connection(server) as connection:
             with calls() as counted:
                 await _created(connection, items, _PODS)
         return counted
@@ -92,7 +92,7 @@ async def test_creating_a_pod_costs_what_it_did() -> None:
 
 async def test_a_created_pod_keeps_the_memory_it_did() -> None:
     async def work(items: int) -> Mapping[str, int]:
-        async with APIServer(seed=1) as server, _Connection(server) as connection:
+        async with EmbeddedAPIServer(seed=1) as server, _Connection(server) as connection:
             with bytes_kept() as counted:
                 await _created(connection, items, _PODS)
         return counted
@@ -102,7 +102,7 @@ async def test_a_created_pod_keeps_the_memory_it_did() -> None:
 
 async def test_patching_an_object_costs_what_it_did() -> None:
     async def work(items: int) -> Mapping[str, int]:
-        async with APIServer(seed=1) as server, _Connection(server) as connection:
+        async with EmbeddedAPIServer(seed=1) as server, _Connection(server) as connection:
             await _created(connection, 1)
             with calls() as counted:
                 for number in range(items):
@@ -115,7 +115,7 @@ async def test_patching_an_object_costs_what_it_did() -> None:
 
 async def test_a_listed_object_costs_what_it_did() -> None:
     async def work(items: int) -> Mapping[str, int]:
-        async with APIServer(seed=1) as server, _Connection(server) as connection:
+        async with EmbeddedAPIServer(seed=1) as server, _Connection(server) as connection:
             await _created(connection, items)
             with calls() as counted:
                 assert (await connection.ask("GET", _MAPS)).count(b'"uid"') == items
@@ -126,7 +126,7 @@ async def test_a_listed_object_costs_what_it_did() -> None:
 
 async def test_an_event_of_the_history_costs_what_it_did() -> None:
     async def work(items: int) -> Mapping[str, int]:
-        async with APIServer(seed=1) as server, _Connection(server) as connection:
+        async with EmbeddedAPIServer(seed=1) as server, _Connection(server) as connection:
             version = json.loads(await connection.ask("GET", _MAPS))["metadata"]["resourceVersion"]
             await _created(connection, items)
             with calls() as counted:
@@ -139,7 +139,7 @@ async def test_an_event_of_the_history_costs_what_it_did() -> None:
 
 async def test_telling_one_more_watch_of_a_change_costs_what_it_did() -> None:
     async def work(items: int) -> Mapping[str, int]:
-        async with APIServer(seed=1) as server, _Connection(server) as connection:
+        async with EmbeddedAPIServer(seed=1) as server, _Connection(server) as connection:
             await _created(connection, 1)
             watches = [_Connection(server) for _ in range(items)]
             for watch in watches:

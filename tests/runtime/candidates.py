@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 
 
 class Candidate:
@@ -20,7 +20,9 @@ class Candidate:
 
 
 @contextlib.asynccontextmanager
-async def candidate(program: Path, server: APIServer, name: str) -> AsyncIterator[Candidate]:
+async def candidate(
+    program: Path, server: EmbeddedAPIServer, name: str
+) -> AsyncIterator[Candidate]:
     process = await asyncio.create_subprocess_exec(sys.executable, program, server.url, name)
     try:
         yield Candidate(name, process)

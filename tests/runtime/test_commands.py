@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.apiserver.user import User
 from listwatch.client.client import Client, PatchType
 from listwatch.client.config import Config
@@ -106,7 +106,7 @@ async def test_the_derived_rights_are_enough_and_no_more() -> None:
         ),
     }
     async with (
-        APIServer(tokens=tokens) as server,
+        EmbeddedAPIServer(tokens=tokens) as server,
         Client(Config(server=server.url, token="root")) as root,
     ):
         _ = await root.create(yaml.safe_load((WEBSITE / "crd.yaml").read_text()))
@@ -173,7 +173,7 @@ async def reconcile(key):
 
 
 async def test_run_runs_a_file_until_it_is_stopped(
-    server: APIServer, client: Client, tmp_path: Path
+    server: EmbeddedAPIServer, client: Client, tmp_path: Path
 ) -> None:
     _ = await client.create(
         {

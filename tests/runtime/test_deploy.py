@@ -13,7 +13,7 @@ import yaml
 
 from kubeconfigs import write_bearer
 from listwatch.apiserver.http.tls import generated_tls
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.apiserver.user import User
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
@@ -81,7 +81,7 @@ async def test_observe_runs_with_the_rights_of_its_manifest(tmp_path: Path) -> N
         "root": User("root", ("system:masters",)),
     }
     async with (
-        APIServer(tokens=tokens, tls=generated_tls("127.0.0.1")) as server,
+        EmbeddedAPIServer(tokens=tokens, tls=generated_tls("127.0.0.1")) as server,
         Client(load_config(write_bearer(tmp_path / "root", server.kubeconfig(), "root"))) as root,
     ):
         for obj in objects(ROOT / "deploy/observe/kustomization.yaml"):
@@ -136,7 +136,7 @@ async def test_a_controller_runs_with_the_rights_of_its_manifest(name: str, tmp_
         "root": User("root", ("system:masters",)),
     }
     async with (
-        APIServer(tokens=tokens, tls=generated_tls("127.0.0.1")) as server,
+        EmbeddedAPIServer(tokens=tokens, tls=generated_tls("127.0.0.1")) as server,
         Client(load_config(write_bearer(tmp_path / "root", server.kubeconfig(), "root"))) as root,
     ):
         await create_strictly(root, BUILDS)

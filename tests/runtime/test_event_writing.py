@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.backoff import EVENT
 from listwatch.client.client import Client
 from listwatch.clock import FakeClock
@@ -218,7 +218,7 @@ def test_every_object_gets_a_name_that_an_event_can_have(name: str) -> None:
 @pytest.mark.parametrize("name", ["system:node", "a_b", "--x", "Upper", "x" * 253])
 @pytest.mark.parametrize("api", ["v1", "events.k8s.io/v1"])
 async def test_a_server_takes_events_about_any_name(
-    server: APIServer, client: Client, name: str, api: Any
+    server: EmbeddedAPIServer, client: Client, name: str, api: Any
 ) -> None:
     del server
     role = {

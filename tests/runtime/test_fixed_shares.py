@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.runtime.manager import Manager
@@ -16,7 +16,7 @@ def config_map(name: str) -> dict[str, Any]:
 
 
 async def test_each_object_is_cached_and_reconciled_by_the_replica_of_its_part(
-    server: APIServer, client: Client
+    server: EmbeddedAPIServer, client: Client
 ) -> None:
     calls: list[tuple[int, str, bool]] = []
     news = asyncio.Event()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client
 from runtime.candidates import candidate
 
@@ -35,7 +35,7 @@ def acting(name: str, since: int) -> Callable[[list[tuple[int, str]]], object]:
 @pytest.mark.timeout(120)
 @pytest.mark.proof
 async def test_two_processes_never_act_for_one_lease_at_once(
-    server: APIServer, client: Client
+    server: EmbeddedAPIServer, client: Client
 ) -> None:
     """Paused for longer than the lease, killed, cut off from the server, and stopped in order.
 

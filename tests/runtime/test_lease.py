@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client
 from listwatch.errors import AlreadyExistsError, ConflictError, NotFoundError
 from listwatch.objects import Object
@@ -42,7 +42,7 @@ def test_a_malformed_lease_is_a_clear_error(spec: Any) -> None:
         LeaseRecord.of(lease(spec))
 
 
-async def test_a_client_reads_and_writes_leases(server: APIServer, client: Client) -> None:
+async def test_a_client_reads_and_writes_leases(server: EmbeddedAPIServer, client: Client) -> None:
     del server
     leases = ClientLeases(client, "default")
     with pytest.raises(NotFoundError):

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.errors import ConfigError
@@ -44,7 +44,7 @@ class Log:
                 await self._news.wait()
 
 
-def make(server: APIServer, log: Log, **options: Any) -> Manager:
+def make(server: EmbeddedAPIServer, log: Log, **options: Any) -> Manager:
     app = Manager("test", config=Config(server=server.url), **options)
     maps = app.reconciler("maps").for_("configmaps", namespace="default")
 
@@ -61,7 +61,7 @@ async def get(url: str) -> tuple[int, str]:
 
 
 async def test_a_program_reconciles_inside_its_async_with(
-    server: APIServer, client: Client
+    server: EmbeddedAPIServer, client: Client
 ) -> None:
     log = Log()
     await client.create(config_map("a"))
@@ -76,7 +76,7 @@ async def test_a_program_reconciles_inside_its_async_with(
 
 
 async def test_parts_start_in_order_and_stop_in_the_reverse(
-    server: APIServer, client: Client
+    server: EmbeddedAPIServer, client: Client
 ) -> None:
     log = Log()
     app = make(server, log, leader_election="lock")
@@ -110,7 +110,7 @@ async def test_parts_start_in_order_and_stop_in_the_reverse(
 
 
 async def test_running_reconciles_get_their_grace_and_no_more(
-    server: APIServer, client: Client
+    server: EmbeddedAPIServer, client: Client
 ) -> None:
     log = Log()
     app = Manager("test", config=Config(server=server.url), grace=0.2, health_port=None)
@@ -136,7 +136,7 @@ async def test_running_reconciles_get_their_grace_and_no_more(
     assert log.lines[2:] == ["default/quick done", "default/stuck cancelled"]
 
 
-async def test_a_part_that_fails_stops_the_rest_and_is_named(server: APIServer) -> None:
+async def test_a_part_that_fails_stops_the_rest_and_is_named(server: EmbeddedAPIServer) -> None:
     log = Log()
     app = make(server, log)
 
@@ -149,7 +149,7 @@ async def test_a_part_that_fails_stops_the_rest_and_is_named(server: APIServer) 
     assert isinstance(caught.value.__cause__, ConfigError)
 
 
-async def test_a_failure_ends_the_body_of_the_async_with(server: APIServer) -> None:
+async def test_a_failure_ends_the_body_of_the_async_with(server: EmbeddedAPIServer) -> None:
     fail = asyncio.Event()
     app = make(server, Log())
 
@@ -167,7 +167,7 @@ async def test_a_failure_ends_the_body_of_the_async_with(server: APIServer) -> N
         await body()
 
 
-async def test_a_stop_ends_the_body_of_the_async_with_quietly(server: APIServer) -> None:
+async def test_a_stop_ends_the_body_of_the_async_with_quietly(server: EmbeddedAPIServer) -> None:
     app = make(server, Log())
     after = False
 
@@ -183,13 +183,15 @@ async def test_a_stop_ends_the_body_of_the_async_with_quietly(server: APIServer)
     assert after
 
 
-async def test_what_the_body_raises_comes_out(server: APIServer) -> None:
+async def test_what_the_body_raises_comes_out(server: EmbeddedAPIServer) -> None:
     with pytest.raises(KeyError, match="mine"):
         async with make(server, Log()):
             raise KeyError("mine")
 
 
-async def test_a_task_that_ends_by_itself_stops_nothing(server: APIServer, client: Client) -> None:
+async def test_a_task_that_ends_by_itself_stops_nothing(
+    server: EmbeddedAPIServer, client: Client
+) -> None:
     log = Log()
     app = make(server, log)
 
@@ -203,7 +205,9 @@ async def test_a_task_that_ends_by_itself_stops_nothing(server: APIServer, clien
         await log.until("default/a")
 
 
-async def test_an_unknown_resource_is_told_after_the_time_to_start(server: APIServer) -> None:
+async def test_an_unknown_resource_is_told_after_the_time_to_start(
+    server: EmbeddedAPIServer,
+) -> None:
     app = Manager("test", config=Config(server=server.url), start_timeout=0.1)
     widgets = app.reconciler("widgets").for_("widgets.example.com").owns("pods")
 
@@ -215,7 +219,7 @@ async def test_an_unknown_resource_is_told_after_the_time_to_start(server: APISe
         await app.serve()
 
 
-async def test_it_runs_once_and_needs_something_to_do(server: APIServer) -> None:
+async def test_it_runs_once_and_needs_something_to_do(server: EmbeddedAPIServer) -> None:
     with pytest.raises(ValueError, match="no reconciler and no task"):
         await Manager(config=Config(server=server.url)).serve()
     app = make(server, Log())
@@ -227,23 +231,23 @@ async def test_it_runs_once_and_needs_something_to_do(server: APIServer) -> None
         app.reconciler("late")
 
 
-async def test_run_inside_an_event_loop_says_what_to_do(server: APIServer) -> None:
+async def test_run_inside_an_event_loop_says_what_to_do(server: EmbeddedAPIServer) -> None:
     with pytest.raises(RuntimeError, match="use `async with app:`"):
         make(server, Log()).run()
 
 
-async def test_names_of_reconcilers_are_unique(server: APIServer) -> None:
+async def test_names_of_reconcilers_are_unique(server: EmbeddedAPIServer) -> None:
     with pytest.raises(ValueError, match="a reconciler maps already"):
         make(server, Log()).reconciler("maps")
 
 
-async def test_the_client_is_there_once_it_runs(server: APIServer) -> None:
+async def test_the_client_is_there_once_it_runs(server: EmbeddedAPIServer) -> None:
     with pytest.raises(NotStartedError, match="client is available while the manager runs"):
         _ = make(server, Log()).client
 
 
 async def test_a_fenced_client_reads_but_does_not_write_without_leadership(
-    server: APIServer,
+    server: EmbeddedAPIServer,
 ) -> None:
     app = make(server, Log(), leader_election="lock")
     wrote = asyncio.Event()
@@ -265,7 +269,7 @@ async def test_a_fenced_client_reads_but_does_not_write_without_leadership(
 
 
 async def test_the_endpoints_tell_health_readiness_and_figures(
-    server: APIServer, client: Client
+    server: EmbeddedAPIServer, client: Client
 ) -> None:
     log = Log()
     app = make(server, log, leader_election="lock")
@@ -320,7 +324,7 @@ def problems(families: dict[str, Any]) -> list[str]:
 
 
 async def test_readiness_says_which_cache_has_not_synced_and_why() -> None:
-    async with APIServer() as gone:
+    async with EmbeddedAPIServer() as gone:
         pass
     app = make(gone, Log())
     serving = asyncio.ensure_future(app.serve())
@@ -343,13 +347,15 @@ async def test_readiness_says_which_cache_has_not_synced_and_why() -> None:
         await serving
 
 
-async def test_a_port_that_is_taken_is_a_clear_error(server: APIServer) -> None:
+async def test_a_port_that_is_taken_is_a_clear_error(server: EmbeddedAPIServer) -> None:
     app = make(server, Log(), health_port=server.port)
     with pytest.raises(ManagerError, match=f"health and metrics on 127.0.0.1:{server.port}"):
         await app.serve()
 
 
-async def test_a_script_stops_in_order_on_sigterm(server: APIServer, client: Client) -> None:
+async def test_a_script_stops_in_order_on_sigterm(
+    server: EmbeddedAPIServer, client: Client
+) -> None:
     script = textwrap.dedent("""
         import os, sys
         from listwatch.client.config import Config
@@ -385,7 +391,7 @@ async def test_a_script_stops_in_order_on_sigterm(server: APIServer, client: Cli
 
 
 async def test_a_program_that_can_not_stop_its_work_is_killed_before_others_act(
-    server: APIServer, client: Client
+    server: EmbeddedAPIServer, client: Client
 ) -> None:
     script = textwrap.dedent("""
         import sys, time
@@ -422,7 +428,9 @@ async def test_a_program_that_can_not_stop_its_work_is_killed_before_others_act(
             await process.wait()
 
 
-async def test_replicas_share_keys_instead_of_electing(server: APIServer, client: Client) -> None:
+async def test_replicas_share_keys_instead_of_electing(
+    server: EmbeddedAPIServer, client: Client
+) -> None:
     logs = [Log(), Log()]
     apps = [make(server, log, sharing="shared", health_port=None) for log in logs]
     async with apps[0], apps[1]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.config import Config
 from listwatch.clock import FakeClock
 from listwatch.runtime.manager import Manager, ManagerError
@@ -48,7 +48,7 @@ async def test_a_stop_ends_a_start_that_a_silent_server_holds_up(
 
 
 async def test_a_stop_ends_the_wait_for_a_resource(
-    server: APIServer, caplog: pytest.LogCaptureFixture
+    server: EmbeddedAPIServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FakeClock()
     app = Manager("test", config=Config(server=server.url), health_port=None, clock=clock)
@@ -63,7 +63,7 @@ async def test_a_stop_ends_the_wait_for_a_resource(
 
 
 async def test_a_task_that_ends_by_a_cancellation_of_something_else_is_a_failure(
-    server: APIServer,
+    server: EmbeddedAPIServer,
 ) -> None:
     app = Manager("test", config=Config(server=server.url), health_port=None)
 
@@ -77,7 +77,7 @@ async def test_a_task_that_ends_by_a_cancellation_of_something_else_is_a_failure
         await app.serve()
 
 
-async def test_what_is_no_exception_but_an_end_is_a_failure_too(server: APIServer) -> None:
+async def test_what_is_no_exception_but_an_end_is_a_failure_too(server: EmbeddedAPIServer) -> None:
     app = Manager("test", config=Config(server=server.url), health_port=None)
 
     @app.task
@@ -88,7 +88,7 @@ async def test_what_is_no_exception_but_an_end_is_a_failure_too(server: APIServe
         await app.serve()
 
 
-async def test_what_fails_in_the_stop_is_told_and_the_rest_stops(server: APIServer) -> None:
+async def test_what_fails_in_the_stop_is_told_and_the_rest_stops(server: EmbeddedAPIServer) -> None:
     app = Manager("test", config=Config(server=server.url), health_port=None)
     ended = []
 
@@ -113,7 +113,7 @@ async def test_what_fails_in_the_stop_is_told_and_the_rest_stops(server: APIServ
 
 
 async def test_a_part_that_does_not_end_is_named_and_waited_for(
-    server: APIServer, caplog: pytest.LogCaptureFixture
+    server: EmbeddedAPIServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = Manager("test", config=Config(server=server.url), health_port=None, grace=0.05)
     release = asyncio.Event()
@@ -131,7 +131,7 @@ async def test_a_part_that_does_not_end_is_named_and_waited_for(
     assert "stubborn goes on 0.05 s after it was cancelled, so everything waits" in caplog.text
 
 
-async def test_a_program_ends_although_a_part_of_it_does_not(server: APIServer) -> None:
+async def test_a_program_ends_although_a_part_of_it_does_not(server: EmbeddedAPIServer) -> None:
     script = textwrap.dedent("""
         import asyncio, sys
         from listwatch.client.config import Config
@@ -167,7 +167,7 @@ async def test_a_program_ends_although_a_part_of_it_does_not(server: APIServer) 
             await process.wait()
 
 
-async def test_a_second_signal_stops_at_once(server: APIServer) -> None:
+async def test_a_second_signal_stops_at_once(server: EmbeddedAPIServer) -> None:
     script = textwrap.dedent("""
         import asyncio, sys
         from listwatch.client.config import Config

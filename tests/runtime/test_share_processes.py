@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client
 from runtime.candidates import candidate
 
@@ -76,7 +76,7 @@ def test_an_act_after_another_members_beginning_would_be_found() -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.proof
 async def test_two_processes_never_work_on_one_key_at_once(
-    server: APIServer, client: Client
+    server: EmbeddedAPIServer, client: Client
 ) -> None:
     """One joins, is paused for longer than its lease, is killed; the server goes away."""
     async with candidate(PROGRAM, server, "a") as first:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.control import Control
 from listwatch.apiserver.http.faults import Fault
 from listwatch.apiserver.kinds.catalog import KINDS
@@ -108,14 +108,14 @@ def test_the_tests_in_the_documentation_pass(tmp_path: Path) -> None:
 def test_every_field_of_a_fault_and_every_control_is_documented() -> None:
     words = set(re.findall(r"[`=(]([a-z_-]+)", _PAGE))
     assert set(Fault.__struct_fields__) <= words
-    assert set(Control(APIServer())._actions) <= words
+    assert set(Control(EmbeddedAPIServer())._actions) <= words
 
 
 def test_the_kinds_with_rules_of_their_own_are_those_that_the_page_names() -> None:
     (row,) = [line for line in _PAGE.splitlines() if line.startswith("| Validation |")]
     named = row.split("the own rules of ")[1].partition(" |")[0]
     ruled = {name for name, kind in KINDS.items() if kind.rule is not None}
-    kinds = {each.kind for each in APIServer().table if each.storage in ruled}
+    kinds = {each.kind for each in EmbeddedAPIServer().table if each.storage in ruled}
     assert set(re.split(r", | and ", named)) == kinds | {"CustomResourceDefinition"}
 
 

@@ -9,15 +9,15 @@ if TYPE_CHECKING:
         Fault,
     )
     from listwatch.apiserver.server import (
-        APIServer,
+        EmbeddedAPIServer,
     )
 
-__all__ = ["APIServer", "Fault"]
+__all__ = ["EmbeddedAPIServer", "Fault"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "listwatch.apiserver.http.faults": "Fault",
-        "listwatch.apiserver.server": "APIServer",
+        "listwatch.apiserver.server": "EmbeddedAPIServer",
     },
 )

@@ -19,7 +19,7 @@ from listwatch.private_file import tighten
 
 if TYPE_CHECKING:
     from listwatch.apiserver.http.tls import TLS
-    from listwatch.apiserver.server import APIServer
+    from listwatch.apiserver.server import EmbeddedAPIServer
 
 
 def write_private(path: Path, text: str) -> str:
@@ -46,7 +46,7 @@ def write_private(path: Path, text: str) -> str:
 
 
 async def _serve(
-    server: "APIServer",
+    server: "EmbeddedAPIServer",
     kubeconfig: Path | None,
     command: Sequence[str],
     *,
@@ -192,13 +192,13 @@ def apiserver_command(
     """  # noqa: D301 - click's marker for text that is not rewrapped
     gc.disable()  # start-up creates no garbage
     from listwatch.apiserver.access.auth import read_tokens  # noqa: PLC0415 - loaded when it runs
-    from listwatch.apiserver.server import APIServer  # noqa: PLC0415 - as above
+    from listwatch.apiserver.server import EmbeddedAPIServer  # noqa: PLC0415 - as above
 
     try:
         tokens = None
         if token_file is not None:
             tokens = read_tokens(token_file.read_text(), str(token_file))
-        server = APIServer(
+        server = EmbeddedAPIServer(
             host,
             port,
             data=data,

@@ -10,7 +10,7 @@ from listwatch.apiserver.http.faults import Fault
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from listwatch.apiserver.server import APIServer
+    from listwatch.apiserver.server import EmbeddedAPIServer
 
 _T = TypeVar("_T")
 
@@ -39,7 +39,7 @@ class UnknownControlError(LookupError):
 class Control:
     """What tests can ask of a server, by name and with a JSON value. For one event loop."""
 
-    def __init__(self, server: "APIServer") -> None:
+    def __init__(self, server: "EmbeddedAPIServer") -> None:
         self._server = server
         self._actions: dict[str, Callable[[bytes], object]] = {
             "add-faults": self._add_faults,

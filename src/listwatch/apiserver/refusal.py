@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -27,7 +27,7 @@ _MODIFIED = (
 )
 
 
-def _details(resource: Resource, name: str) -> dict[str, Any]:
+def _details(resource: APIResource, name: str) -> dict[str, Any]:
     details: dict[str, Any] = {"name": name} if name else {}
     if resource.group:
         details["group"] = resource.group
@@ -35,7 +35,7 @@ def _details(resource: Resource, name: str) -> dict[str, Any]:
     return details
 
 
-def not_found(resource: Resource, name: str) -> StatusError:
+def not_found(resource: APIResource, name: str) -> StatusError:
     """404: no such object."""
     return NotFoundError(
         f'{resource.qualified_name} "{name}" not found', details=_details(resource, name)
@@ -59,14 +59,14 @@ class _EmptyDetails(dict[str, Any]):
 EMPTY_DETAILS = _EmptyDetails()
 
 
-def already_exists(resource: Resource, name: str) -> StatusError:
+def already_exists(resource: APIResource, name: str) -> StatusError:
     """409: the name is taken."""
     return AlreadyExistsError(
         f'{resource.qualified_name} "{name}" already exists', details=_details(resource, name)
     )
 
 
-def conflict(resource: Resource, name: str, why: str = _MODIFIED) -> StatusError:
+def conflict(resource: APIResource, name: str, why: str = _MODIFIED) -> StatusError:
     """409: the object is not as the request expects it."""
     return ConflictError(
         f'Operation cannot be fulfilled on {resource.qualified_name} "{name}": {why}',
@@ -74,7 +74,7 @@ def conflict(resource: Resource, name: str, why: str = _MODIFIED) -> StatusError
     )
 
 
-def precondition_failed(resource: Resource, name: str, why: str) -> StatusError:
+def precondition_failed(resource: APIResource, name: str, why: str) -> StatusError:
     """409 of a delete, which names the kind where others name the resource."""
     return ConflictError(
         f'Operation cannot be fulfilled on {resource.qualified_kind} "{name}": {why}',
@@ -98,7 +98,7 @@ def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Status
     return InvalidError(f'{qualified} "{name}" is invalid: {said}', details=details)
 
 
-def invalid_object(resource: Resource, name: str, causes: Sequence[Cause]) -> StatusError:
+def invalid_object(resource: APIResource, name: str, causes: Sequence[Cause]) -> StatusError:
     """422 for an object."""
     return invalid(resource.kind, resource.stored_group, name, causes)
 
@@ -134,7 +134,7 @@ def method_not_allowed() -> StatusError:
     return error
 
 
-def verb_not_supported(resource: Resource, verb: str) -> StatusError:
+def verb_not_supported(resource: APIResource, verb: str) -> StatusError:
     """405 of a resource that is on its way out."""
     return MethodNotSupportedError(
         f'{verb} is not supported on resources of kind "{resource.qualified_name}"',
@@ -166,7 +166,7 @@ def forbidden(message: str, details: dict[str, Any] | None = None) -> StatusErro
 
 
 def forbidden_object(
-    resource: Resource, name: str, why: str, causes: Sequence[Cause] = ()
+    resource: APIResource, name: str, why: str, causes: Sequence[Cause] = ()
 ) -> StatusError:
     """403 by a rule of the server's own."""
     details = _details(resource, name)

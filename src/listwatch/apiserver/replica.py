@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.api.routes import Api
 from listwatch.apiserver.http.listening import Listening, listen, url_of
-from listwatch.apiserver.storage.store import Store
+from listwatch.apiserver.storage.store import Storage
 from listwatch.clock import Clock
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Replica:
 
     def __init__(
         self,
-        store: Store,
+        store: Storage,
         reader: Reader,
         api: Api,
         host: str,

@@ -26,12 +26,12 @@ from listwatch.apiserver.http.faults import Faults
 from listwatch.apiserver.http.listening import Listening, is_loopback, listen, url_of
 from listwatch.apiserver.http.tls import TLS
 from listwatch.apiserver.kinds.catalog import apply_defaults
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.replica import Replica
 from listwatch.apiserver.storage.journal import SQLiteJournal
 from listwatch.apiserver.storage.registry import Registry, WriteContext
-from listwatch.apiserver.storage.store import Entry, Snapshot, Store, StoreStatistics
+from listwatch.apiserver.storage.store import Entry, Snapshot, Storage, StorageStatistics
 from listwatch.apiserver.user import User
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
@@ -43,7 +43,7 @@ _NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _CLUSTER = "listwatch"
 
 
-class APIServer:
+class EmbeddedAPIServer:
     """An API server for Kubernetes clients, in this process, without nodes.
 
     An asynchronous context manager: it listens from `async with` to its end. For one event loop;
@@ -97,7 +97,7 @@ class APIServer:
         self.port = port
         self._clock = clock if clock is not None else Clock()
         self._randomness = randomness = random.Random(seed)  # noqa: S311 - names, not secrets
-        self.store = Store(self._clock, history_limit=history_limit)
+        self.store = Storage(self._clock, history_limit=history_limit)
         self.table = ResourceTable(facts())
         self.registry = Registry(self.store, self._clock, randomness=randomness)
         self._reader = Reader(
@@ -181,7 +181,7 @@ class APIServer:
                 return self.registry.entry(resource, obj, revision)
         # of a custom resource, whose definition is read later
         group, _, name = bucket.partition("/")
-        plain = Resource(group, "", name, "", schema=ANY)
+        plain = APIResource(group, "", name, "", schema=ANY)
         return self.registry.entry(plain, obj, revision)
 
     # -- life --------------------------------------------------------------------------------
@@ -388,6 +388,6 @@ class APIServer:
         """Forget the history up to a revision, or all of it: older watches get 410."""
         self.store.compact(self.store.revision if revision is None else revision)
 
-    def statistics(self) -> StoreStatistics:
+    def statistics(self) -> StorageStatistics:
         """Return the figures of the store at this moment."""
         return self.store.statistics()

@@ -12,7 +12,7 @@ from listwatch.backoff import SERVER_START
 from listwatch.client.client import Client
 from listwatch.client.command_line import CommandError, exit_code
 from listwatch.client.config import Config
-from listwatch.client.connection_options import Connection, Duration, connection_options
+from listwatch.client.connection_options import ConnectionOptions, Duration, connection_options
 from listwatch.client.http import JSON
 from listwatch.clock import Clock
 from listwatch.errors import (
@@ -108,7 +108,7 @@ def show(config: Config) -> str:
     help="Time to wait, such as 30s, for the kubeconfig and for the server to answer.",
 )
 def config_command(
-    *, connection: Connection, namespace: str | None, checks: bool, wait: float
+    *, connection: ConnectionOptions, namespace: str | None, checks: bool, wait: float
 ) -> None:
     """Print the effective configuration with secrets hidden, and check the connection.
 

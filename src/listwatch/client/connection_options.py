@@ -22,7 +22,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Connection:
+class ConnectionOptions:
     """Values of a command's global flags, by name. An absent flag is None or ().
 
     Attributes:
@@ -57,7 +57,7 @@ class Connection:
     @property
     def is_given(self) -> bool:
         """Whether a flag selects the server or the identity."""
-        return dataclasses.replace(self, verbosity=0, request_timeout=0.0) != Connection()
+        return dataclasses.replace(self, verbosity=0, request_timeout=0.0) != ConnectionOptions()
 
     def config(self, namespace: str | None = None) -> "Config":
         """Return the configuration that kubectl would use with these flags.
@@ -200,7 +200,7 @@ _OPTIONS: Final = (
         help="Log verbosity: 1 for info, 4 and above for debug messages.",
     ),
 )
-_NAMES: Final = tuple(field.name for field in dataclasses.fields(Connection))
+_NAMES: Final = tuple(field.name for field in dataclasses.fields(ConnectionOptions))
 
 
 def connection_options(command: Command) -> Command:
@@ -208,7 +208,7 @@ def connection_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def run(*arguments: Any, **values: Any) -> None:
-        connection = Connection(**{name: values.pop(name) for name in _NAMES})
+        connection = ConnectionOptions(**{name: values.pop(name) for name in _NAMES})
         if connection.verbosity:
             # A command with --log-level sets up logging again and overrides this.
             logging.basicConfig(level=connection.log_level, format=_FORMAT)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from listwatch.client.connection_options import Connection
+from listwatch.client.connection_options import ConnectionOptions
 from listwatch.runtime.commands import logging_options, set_up_logging
 from listwatch.runtime.manager import Manager
 
@@ -75,7 +75,7 @@ def manager_options(name: str) -> Callable[[Callable[..., None]], Callable[..., 
         @functools.wraps(command)
         def run(
             *,
-            connection: Connection,
+            connection: ConnectionOptions,
             leader_elect: bool,
             lease_namespace: str,
             health_host: str,

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from listwatch.client.command_line import CommandError
-from listwatch.client.connection_options import Connection, connection_options
+from listwatch.client.connection_options import ConnectionOptions, connection_options
 from listwatch.errors import ListWatchError
 from listwatch.observe.options import (
     DeleteLimit,
@@ -252,7 +252,7 @@ DURATION = _Duration()
 )
 @connection_options
 @click.pass_context
-def observe_command(ctx: click.Context, /, *, connection: Connection, **values: Any) -> None:
+def observe_command(ctx: click.Context, /, *, connection: ConnectionOptions, **values: Any) -> None:
     """Run COMMAND for every addition, change and deletion of RESOURCE.
 
     RESOURCE is a name that kubectl accepts (pods, po, deployments.apps), or several separated by

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from listwatch.client import command_line
 from listwatch.client.client import Client
-from listwatch.client.connection_options import Connection
+from listwatch.client.connection_options import ConnectionOptions
 from listwatch.clock import Clock
 from listwatch.errors import ForbiddenError, NotFoundError
 from listwatch.objects import decode_object
@@ -51,7 +51,7 @@ def exit_code(error: BaseException) -> int:
     return command_line.exit_code(error) if own is None else own
 
 
-async def observe(options: ObserveOptions, printer: Printer, connection: Connection) -> None:
+async def observe(options: ObserveOptions, printer: Printer, connection: ConnectionOptions) -> None:
     """Observe until a signal comes or what the options say is reached.
 
     A signal that comes while the server is still being asked for what there is ends it at once.
@@ -108,7 +108,7 @@ class _Stop:
 async def _observe(
     options: ObserveOptions,
     printer: Printer,
-    connection: Connection,
+    connection: ConnectionOptions,
     stop: _Stop,
 ) -> None:
     clock = Clock()

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from listwatch.client.command_line import CommandError
-from listwatch.client.connection_options import Command, Connection, connection_options
+from listwatch.client.connection_options import Command, ConnectionOptions, connection_options
 from listwatch.errors import ConfigError, ListWatchError
 from listwatch.printable import printable
 from listwatch.runtime.loading import load_program
@@ -57,7 +57,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def set_up_logging(connection: Connection, level: str, form: str) -> None:
+def set_up_logging(connection: ConnectionOptions, level: str, form: str) -> None:
     """Log to standard error as text or JSON. -v can lower the level further."""
     level = min(level.upper(), connection.log_level, key=logging.getLevelNamesMapping().__getitem__)
     handler = logging.StreamHandler(sys.stderr)
@@ -104,7 +104,7 @@ def logging_options(command: Command) -> Command:
 def run_command(
     *,
     file: Path,
-    connection: Connection,
+    connection: ConnectionOptions,
     namespace: str | None,
     leader_election: str | None,
     no_leader_election: bool,

@@ -22,7 +22,7 @@ import msgspec
 
 from listwatch.apiserver.control import Control
 from listwatch.apiserver.http.faults import Fault
-from listwatch.apiserver.server import APIServer as EmbeddedAPIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.client.kubeconfig import load_config

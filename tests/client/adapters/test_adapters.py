@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.cache.list_watch import ListOptions, WatchOptions
 from listwatch.client.adapters import client_of
 from listwatch.client.client import Client
@@ -124,8 +124,8 @@ async def make(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 
 @pytest.fixture
-async def real() -> AsyncIterator[APIServer]:
-    async with APIServer() as server:
+async def real() -> AsyncIterator[EmbeddedAPIServer]:
+    async with EmbeddedAPIServer() as server:
         yield server
 
 
@@ -133,7 +133,7 @@ def config_map(name: str) -> dict[str, Any]:
     return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": name}}
 
 
-async def test_their_session_reads_writes_and_watches(make: Make, real: APIServer) -> None:
+async def test_their_session_reads_writes_and_watches(make: Make, real: EmbeddedAPIServer) -> None:
     client = await make(real.url)
     namespace = {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "shop"}}
     await client.create(namespace)

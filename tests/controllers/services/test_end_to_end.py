@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from controllers.eventually import until
-from listwatch.apiserver.server import APIServer
+from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.client.client import Client
 from listwatch.client.kubeconfig import load_config
 from listwatch.controllers.services.api import ClientServices
@@ -89,7 +89,7 @@ class Unsteady:
 class System:
     """Server, client, provider and a controller that can be stopped and started."""
 
-    def __init__(self, server: APIServer, client: Client, other: Client) -> None:
+    def __init__(self, server: EmbeddedAPIServer, client: Client, other: Client) -> None:
         self.server = server
         #: The tests' own.
         self.client = client
@@ -184,7 +184,7 @@ class System:
 async def system(*, proxied: bool = False) -> AsyncIterator[tuple[System, FaultProxy | None]]:
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = await stack.enter_async_context(APIServer())
+        server = await stack.enter_async_context(EmbeddedAPIServer())
 
         async def client(text: str) -> Client:
             path = directory / "config"

@@ -15,7 +15,7 @@ from listwatch.apiserver import refusal
 from listwatch.apiserver.access.issued_tokens import IssuedTokens
 from listwatch.apiserver.http.call import printable
 from listwatch.apiserver.http.request_info import RequestInfo
-from listwatch.apiserver.storage.store import Bucket, Store
+from listwatch.apiserver.storage.store import Bucket, Storage
 from listwatch.apiserver.user import Question, User
 from listwatch.errors import ConfigError
 from listwatch.schema.causes import go_quoted
@@ -163,7 +163,7 @@ class Access:
 
     def __init__(
         self,
-        store: Store,
+        store: Storage,
         *,
         tokens: Mapping[str, User] | None = None,
         certificates: bool = False,

@@ -11,15 +11,15 @@ import msgspec
 from listwatch.apiserver import refusal
 from listwatch.apiserver.access.auth import MASTERS, RBAC, Access, Rule, covers_path
 from listwatch.apiserver.http.request_info import RequestInfo
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
-from listwatch.apiserver.storage.store import Store
+from listwatch.apiserver.storage.store import Storage
 from listwatch.apiserver.user import User
 from listwatch.schema.causes import go_quoted
 
 Object = Mapping[str, Any]
 #: Is told what is to be stored and what was (None for a new object), and raises what forbids it.
-Guard = Callable[[Resource, Object, Object | None], None]
+Guard = Callable[[APIResource, Object, Object | None], None]
 
 _ROLES = {"Role": "roles", "ClusterRole": "clusterroles"}
 
@@ -27,7 +27,7 @@ _ROLES = {"Role": "roles", "ClusterRole": "clusterroles"}
 class Escalation:
     """Guards the roles and bindings of a store. For one event loop."""
 
-    def __init__(self, access: Access, store: Store, table: ResourceTable) -> None:
+    def __init__(self, access: Access, store: Storage, table: ResourceTable) -> None:
         self._access = access
         self._store = store
         self._table = table
@@ -42,13 +42,15 @@ class Escalation:
             return None
         return lambda *states: self._check_role(user, *states)
 
-    def _check_role(self, user: User, resource: Resource, new: Object, old: Object | None) -> None:
+    def _check_role(
+        self, user: User, resource: APIResource, new: Object, old: Object | None
+    ) -> None:
         if old is not None and new.get("rules") == old.get("rules"):
             return
         self._confirm(user, resource, new, _rules(new))
 
     def _check_binding(
-        self, user: User, resource: Resource, new: Object, old: Object | None
+        self, user: User, resource: APIResource, new: Object, old: Object | None
     ) -> None:
         parts = ("roleRef", "subjects")
         if old is not None and all(new.get(part) == old.get(part) for part in parts):
@@ -79,7 +81,9 @@ class Escalation:
             raise refusal.not_found(resource, name)
         self._confirm(user, resource, new, _rules(msgspec.json.decode(entry.data)))
 
-    def _confirm(self, user: User, resource: Resource, new: Object, rules: Iterable[Rule]) -> None:
+    def _confirm(
+        self, user: User, resource: APIResource, new: Object, rules: Iterable[Rule]
+    ) -> None:
         metadata = new["metadata"]
         held = list(self._access.rules_for(user, metadata.get("namespace", "")))
         missing = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from listwatch.apiserver.storage.store import Store
+from listwatch.apiserver.storage.store import Storage
 from listwatch.apiserver.user import User
 from listwatch.clock import Clock
 
@@ -46,7 +46,7 @@ class IssuedTokens:
     event loop.
     """
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Storage, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._key = secrets.token_bytes(32)

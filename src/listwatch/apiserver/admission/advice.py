@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 from listwatch.apiserver.kinds.definition_structure import inner, junctions, named
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.rules import quantity
 
 Object = dict[str, Any]
@@ -95,7 +95,7 @@ def single_owners(obj: Object, warnings: list[str] | None, *, patched: bool = Fa
         warnings.append(_OWNERS.format(when, ", ".join(again)))
 
 
-def advice(resource: Resource, new: View, old: View | None) -> Iterator[str]:
+def advice(resource: APIResource, new: View, old: View | None) -> Iterator[str]:
     """Yield what a client is warned of that writes a valid object.
 
     Args:

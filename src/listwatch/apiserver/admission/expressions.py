@@ -37,7 +37,7 @@ from listwatch.cel.types import (
 from listwatch.cel.values import parse_timestamp
 
 if TYPE_CHECKING:
-    from listwatch.apiserver.kinds.resources import Resource
+    from listwatch.apiserver.kinds.resources import APIResource
 
 BUDGET = 10_000_000
 """What all expressions of one policy may cost for one request and one parameter."""
@@ -238,7 +238,7 @@ class Subject:
     def __init__(
         self,
         attributes: Attributes,
-        matched: Resource,
+        matched: APIResource,
         cluster: Cluster,
         decide: Decide,
     ) -> None:
@@ -273,7 +273,7 @@ class Subject:
         return {**self.variables, "params": params}
 
 
-def request_of(attributes: Attributes, matched: Resource) -> Object:
+def request_of(attributes: Attributes, matched: APIResource) -> Object:
     """Return the variable `request`: an AdmissionRequest without the objects; empty texts lack."""
     resource = attributes.resource
     request: Object = {
@@ -293,7 +293,7 @@ def request_of(attributes: Attributes, matched: Resource) -> Object:
     return {key: value for key, value in request.items() if value not in ("", None)}
 
 
-def _gvr(resource: Resource) -> Object:
+def _gvr(resource: APIResource) -> Object:
     return {"group": resource.group, "version": resource.version, "resource": resource.name}
 
 

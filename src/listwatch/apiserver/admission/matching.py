@@ -14,7 +14,7 @@ import msgspec
 from listwatch.selector import LabelSelector, SelectorError
 
 if TYPE_CHECKING:
-    from listwatch.apiserver.kinds.resources import Resource
+    from listwatch.apiserver.kinds.resources import APIResource
     from listwatch.apiserver.user import User
 
 Object = dict[str, Any]
@@ -41,7 +41,7 @@ class GroupVersionKind(NamedTuple):
     kind: str
 
 
-def kind_for(resource: Resource, subresource: str) -> GroupVersionKind:
+def kind_for(resource: APIResource, subresource: str) -> GroupVersionKind:
     """Return the kind of what is written to a resource or to a path below its objects."""
     sub = resource.subresources.get(subresource)
     if sub is None or not sub.version or not sub.kind:
@@ -67,7 +67,7 @@ class Attributes(msgspec.Struct):
     """
 
     operation: str
-    resource: Resource
+    resource: APIResource
     user: User
     namespace: str = ""
     name: str = ""
@@ -109,7 +109,7 @@ class Cluster(Protocol):
             NotFoundError: 404, there is none of that name.
         """
 
-    def equivalents(self, resource: Resource, subresource: str) -> Sequence[Resource]:
+    def equivalents(self, resource: APIResource, subresource: str) -> Sequence[APIResource]:
         """Return the other versions and groups under which the same objects are served."""
 
 
@@ -135,7 +135,7 @@ class _Rule(msgspec.Struct, frozen=True):
             frozenset(rule.get("resourceNames") or ()),
         )
 
-    def covers(self, attributes: Attributes, resource: Resource) -> bool:
+    def covers(self, attributes: Attributes, resource: APIResource) -> bool:
         """Tell whether a request is meant, if it had come for this resource."""
         return (
             ("*" in self.operations or attributes.operation in self.operations)
@@ -211,7 +211,7 @@ class Criteria:
             without_rules=True,
         )
 
-    def match(self, attributes: Attributes, cluster: Cluster) -> Resource | None:
+    def match(self, attributes: Attributes, cluster: Cluster) -> APIResource | None:
         """Return under which resource a request is meant: its own or an equivalent one.
 
         Returns:
@@ -226,7 +226,7 @@ class Criteria:
             return None
         return found if self._selects_namespace(attributes, cluster) else None
 
-    def _resource(self, attributes: Attributes, cluster: Cluster) -> Resource | None:
+    def _resource(self, attributes: Attributes, cluster: Cluster) -> APIResource | None:
         if self._excluded and self._covered(self._excluded, attributes, cluster) is not None:
             return None
         if not self._rules and self._without_rules:
@@ -235,7 +235,7 @@ class Criteria:
 
     def _covered(
         self, rules: tuple[_Rule, ...], attributes: Attributes, cluster: Cluster
-    ) -> Resource | None:
+    ) -> APIResource | None:
         resource = attributes.resource
         if any(rule.covers(attributes, resource) for rule in rules):
             return resource
@@ -283,7 +283,7 @@ def _selector(selector: View | None) -> LabelSelector:
 
 
 def in_version(
-    obj: Object | None, source: Resource, target: Resource, subresource: str = ""
+    obj: Object | None, source: APIResource, target: APIResource, subresource: str = ""
 ) -> Object | None:
     """Return an object of one resource as another resource serves it, with kind and apiVersion.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from listwatch.apiserver import refusal
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.rules import quantity
 from listwatch.schema.typed import canonical_quantity
 
@@ -23,7 +23,7 @@ _NOT_GIVEN = (
 )
 
 
-def complete(resource: Resource, namespace: str, obj: Object, lookup: Lookup) -> None:
+def complete(resource: APIResource, namespace: str, obj: Object, lookup: Lookup) -> None:
     """Fill into a new object what classes and limit ranges give it.
 
     Raises:
@@ -36,7 +36,7 @@ def complete(resource: Resource, namespace: str, obj: Object, lookup: Lookup) ->
             raise refusal.forbidden_object(resource, obj["metadata"].get("name", ""), refused)
 
 
-def check(resource: Resource, namespace: str, obj: Object, lookup: Lookup) -> None:
+def check(resource: APIResource, namespace: str, obj: Object, lookup: Lookup) -> None:
     """Check a new object against the limit ranges of its namespace.
 
     Raises:

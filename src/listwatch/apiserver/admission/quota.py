@@ -9,7 +9,7 @@ from typing import Any
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.admission.plugins import added
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.rules import quantity
 
 Object = dict[str, Any]
@@ -29,7 +29,7 @@ _COUNTED = frozenset(
 _COMPUTED = ("cpu", "memory", "ephemeral-storage")
 
 
-def charge(resource: Resource, obj: Object, quotas: Iterable[Object]) -> list[Object]:
+def charge(resource: APIResource, obj: Object, quotas: Iterable[Object]) -> list[Object]:
     """Return the quotas, changed in place, that a new object takes something of.
 
     Args:
@@ -77,7 +77,7 @@ def charge(resource: Resource, obj: Object, quotas: Iterable[Object]) -> list[Ob
     return charged
 
 
-def _usage(resource: Resource, obj: Object) -> dict[str, str]:
+def _usage(resource: APIResource, obj: Object) -> dict[str, str]:
     group = resource.stored_group
     taken = {f"count/{resource.name}.{group}" if group else f"count/{resource.name}": "1"}
     if not group and resource.name in _COUNTED:
@@ -126,7 +126,7 @@ def _unsaid(spec: Object, hard: Mapping[str, str]) -> str:
     return "; ".join(f"{key} for: {','.join(names)}" for key, names in missing.items())
 
 
-def _in_scope(resource: Resource, obj: Object, scopes: Iterable[str]) -> bool:
+def _in_scope(resource: APIResource, obj: Object, scopes: Iterable[str]) -> bool:
     scopes = set(scopes)
     if not scopes:
         return True

@@ -5,7 +5,7 @@ from typing import Any
 
 from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.custom import validate_custom
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.rules import (
     LABEL,
     LABEL_WORDS,
@@ -61,7 +61,7 @@ _NAME_RULES: Mapping[str, Callable[[str], list[str]]] = {
 }
 
 
-def validate_metadata(resource: Resource, metadata: Object) -> list[Cause]:
+def validate_metadata(resource: APIResource, metadata: Object) -> list[Cause]:
     """Return the rules that the metadata of a new object breaks."""
     causes: list[Cause] = []
     rule = _NAME_RULES[kind_of(resource).name_rule]
@@ -134,7 +134,7 @@ def _owners(references: list[Object] | None) -> list[Cause]:
     return causes
 
 
-def _finalizers(resource: Resource, finalizers: list[str] | None) -> list[Cause]:
+def _finalizers(resource: APIResource, finalizers: list[str] | None) -> list[Cause]:
     path = "metadata.finalizers"
     causes = []
     for finalizer in finalizers or ():
@@ -163,7 +163,7 @@ def _finalizers(resource: Resource, finalizers: list[str] | None) -> list[Cause]
     return causes
 
 
-def validate_metadata_update(resource: Resource, new: Object, old: Object) -> list[Cause]:
+def validate_metadata_update(resource: APIResource, new: Object, old: Object) -> list[Cause]:
     """Return the rules that a change of metadata breaks."""
     causes: list[Cause] = []
     causes += validate_labels(new.get("labels"), "metadata.labels")
@@ -196,7 +196,7 @@ def validate_metadata_update(resource: Resource, new: Object, old: Object) -> li
     return causes * kind_of(resource).checks_metadata
 
 
-def validate_create(resource: Resource, obj: Object) -> list[Cause]:
+def validate_create(resource: APIResource, obj: Object) -> list[Cause]:
     """Return the rules that a new object breaks."""
     causes = validate_metadata(resource, obj["metadata"])
     causes += _own_rules(resource, obj)
@@ -204,7 +204,7 @@ def validate_create(resource: Resource, obj: Object) -> list[Cause]:
     return causes + new_rule(obj) if new_rule is not None else causes
 
 
-def _own_rules(resource: Resource, obj: Object) -> list[Cause]:
+def _own_rules(resource: APIResource, obj: Object) -> list[Cause]:
     if resource.custom is not None:
         return validate_custom(resource, obj)
     rule = kind_of(resource).rule
@@ -217,7 +217,7 @@ def _own_rules(resource: Resource, obj: Object) -> list[Cause]:
 
 
 def validate_update(
-    resource: Resource,
+    resource: APIResource,
     new: Object,
     old: Object,
     subresource: str = "",

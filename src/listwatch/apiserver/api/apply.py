@@ -16,7 +16,7 @@ from listwatch.apiserver.admission.advice import single_owners
 from listwatch.apiserver.api.body import decode_value
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.http.call import Call
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.managed_fields import (
     Fields,
     Managed,
@@ -306,7 +306,7 @@ def _shown(value: Any) -> str:
     return f"&{{{text}}}"
 
 
-def _configuration(call: Call, resource: Resource, data: bytes) -> Object:
+def _configuration(call: Call, resource: APIResource, data: bytes) -> Object:
     try:
         value = parse_yaml(data)
     except ValueError as error:
@@ -363,7 +363,7 @@ def apply_object(
     registry: Registry,
     reader: Reader,
     call: Call,
-    resource: Resource,
+    resource: APIResource,
     data: bytes,
     context: WriteContext,
 ) -> web.Response:

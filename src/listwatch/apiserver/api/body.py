@@ -8,7 +8,7 @@ import msgspec
 from listwatch.apiserver import refusal
 from listwatch.apiserver.http.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.kinds.catalog import apply_defaults
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.schema.causes import quoted
 from listwatch.schema.facts import OBJECT_META, Form, Schema, facts
 from listwatch.schema.fast_typed import QuickDecoder
@@ -43,7 +43,7 @@ def media_type_of(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower() or JSON
 
 
-def unsupported(resource: Resource) -> Exception:
+def unsupported(resource: APIResource) -> Exception:
     """Return the refusal of a body's media type."""
     kinds = _ACCEPTED if resource.custom is None else _CUSTOM_ACCEPTED
     return refusal.unsupported_media_type(
@@ -62,7 +62,7 @@ def summary(data: bytes) -> str:
 
 
 def decode_body(
-    data: bytes, content_type: str, resource: Resource, quick: QuickDecoder | None = None
+    data: bytes, content_type: str, resource: APIResource, quick: QuickDecoder | None = None
 ) -> Decoded:
     """Decode a body of a create or PUT into an object of the resource's kind.
 
@@ -110,7 +110,7 @@ def decode_body(
     return decode_value(value, resource, data)
 
 
-def _unrecognized(resource: Resource, why: str, data: bytes) -> Exception:
+def _unrecognized(resource: APIResource, why: str, data: bytes) -> Exception:
     return refusal.bad_request(
         f"the object provided is unrecognized (must be of type {resource.kind}): couldn't get "
         f"version/kind; {why} ({summary(data)})"
@@ -119,7 +119,7 @@ def _unrecognized(resource: Resource, why: str, data: bytes) -> Exception:
 
 def decode_value(
     value: Object,
-    resource: Resource,
+    resource: APIResource,
     data: bytes = b"",
     *,
     default: bool = True,
@@ -151,13 +151,13 @@ def decode_value(
     return _complete(obj, resource, conversion.problems, default=default)
 
 
-def _is_meant(obj: Object, resource: Resource) -> bool:
+def _is_meant(obj: Object, resource: APIResource) -> bool:
     """Tell whether a body's kind and version are those of the path."""
     kind, version = obj.get("kind"), obj.get("apiVersion")
     return kind in {None, resource.kind} and version in {None, resource.api_version}
 
 
-def _complete(obj: Object, resource: Resource, problems: list[str], *, default: bool) -> Decoded:
+def _complete(obj: Object, resource: APIResource, problems: list[str], *, default: bool) -> Decoded:
     obj.pop("kind", None)
     obj.pop("apiVersion", None)
     if not isinstance(obj.get("metadata"), dict):
@@ -174,7 +174,7 @@ def _short(version: object) -> str:
 _INTERNAL_PACKAGES = {"": "core"}
 
 
-def check_kind(value: Mapping[str, Any], resource: Resource) -> None:
+def check_kind(value: Mapping[str, Any], resource: APIResource) -> None:
     """Refuse a body of another kind or version than the path's; absent ones are taken as meant.
 
     Raises:
@@ -209,7 +209,7 @@ def is_struct(schema: Schema) -> bool:
     return schema.form is Form.STRUCT
 
 
-def decode_custom(value: Object, resource: Resource, data: bytes) -> tuple[Object, list[str]]:
+def decode_custom(value: Object, resource: APIResource, data: bytes) -> tuple[Object, list[str]]:
     """Turn a decoded body into an object of a custom resource.
 
     Raises:
@@ -259,7 +259,7 @@ def decode_custom(value: Object, resource: Resource, data: bytes) -> tuple[Objec
     return obj, [*problems, *conversion.problems, *unknown]
 
 
-def _convert_embedded(obj: Object, resource: Resource, conversion: Conversion) -> None:
+def _convert_embedded(obj: Object, resource: APIResource, conversion: Conversion) -> None:
     """Decode the metadata of the objects within an object, in place."""
     for place, each in embedded(obj, resource.schema):
         where = f"{place}.metadata"

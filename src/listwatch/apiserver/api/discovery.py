@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from listwatch.apiserver.kinds.resources import Resource, Subresource
+from listwatch.apiserver.kinds.resources import APIResource, Subresource
 from listwatch.apiserver.kinds.table import ResourceTable
 
 Object = dict[str, Any]
@@ -66,13 +66,13 @@ _CUSTOM_VERBS = (
 )
 
 
-def _verbs(resource: Resource) -> list[str]:
+def _verbs(resource: APIResource) -> list[str]:
     if resource.custom is None:
         return sorted(resource.verbs)
     return [verb for verb in _CUSTOM_VERBS if verb in resource.verbs]
 
 
-def _row(resource: Resource) -> Object:
+def _row(resource: APIResource) -> Object:
     row: Object = {
         "name": resource.name,
         "singularName": resource.singular,
@@ -89,7 +89,7 @@ def _row(resource: Resource) -> Object:
     return row
 
 
-def _storage_hash(resource: Resource) -> str:
+def _storage_hash(resource: APIResource) -> str:
     import base64  # noqa: PLC0415 - used here alone
     import hashlib  # noqa: PLC0415 - used here alone
 
@@ -97,7 +97,7 @@ def _storage_hash(resource: Resource) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
 
 
-def _subresource_row(resource: Resource, sub: Subresource) -> Object:
+def _subresource_row(resource: APIResource, sub: Subresource) -> Object:
     row: Object = {
         "name": f"{resource.name}/{sub.name}",
         "singularName": "",

@@ -15,7 +15,7 @@ from listwatch.apiserver.api.openapi_v2 import (
     wants_protobuf,
 )
 from listwatch.apiserver.http.call import Call, text_answer
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.schema.facts import OBJECT_META
 
@@ -137,12 +137,12 @@ def _version_3(value: Any) -> Any:
     return value
 
 
-def _custom_name(resource: Resource) -> str:
+def _custom_name(resource: APIResource) -> str:
     reverse = ".".join(reversed(resource.group.split(".")))
     return f"{reverse}.{resource.version}.{resource.kind}"
 
 
-def _custom_schema(resource: Resource) -> Object:
+def _custom_schema(resource: APIResource) -> Object:
     assert resource.custom is not None  # noqa: S101 - asked for custom resources only
     raw: Object = dict(resource.custom["raw"]) or {"type": "object"}
     raw["properties"] = {
@@ -155,7 +155,7 @@ def _custom_schema(resource: Resource) -> Object:
     return raw
 
 
-def _kind(resource: Resource) -> Object:
+def _kind(resource: APIResource) -> Object:
     return {"group": resource.group, "version": resource.version, "kind": resource.kind}
 
 
@@ -165,7 +165,7 @@ _PARAMETERS = [
 ]
 
 
-def _paths(resource: Resource) -> Object:
+def _paths(resource: APIResource) -> Object:
     root = f"/apis/{resource.group}" if resource.group else "/api"
     place = "/namespaces/{namespace}" if resource.namespaced else ""
     base = f"{root}/{resource.version}{place}/{resource.name}"

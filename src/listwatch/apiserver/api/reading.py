@@ -29,9 +29,9 @@ from listwatch.apiserver.http.negotiation import (
 )
 from listwatch.apiserver.http.request_info import ListQuery, parse_list_options, parse_version
 from listwatch.apiserver.kinds.catalog import supported_fields
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.registry import Registry
-from listwatch.apiserver.storage.store import Bucket, CompactedError, Entry, Span, Store
+from listwatch.apiserver.storage.store import Bucket, CompactedError, Entry, Span, Storage
 from listwatch.clock import Clock
 from listwatch.errors import StatusError
 from listwatch.schema.causes import go_quoted
@@ -54,7 +54,7 @@ class Reader:
 
     def __init__(
         self,
-        store: Store,
+        store: Storage,
         registry: Registry,
         clock: Clock,
         *,
@@ -93,7 +93,7 @@ class Reader:
 
     # -- get ---------------------------------------------------------------------------------
 
-    async def get(self, call: Call, resource: Resource) -> web.Response:
+    async def get(self, call: Call, resource: APIResource) -> web.Response:
         """Answer with one object."""
         version = self._version(call.first("resourceVersion"), refusal.server_error)
         await self._wait_for(version)
@@ -108,7 +108,7 @@ class Reader:
         return self.answer_entry(call, resource, entry)
 
     def answer_entry(
-        self, call: Call, resource: Resource, entry: Entry, *, status: int = 200
+        self, call: Call, resource: APIResource, entry: Entry, *, status: int = 200
     ) -> web.Response:
         """Answer with the state of an object in the form that was negotiated."""
         transform = call.representation.transform
@@ -156,7 +156,7 @@ class Reader:
 
     # -- list --------------------------------------------------------------------------------
 
-    async def list_objects(self, call: Call, resource: Resource) -> web.StreamResponse:
+    async def list_objects(self, call: Call, resource: APIResource) -> web.StreamResponse:
         """Answer with the objects that the options choose."""
         options = parse_list_options(call.query, watch=False)
         fields = check_fields(resource, options.field_selector)
@@ -168,7 +168,7 @@ class Reader:
     async def answer_list(
         self,
         call: Call,
-        resource: Resource,
+        resource: APIResource,
         entries: Sequence[Entry],
         metadata: Mapping[str, object],
     ) -> web.StreamResponse:
@@ -204,7 +204,7 @@ class Reader:
         return response
 
     async def select(
-        self, resource: Resource, namespace: str, options: ListQuery
+        self, resource: APIResource, namespace: str, options: ListQuery
     ) -> tuple[list[Entry], dict[str, object]]:
         """Return the entries that the options choose, and the list's metadata."""
         store, bucket = self._store, self._registry.bucket(resource)
@@ -257,7 +257,12 @@ class Reader:
         return entries, metadata
 
     def _at(
-        self, resource: Resource, namespace: str, revision: int, *, token_start: str | None = None
+        self,
+        resource: APIResource,
+        namespace: str,
+        revision: int,
+        *,
+        token_start: str | None = None,
     ) -> Span:
         store = self._store
         try:
@@ -275,7 +280,7 @@ class Reader:
 
     # -- watch -------------------------------------------------------------------------------
 
-    async def watch(self, call: Call, resource: Resource) -> web.StreamResponse:
+    async def watch(self, call: Call, resource: APIResource) -> web.StreamResponse:
         """Stream changes until the client goes, the time is over or the server stops."""
         options = parse_list_options(call.query, watch=True)
         fields = options.field_selector
@@ -345,7 +350,7 @@ class Reader:
         )
 
     def _frames(
-        self, resource: Resource, transform: str, include: str
+        self, resource: APIResource, transform: str, include: str
     ) -> tuple[Callable[[str, Entry], bytes], Callable[[int, bool], bytes], object]:
         prefix = resource.object_prefix
 
@@ -388,13 +393,13 @@ class Reader:
         )
 
 
-def _go_type(resource: Resource) -> str:
+def _go_type(resource: APIResource) -> str:
     if resource.custom is not None:
         return "unstructured.Unstructured"
     return f"{resource.group.partition('.')[0] or 'core'}.{resource.kind}"
 
 
-def check_fields(resource: Resource, selector: FieldSelector) -> FieldSelector:
+def check_fields(resource: APIResource, selector: FieldSelector) -> FieldSelector:
     """Return a selector with the names under which fields are stored.
 
     Raises:
@@ -417,7 +422,7 @@ def check_fields(resource: Resource, selector: FieldSelector) -> FieldSelector:
     return FieldSelector(tuple(found))
 
 
-def converted(resource: Resource, entry: Entry) -> Entry:
+def converted(resource: APIResource, entry: Entry) -> Entry:
     """Return an entry as the resource's version has it."""
     if resource.convert is None:
         return entry

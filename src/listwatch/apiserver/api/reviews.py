@@ -11,14 +11,14 @@ from listwatch.apiserver.api.body import decode_body
 from listwatch.apiserver.api.writing import Writer
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.http.request_info import RequestInfo
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.managed_fields import created_fields
 from listwatch.apiserver.storage.registry import Registry
 from listwatch.apiserver.user import User
 from listwatch.schema.causes import Cause, invalid_value
 
 Object = dict[str, Any]
-Handler = Callable[[Call, Resource], Awaitable[web.StreamResponse]]
+Handler = Callable[[Call, APIResource], Awaitable[web.StreamResponse]]
 
 _AUTHORIZATION = "authorization.k8s.io"
 
@@ -31,7 +31,7 @@ class Reviews:
         self._writer = writer
         self._access = access
 
-    def handler(self, resource: Resource) -> Handler | None:
+    def handler(self, resource: APIResource) -> Handler | None:
         """Return what answers a review; None for any other resource."""
         reviews: Mapping[str, Callable[[Call, Object], Object]] = {
             "selfsubjectreviews": self._self_review,
@@ -45,7 +45,7 @@ class Reviews:
         if resource.group not in {_AUTHORIZATION, "authentication.k8s.io"} or answer is None:
             return None
 
-        async def handle(call: Call, resource: Resource) -> web.StreamResponse:
+        async def handle(call: Call, resource: APIResource) -> web.StreamResponse:
             self._writer.context(call, "CreateOptions")
             decoded = decode_body(await call.body(), call.header("Content-Type"), resource)
             self._writer.check_problems(call, resource, decoded.problems)
@@ -67,7 +67,7 @@ class Reviews:
 
         return handle
 
-    def _owned(self, call: Call, resource: Resource, obj: Object) -> Object:
+    def _owned(self, call: Call, resource: APIResource, obj: Object) -> Object:
         """Return the metadata of an answer, with whose the fields of the question are."""
         metadata: Object = obj["metadata"]
         if resource.name in {"selfsubjectreviews", "selfsubjectrulesreviews"}:

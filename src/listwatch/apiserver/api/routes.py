@@ -20,7 +20,7 @@ from listwatch.apiserver.http.faults import Fault, Faults
 from listwatch.apiserver.http.negotiation import JSON, Representation, negotiate, parse_accept
 from listwatch.apiserver.http.request_info import RequestInfo, check_timeout, parse_request
 from listwatch.apiserver.kinds.catalog import kind_of
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.registry import Registry
 from listwatch.apiserver.storage.store import NotStoredError
@@ -29,7 +29,7 @@ from listwatch.schema.causes import go_quoted
 
 _log = logging.getLogger(__name__)
 
-Handler = Callable[[Call, Resource], Awaitable[web.StreamResponse]]
+Handler = Callable[[Call, APIResource], Awaitable[web.StreamResponse]]
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _CHECKS = ("ping", "log", "etcd", "poststarthook/start-apiserver-admission-initializer")
 
@@ -115,7 +115,7 @@ class Api:
         return await handler(call, resource)
 
     @staticmethod
-    def _negotiate(call: Call, resource: Resource, *, collection: bool) -> Representation:
+    def _negotiate(call: Call, resource: APIResource, *, collection: bool) -> Representation:
         from listwatch.apiserver.http.protobuf import can_write  # noqa: PLC0415 - a cycle
 
         # the forms for watches are offered wherever a GET of a collection is
@@ -129,7 +129,7 @@ class Api:
             streamed=watching,
         )
 
-    def _find(self, info: RequestInfo) -> Resource | web.Response:
+    def _find(self, info: RequestInfo) -> APIResource | web.Response:
         groups = self.table.groups()
         if info.group not in groups:
             return text_answer("404 page not found\n", 404)
@@ -153,7 +153,7 @@ class Api:
             raise refusal.no_such_resource()
         return resource
 
-    def _handler(self, call: Call, resource: Resource) -> Handler:
+    def _handler(self, call: Call, resource: APIResource) -> Handler:
         info = call.info
         verb = info.verb
         if info.legacy_watch and call.request.method != "GET":
@@ -282,7 +282,7 @@ def _refused(call: Call, error: Exception) -> web.Response:
     return call.refuse(refusal.internal_error("the server failed; its log says why"))
 
 
-def _deprecation(resource: Resource) -> str:
+def _deprecation(resource: APIResource) -> str:
     """Return what a real server warns of in each answer for a resource; "" for most."""
     if resource.custom is not None:
         return str(resource.custom.get("deprecation", ""))

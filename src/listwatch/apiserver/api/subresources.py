@@ -14,7 +14,7 @@ from listwatch.apiserver.api.body import decode_body, decode_value, media_type_o
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.api.writing import Writer, apply_patch, failed_patch, read_patch
 from listwatch.apiserver.http.call import Call
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.errors import ConflictError
@@ -23,7 +23,7 @@ from listwatch.schema.facts import ANY, facts
 from listwatch.selector import LabelSelector, SelectorError
 
 Object = dict[str, Any]
-Handler = Callable[[Call, Resource], Awaitable[web.StreamResponse]]
+Handler = Callable[[Call, APIResource], Awaitable[web.StreamResponse]]
 
 
 class Subresources:
@@ -36,8 +36,8 @@ class Subresources:
         self._registry = registry
         self._reader = reader
         self._writer = writer
-        self._pods = Resource("", "v1", "pods", "Pod", schema=facts().schema("", "v1", "Pod"))
-        self._token = Resource(
+        self._pods = APIResource("", "v1", "pods", "Pod", schema=facts().schema("", "v1", "Pod"))
+        self._token = APIResource(
             "authentication.k8s.io",
             "v1",
             "tokenrequests",
@@ -47,10 +47,10 @@ class Subresources:
         #: what a token may be bound to
         self._binds = {
             "Pod": self._pods,
-            "Secret": Resource("", "v1", "secrets", "Secret", schema=ANY),
-            "Node": Resource("", "v1", "nodes", "Node", schema=ANY, namespaced=False),
+            "Secret": APIResource("", "v1", "secrets", "Secret", schema=ANY),
+            "Node": APIResource("", "v1", "nodes", "Node", schema=ANY, namespaced=False),
         }
-        self._scale = Resource(
+        self._scale = APIResource(
             "autoscaling",
             "v1",
             "scales",
@@ -58,7 +58,7 @@ class Subresources:
             schema=facts().schema("autoscaling", "v1", "Scale"),
         )
 
-    def handler(self, resource: Resource, name: str, verb: str) -> Handler:
+    def handler(self, resource: APIResource, name: str, verb: str) -> Handler:
         """Return what answers a verb on a subresource.
 
         Raises:
@@ -86,17 +86,17 @@ class Subresources:
         return partial(self._ask_node, name)
 
     def _part_handler(self, name: str, verb: str) -> Handler:
-        async def update(call: Call, resource: Resource) -> web.StreamResponse:
+        async def update(call: Call, resource: APIResource) -> web.StreamResponse:
             return await self._writer.update(call, resource, name)
 
-        async def patch(call: Call, resource: Resource) -> web.StreamResponse:
+        async def patch(call: Call, resource: APIResource) -> web.StreamResponse:
             return await self._writer.patch(call, resource, name)
 
         return {"get": self._reader.get, "update": update, "patch": patch}[verb]
 
     # -- scale -------------------------------------------------------------------------------
 
-    def _scale_of(self, resource: Resource, entry: Entry) -> Object:
+    def _scale_of(self, resource: APIResource, entry: Entry) -> Object:
         obj = self._registry.decode(entry)
         metadata = obj["metadata"]
         shown = {
@@ -128,11 +128,11 @@ class Subresources:
         call.representation = msgspec.structs.replace(call.representation, transform="")
         return call.answer_value({"kind": "Scale", "apiVersion": "autoscaling/v1", **scale})
 
-    async def _get_scale(self, call: Call, resource: Resource) -> web.StreamResponse:
+    async def _get_scale(self, call: Call, resource: APIResource) -> web.StreamResponse:
         entry = self._registry.get(resource, call.namespace, call.info.name)
         return self._answer_scale(call, self._scale_of(resource, entry))
 
-    async def _put_scale(self, call: Call, resource: Resource) -> web.StreamResponse:
+    async def _put_scale(self, call: Call, resource: APIResource) -> web.StreamResponse:
         context = self._writer.context(call, "UpdateOptions", "scale")
         decoded = decode_body(await call.body(), call.header("Content-Type"), self._scale)
         scale = decoded.obj
@@ -144,7 +144,7 @@ class Subresources:
             )
         return self._store_scale(call, resource, context, lambda _: scale)
 
-    async def _patch_scale(self, call: Call, resource: Resource) -> web.StreamResponse:
+    async def _patch_scale(self, call: Call, resource: APIResource) -> web.StreamResponse:
         context = self._writer.context(call, "PatchOptions", "scale")
         media_type = media_type_of(call.header("Content-Type"))
         if "patch" not in media_type:
@@ -167,7 +167,7 @@ class Subresources:
     def _store_scale(
         self,
         call: Call,
-        resource: Resource,
+        resource: APIResource,
         context: WriteContext,
         change: Callable[[Object], Object],
     ) -> web.StreamResponse:
@@ -217,7 +217,7 @@ class Subresources:
 
     # -- others ------------------------------------------------------------------------------
 
-    async def _finalize(self, call: Call, resource: Resource) -> web.StreamResponse:
+    async def _finalize(self, call: Call, resource: APIResource) -> web.StreamResponse:
         context = self._writer.context(call, "UpdateOptions", "finalize")
         decoded = decode_body(await call.body(), call.header("Content-Type"), resource)
         finalizers = (decoded.obj.get("spec") or {}).get("finalizers") or []
@@ -236,10 +236,10 @@ class Subresources:
         )
         return self._reader.answer_entry(call, resource, entry)
 
-    async def bind(self, call: Call, resource: Resource) -> web.StreamResponse:
+    async def bind(self, call: Call, resource: APIResource) -> web.StreamResponse:
         """Answer a POST of a Binding, to a pod's path or to the collection of bindings."""
         context = self._writer.context(call, "CreateOptions", "binding")
-        binding = Resource(
+        binding = APIResource(
             "", "v1", "bindings", "Binding", schema=facts().schema("", "v1", "Binding")
         )
         decoded = decode_body(await call.body(), call.header("Content-Type"), binding)
@@ -290,7 +290,7 @@ class Subresources:
             status=201,
         )
 
-    async def _request_token(self, call: Call, resource: Resource) -> web.StreamResponse:
+    async def _request_token(self, call: Call, resource: APIResource) -> web.StreamResponse:
         """Answer a TokenRequest with a token that this server accepts."""
         self._writer.context(call, "CreateOptions", "token")
         decoded = decode_body(await call.body(), call.header("Content-Type"), self._token)
@@ -342,7 +342,7 @@ class Subresources:
             )
         return Bound(wanted.storage, entry.key, entry.uid)
 
-    async def _ask_node(self, name: str, call: Call, resource: Resource) -> web.StreamResponse:
+    async def _ask_node(self, name: str, call: Call, resource: APIResource) -> web.StreamResponse:
         entry = self._registry.get(resource, call.namespace, call.info.name)
         found = self._registry.decode(entry)
         if resource.kind == "Pod" and not found["spec"].get("nodeName"):
@@ -351,9 +351,9 @@ class Subresources:
             f"the subresource {name} needs a node's kubelet, and this server has none"
         )
 
-    async def _evict(self, call: Call, resource: Resource) -> web.StreamResponse:
+    async def _evict(self, call: Call, resource: APIResource) -> web.StreamResponse:
         context = self._writer.context(call, "CreateOptions", "eviction")
-        eviction = Resource(
+        eviction = APIResource(
             "policy",
             "v1",
             "evictions",
@@ -406,7 +406,7 @@ def _at(obj: Any, path: str) -> Any:
     return obj
 
 
-def custom_scale(resource: Resource, obj: Object) -> Object:
+def custom_scale(resource: APIResource, obj: Object) -> Object:
     """Return spec and status of a custom object's scale."""
     assert resource.custom is not None  # noqa: S101 - asked for custom resources only
     paths = resource.custom["scale"]
@@ -426,7 +426,7 @@ def custom_scale(resource: Resource, obj: Object) -> Object:
     return scale
 
 
-def set_custom_replicas(resource: Resource, obj: Object, replicas: int) -> None:
+def set_custom_replicas(resource: APIResource, obj: Object, replicas: int) -> None:
     """Write the replicas where the custom resource has them."""
     assert resource.custom is not None  # noqa: S101 - asked for custom resources only
     *parents, last = _path(resource.custom["scale"]["specReplicasPath"])

@@ -9,7 +9,7 @@ from listwatch.apiserver.http.negotiation import event_bytes, partial_bytes
 from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.cells import AGE_DESCRIPTION, NAME_DESCRIPTION, age
 from listwatch.apiserver.kinds.custom_columns import column_value
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.store import Entry
 from listwatch.clock import Clock
 from listwatch.schema.facts import facts
@@ -35,7 +35,7 @@ class TableMaker:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    def columns(self, resource: Resource) -> list[dict[str, Any]]:
+    def columns(self, resource: APIResource) -> list[dict[str, Any]]:
         """Return the column definitions of a resource."""
         if resource.custom is not None:
             columns: list[dict[str, Any]] = resource.custom["columns"]
@@ -59,7 +59,7 @@ class TableMaker:
             for column in known
         ]
 
-    def row(self, resource: Resource, entry: Entry, include: str) -> dict[str, Any]:
+    def row(self, resource: APIResource, entry: Entry, include: str) -> dict[str, Any]:
         """Return the row of one object."""
         obj: Object = msgspec.json.decode(entry.data)
         if resource.custom is not None:
@@ -82,7 +82,7 @@ class TableMaker:
             row["object"] = msgspec.Raw(partial_bytes(entry.data))
         return row
 
-    def _cells(self, resource: Resource, obj: Object) -> list[Any]:
+    def _cells(self, resource: APIResource, obj: Object) -> list[Any]:
         known = facts().columns.get(f"{resource.api_version}/{resource.name}")
         metadata = obj["metadata"]
         if known is None:
@@ -105,7 +105,7 @@ class TableMaker:
 
     def table(
         self,
-        resource: Resource,
+        resource: APIResource,
         entries: Sequence[Entry],
         metadata: Mapping[str, Any],
         *,
@@ -127,7 +127,7 @@ class TableMaker:
         }
 
     def frames(
-        self, resource: Resource, include: str
+        self, resource: APIResource, include: str
     ) -> tuple[Callable[[str, Entry], bytes], Callable[[int, bool], bytes]]:
         """Return the makers of events and bookmarks; only the first frame has the columns."""
         first = True
@@ -166,7 +166,7 @@ class TableMaker:
 
         return make, bookmark
 
-    def _empty_cells(self, resource: Resource) -> list[Any]:
+    def _empty_cells(self, resource: APIResource) -> list[Any]:
         empty = Entry("", "", "", 0, {}, b'{"metadata":{"name":""}}')
         cells: list[Any] = self.row(resource, empty, "None")["cells"]
         return cells

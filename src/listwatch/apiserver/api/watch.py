@@ -15,7 +15,7 @@ from listwatch.apiserver.storage.store import (
     Bucket,
     CompactedError,
     Entry,
-    Store,
+    Storage,
     StoredChange,
     StoredChangeType,
 )
@@ -174,7 +174,7 @@ class WatchStream:
 
     def __init__(
         self,
-        store: Store,
+        store: Storage,
         bucket: Bucket,
         options: WatchQuery,
         *,

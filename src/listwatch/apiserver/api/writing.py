@@ -31,8 +31,8 @@ from listwatch.apiserver.http.call import Call, warnings_of
 from listwatch.apiserver.http.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.http.request_info import parse_list_options
 from listwatch.apiserver.kinds.catalog import kind_of
-from listwatch.apiserver.kinds.resources import Resource
-from listwatch.apiserver.storage.registry import Deleted, DeleteOptions, Registry, WriteContext
+from listwatch.apiserver.kinds.resources import APIResource
+from listwatch.apiserver.storage.registry import DeleteOptions, Deletion, Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.apiserver.user import User
 from listwatch.errors import BadRequestError, InvalidError, RequestEntityTooLargeError
@@ -110,7 +110,7 @@ class Writer:
         return []
 
     @classmethod
-    def check_problems(cls, call: Call, resource: Resource, problems: Sequence[str]) -> None:
+    def check_problems(cls, call: Call, resource: APIResource, problems: Sequence[str]) -> None:
         """Warn of unknown and repeated fields, or refuse them, as the options say."""
         strict = cls._strict_problems(call, problems)
         if not strict:
@@ -134,7 +134,7 @@ class Writer:
 
     # -- create and update -------------------------------------------------------------------
 
-    async def create(self, call: Call, resource: Resource) -> web.Response:
+    async def create(self, call: Call, resource: APIResource) -> web.Response:
         """Answer a POST to a collection."""
         context = self.context(call, "CreateOptions")
         decoded = self._decode(call, resource, await call.body())
@@ -152,17 +152,17 @@ class Writer:
         )
         return self._reader.answer_entry(call, resource, entry, status=201)
 
-    def _decode(self, call: Call, resource: Resource, data: bytes) -> Decoded:
+    def _decode(self, call: Call, resource: APIResource, data: bytes) -> Decoded:
         decoded = decode_body(data, call.header("Content-Type"), resource, self._quick)
         self.check_problems(call, resource, decoded.problems)
         return decoded
 
     @staticmethod
-    def _inward(resource: Resource, obj: Object) -> Object:
+    def _inward(resource: APIResource, obj: Object) -> Object:
         return obj if resource.convert is None else resource.convert.inward(obj)
 
     @staticmethod
-    def _check_namespace(call: Call, resource: Resource, obj: Object) -> None:
+    def _check_namespace(call: Call, resource: APIResource, obj: Object) -> None:
         given = obj["metadata"].get("namespace")
         if given and given != (call.namespace):
             if not resource.namespaced:
@@ -173,7 +173,9 @@ class Writer:
                 "request"
             )
 
-    async def update(self, call: Call, resource: Resource, subresource: str = "") -> web.Response:
+    async def update(
+        self, call: Call, resource: APIResource, subresource: str = ""
+    ) -> web.Response:
         """Answer a PUT to an object or its status."""
         context = self.context(call, "UpdateOptions", subresource)
         info = call.info
@@ -208,7 +210,7 @@ class Writer:
 
     # -- patch -------------------------------------------------------------------------------
 
-    async def patch(self, call: Call, resource: Resource, subresource: str = "") -> web.Response:
+    async def patch(self, call: Call, resource: APIResource, subresource: str = "") -> web.Response:
         """Answer a PATCH of an object or its status."""
         media_type = call.header("Content-Type").partition(";")[0].strip().lower()
         if media_type not in _PATCH_TYPES:
@@ -241,7 +243,7 @@ class Writer:
         return self._reader.answer_entry(call, resource, entry)
 
     def _patched(
-        self, call: Call, resource: Resource, old: Object, patch: Any, media_type: str
+        self, call: Call, resource: APIResource, old: Object, patch: Any, media_type: str
     ) -> Object:
         if resource.convert is not None:
             old = resource.convert.outward(old)
@@ -290,7 +292,7 @@ class Writer:
     # -- delete ------------------------------------------------------------------------------
 
     def delete_options(
-        self, call: Call, resource: Resource, data: bytes, known: Object | None = None
+        self, call: Call, resource: APIResource, data: bytes, known: Object | None = None
     ) -> DeleteOptions:
         """Read and check the options of a delete: those of the body, or else those of the query.
 
@@ -346,7 +348,7 @@ class Writer:
         )
 
     @staticmethod
-    def _delete_body(call: Call, resource: Resource, data: bytes) -> Object:
+    def _delete_body(call: Call, resource: APIResource, data: bytes) -> Object:
         media_type = media_type_of(call.header("Content-Type"))
         try:
             if media_type == JSON:
@@ -381,7 +383,7 @@ class Writer:
             key: found for key, found in msgspec.to_builtins(options).items() if found is not None
         }
 
-    async def delete(self, call: Call, resource: Resource) -> web.Response:
+    async def delete(self, call: Call, resource: APIResource) -> web.Response:
         """Answer a DELETE of an object."""
         options = self.delete_options(call, resource, await call.body())
         info = call.info
@@ -391,12 +393,12 @@ class Writer:
         return self.answer_deleted(call, resource, deleted)
 
     @staticmethod
-    def _warn_of_dependents(call: Call, resource: Resource, options: DeleteOptions) -> None:
+    def _warn_of_dependents(call: Call, resource: APIResource, options: DeleteOptions) -> None:
         warning = kind_of(resource).deletion_warning
         if warning and options.propagation is None:
             call.warnings.append(warning)
 
-    def answer_deleted(self, call: Call, resource: Resource, deleted: Deleted) -> web.Response:
+    def answer_deleted(self, call: Call, resource: APIResource, deleted: Deletion) -> web.Response:
         """Answer with what is left of an object, or a Status where nothing is."""
         entry = deleted.entry
         if not deleted.gone or kind_of(resource).returns_deleted:
@@ -415,7 +417,7 @@ class Writer:
             }
         )
 
-    async def delete_collection(self, call: Call, resource: Resource) -> web.StreamResponse:
+    async def delete_collection(self, call: Call, resource: APIResource) -> web.StreamResponse:
         """Answer a DELETE of a collection."""
         options = self.delete_options(call, resource, await call.body())
         chosen = parse_list_options(call.query, watch=False)

@@ -9,10 +9,10 @@ import msgspec
 from listwatch.apiserver.kinds.catalog import selectable_fields
 from listwatch.apiserver.kinds.custom import resources_of
 from listwatch.apiserver.kinds.definitions import CLEANUP, DEFINITIONS, Object, is_established
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.registry import DeleteOptions, Registry, WriteContext
-from listwatch.apiserver.storage.store import Bucket, Entry, Store, StoredChange
+from listwatch.apiserver.storage.store import Bucket, Entry, Storage, StoredChange
 from listwatch.schema.facts import Schema
 from listwatch.schema.structural import apply_schema_defaults, build_root
 
@@ -35,7 +35,7 @@ class CustomResources:
         self,
         table: ResourceTable,
         registry: Registry,
-        store: Store,
+        store: Storage,
         stop_watches: Callable[[Bucket], None],
     ) -> None:
         self._table = table
@@ -119,7 +119,7 @@ class CustomResources:
             if obj != self._registry.decode(entry):
                 entries[key] = msgspec.structs.replace(entry, data=msgspec.json.encode(obj))
 
-    def _select(self, resources: list[Resource]) -> None:
+    def _select(self, resources: list[APIResource]) -> None:
         """Let objects that were stored before have the values that selectors ask for now."""
         for resource in resources:
             paths = set((resource.custom or {}).get("selectable") or ())
@@ -129,7 +129,7 @@ class CustomResources:
                     values = selectable_fields(resource, self._registry.decode(entry))
                     entries[key] = msgspec.structs.replace(entry, fields={**entry.fields, **values})
 
-    def _definitions(self) -> Resource:
+    def _definitions(self) -> APIResource:
         resource = self._table.get("apiextensions.k8s.io", "v1", "customresourcedefinitions")
         assert resource is not None  # noqa: S101 - a built-in resource
         return resource

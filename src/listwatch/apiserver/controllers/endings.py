@@ -12,14 +12,14 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.registry import DeleteOptions, Registry, WriteContext
 from listwatch.apiserver.storage.store import (
     Bucket,
     Entry,
     NotStoredError,
-    Store,
+    Storage,
     StoredChange,
     StoredChangeType,
 )
@@ -46,7 +46,7 @@ class Controllers:
     """
 
     def __init__(
-        self, store: Store, registry: Registry, table: ResourceTable, clock: Clock
+        self, store: Storage, registry: Registry, table: ResourceTable, clock: Clock
     ) -> None:
         self._store = store
         self._registry = registry
@@ -198,7 +198,7 @@ class Controllers:
 
         self._timers[_RETRY] = self._clock.call_later(_RETRY_SECONDS, run)
 
-    def _resource(self, bucket: Bucket) -> Resource | None:
+    def _resource(self, bucket: Bucket) -> APIResource | None:
         for resource in self._table:
             if resource.storage == bucket.name and resource.convert is None:
                 return resource
@@ -247,7 +247,7 @@ class Controllers:
         elif _FOREGROUND in finalizers and not self._delete_dependents(entry):
             self._drop_finalizer(resource, entry, _FOREGROUND)
 
-    def _dependents(self, entry: Entry) -> list[tuple[Resource, Entry]]:
+    def _dependents(self, entry: Entry) -> list[tuple[APIResource, Entry]]:
         found = []
         for name, key in sorted(self._owned.get(entry.uid, ())):
             bucket = self._store.bucket(name)
@@ -298,7 +298,7 @@ class Controllers:
             )
         return held
 
-    def _drop_finalizer(self, resource: Resource, entry: Entry, name: str) -> None:
+    def _drop_finalizer(self, resource: APIResource, entry: Entry, name: str) -> None:
         def drop(metadata: Object) -> None:
             left = [each for each in metadata.get("finalizers") or () if each != name]
             if left:
@@ -308,7 +308,9 @@ class Controllers:
 
         self._change(resource, entry, drop)
 
-    def _change(self, resource: Resource, entry: Entry, change: Callable[[Object], None]) -> None:
+    def _change(
+        self, resource: APIResource, entry: Entry, change: Callable[[Object], None]
+    ) -> None:
         def produce(old: Object | None, _: Entry | None) -> Object:
             assert old is not None  # noqa: S101 - update refuses a missing object before
             change(old["metadata"])

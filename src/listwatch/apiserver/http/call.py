@@ -28,7 +28,7 @@ from listwatch.schema.causes import go_quoted
 
 if TYPE_CHECKING:
     from listwatch.apiserver.http.faults import Fault
-    from listwatch.apiserver.kinds.resources import Resource
+    from listwatch.apiserver.kinds.resources import APIResource
 
 #: The largest body that is read, in bytes (`apiserver/pkg/server/config.go`).
 BODY_LIMIT = 3 * 1024 * 1024
@@ -53,7 +53,7 @@ class Call:
         self.info = info
         self.query = query
         self.user = User("system:anonymous", ("system:unauthenticated",))
-        self.resource: Resource | None = None
+        self.resource: APIResource | None = None
         self.representation = PLAIN
         self.warnings: list[str] = []
         #: what is to go wrong with the answer, for tests

@@ -63,7 +63,8 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         cut_character: close it in the middle of the first character of several bytes.
         cut: close the connection after so many bytes of the body.
         withhold_bookmarks: a watch gets no bookmarks but the one that ends its initial events.
-        stale: the request is answered by the replica that has fallen behind (`APIServer.replica`).
+        stale: the request is answered by the replica that has fallen behind
+            (`EmbeddedAPIServer.replica`).
     """
 
     verb: str = ""

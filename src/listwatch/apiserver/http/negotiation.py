@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from listwatch.apiserver import refusal
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.store import Entry
 
 JSON = "application/json"
@@ -65,7 +65,7 @@ def parse_accept(header: str) -> tuple[_Clause, ...]:
 
 def negotiate(
     header: str,
-    resource: Resource | None,
+    resource: APIResource | None,
     *,
     watchable: bool = False,
     protobuf: bool = True,
@@ -131,7 +131,7 @@ class _MetadataOnly(msgspec.Struct):
 _metadata_decoder = msgspec.json.Decoder(_MetadataOnly)
 
 
-def object_bytes(resource: Resource, data: bytes) -> bytes:
+def object_bytes(resource: APIResource, data: bytes) -> bytes:
     """Return an object as it is answered, with kind and apiVersion."""
     return resource.object_prefix + data[1:]
 
@@ -175,7 +175,7 @@ class ListBody(NamedTuple):
 
 
 def list_body(
-    resource: Resource, entries: Sequence[bytes], metadata: Mapping[str, Any], *, partial: bool
+    resource: APIResource, entries: Sequence[bytes], metadata: Mapping[str, Any], *, partial: bool
 ) -> ListBody:
     """Return a list as it is answered.
 
@@ -219,7 +219,7 @@ def chunk(frame: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(frame), frame)
 
 
-def entry_bytes(resource: Resource, entry: Entry) -> bytes:
+def entry_bytes(resource: APIResource, entry: Entry) -> bytes:
     """Return an entry as it is answered."""
     return resource.object_prefix + entry.data[1:]
 

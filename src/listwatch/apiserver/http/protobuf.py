@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from listwatch.apiserver import refusal
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.schema.facts import facts
 
 Object = dict[str, Any]
@@ -353,7 +353,7 @@ def _message_of(version: str, kind: str) -> str | None:
     return name if name in _tables() else None
 
 
-def can_write(resource: Resource) -> bool:
+def can_write(resource: APIResource) -> bool:
     """Tell whether answers of this resource can be written in protobuf."""
     return resource.custom is None and _message_of(resource.api_version, resource.kind) is not None
 
@@ -392,7 +392,7 @@ def _unwrap(data: bytes) -> tuple[str, str, bytes]:
     return version, kind, raw
 
 
-def decode_object(data: bytes, resource: Resource) -> Object:
+def decode_object(data: bytes, resource: APIResource) -> Object:
     """Return the object of a protobuf body, with kind and apiVersion.
 
     Raises:

@@ -23,7 +23,7 @@ from listwatch.apiserver.kinds import (
     workloads,
 )
 from listwatch.apiserver.kinds.kind import Kind, Object
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 
 _FAMILIES = (
     admission_registration,
@@ -52,7 +52,7 @@ _CUSTOM = Kind(generation=True, unconditional_update=False)
 _PLAIN = Kind()
 
 
-def kind_of(resource: Resource) -> Kind:
+def kind_of(resource: APIResource) -> Kind:
     """Return what a resource's kind has of its own; custom resources are all the same."""
     if resource.custom is not None:
         return _CUSTOM
@@ -60,7 +60,7 @@ def kind_of(resource: Resource) -> Kind:
     return KINDS.get(f"{group}/{resource.name}" if group else resource.name, _PLAIN)
 
 
-def apply_defaults(resource: Resource, obj: Object) -> None:
+def apply_defaults(resource: APIResource, obj: Object) -> None:
     """Fill in the defaults of a built-in kind.
 
     Args:
@@ -72,7 +72,7 @@ def apply_defaults(resource: Resource, obj: Object) -> None:
         fill(obj)
 
 
-def spec_changed(resource: Resource, new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+def spec_changed(resource: APIResource, new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
     """Tell whether an update moves the generation: with the spec, or all but metadata and status.
 
     A Deployment's generation moves with its annotations too (`registry/apps/deployment`), an
@@ -93,7 +93,7 @@ def spec_changed(resource: Resource, new: Mapping[str, Any], old: Mapping[str, A
     return any(new.get(key) != old.get(key) for key in keys)
 
 
-def selectable_fields(resource: Resource, obj: Mapping[str, Any]) -> dict[str, str]:
+def selectable_fields(resource: APIResource, obj: Mapping[str, Any]) -> dict[str, str]:
     """Return the values that field selectors on this resource can ask for."""
     custom = resource.custom
     if custom is not None:
@@ -117,7 +117,7 @@ def _text(value: Any, absent: str) -> str:
     return str(value)
 
 
-def supported_fields(resource: Resource) -> dict[str, str]:
+def supported_fields(resource: APIResource) -> dict[str, str]:
     """Return the names of all field selectors on this resource, with those that are stored."""
     names = ["metadata.name"]
     if resource.namespaced or resource.custom is None:

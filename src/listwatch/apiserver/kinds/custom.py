@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from listwatch.apiserver.kinds.custom_columns import columns_of
-from listwatch.apiserver.kinds.resources import ALL_VERBS, Resource, Subresource
+from listwatch.apiserver.kinds.resources import ALL_VERBS, APIResource, Subresource
 from listwatch.apiserver.kinds.rules import validate_labels
 from listwatch.schema.causes import Cause, invalid_value
 from listwatch.schema.structural import MISSING, build_root, embedded, validate
@@ -16,7 +16,7 @@ Object = dict[str, Any]
 
 
 def validate_custom(
-    resource: Resource,
+    resource: APIResource,
     obj: Mapping[str, Any],
     old: Mapping[str, Any] | None = None,
     *,
@@ -79,7 +79,7 @@ _NOT_CHECKED = (
 
 
 def _rule_causes(
-    resource: Resource,
+    resource: APIResource,
     obj: Mapping[str, Any],
     old: Mapping[str, Any] | None,
     causes: list[Cause],
@@ -124,7 +124,7 @@ def has_rules(schema: object) -> bool:
 _DELETING_VERBS = frozenset(ALL_VERBS) - {"create"}
 
 
-def resources_of(definition: Mapping[str, Any]) -> list[Resource]:
+def resources_of(definition: Mapping[str, Any]) -> list[APIResource]:
     """Return the resources that a definition makes the server serve, one for each version."""
     spec, metadata = definition["spec"], definition["metadata"]
     names = spec["names"]
@@ -166,7 +166,7 @@ def resources_of(definition: Mapping[str, Any]) -> list[Resource]:
                 f"{spec['group']}/{version['name']} {names['kind']} is deprecated"
             )
         resources.append(
-            Resource(
+            APIResource(
                 spec["group"],
                 version["name"],
                 names["plural"],

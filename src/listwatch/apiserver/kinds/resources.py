@@ -21,7 +21,7 @@ class Subresource(msgspec.Struct, frozen=True):
     verbs: tuple[str, ...]
 
 
-class Resource:
+class APIResource:
     """One resource of one group and version.
 
     Attributes:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from listwatch.apiserver.kinds.catalog import KINDS
 from listwatch.apiserver.kinds.kind import Kind
-from listwatch.apiserver.kinds.resources import Resource, Subresource
+from listwatch.apiserver.kinds.resources import APIResource, Subresource
 from listwatch.schema.facts import Facts
 
 #: Groups in the order of preference in which a server lists them.
@@ -47,8 +47,8 @@ class ResourceTable:
         self.documents: dict[str, bytes] | None = None
         #: the document of version 2, in JSON and in protobuf
         self.documents_v2: tuple[bytes, bytes] | None = None
-        self._by_path: dict[tuple[str, str, str], Resource] = {}
-        self._by_storage: dict[str, list[Resource]] = {}
+        self._by_path: dict[tuple[str, str, str], APIResource] = {}
+        self._by_storage: dict[str, list[APIResource]] = {}
         self._versions: dict[str, list[str]] = {"": ["v1"]}
         for group in _GROUP_ORDER:
             self._versions[group] = []
@@ -57,7 +57,7 @@ class ResourceTable:
             key = f"{group}/{name}" if group else name
             kind = KINDS.get(key, _PLAIN)
             self._add(
-                Resource(
+                APIResource(
                     group,
                     version,
                     name,
@@ -83,14 +83,14 @@ class ResourceTable:
                 )
             )
 
-    def _add(self, resource: Resource) -> None:
+    def _add(self, resource: APIResource) -> None:
         versions = self._versions.setdefault(resource.group, [])
         if resource.version not in versions:
             versions.append(resource.version)
         self._by_path[resource.group, resource.version, resource.name] = resource
         self._by_storage.setdefault(resource.storage, []).append(resource)
 
-    def set_custom(self, group: str, name: str, resources: Iterable[Resource]) -> None:
+    def set_custom(self, group: str, name: str, resources: Iterable[APIResource]) -> None:
         """Serve these versions of a custom resource in place of what was served under its name."""
         self.documents = self.documents_v2 = None
         for key in [key for key in self._by_path if key[0] == group and key[2] == name]:
@@ -105,7 +105,7 @@ class ResourceTable:
         else:
             self._versions.pop(group, None)
 
-    def get(self, group: str, version: str, name: str) -> Resource | None:
+    def get(self, group: str, version: str, name: str) -> APIResource | None:
         """Return the resource of this plural name, or None."""
         return self._by_path.get((group, version, name))
 
@@ -118,12 +118,12 @@ class ResourceTable:
         """Return the versions of every group, the preferred one first; "" is the core group."""
         return self._versions
 
-    def of_version(self, group: str, version: str) -> Iterator[Resource]:
+    def of_version(self, group: str, version: str) -> Iterator[APIResource]:
         """Yield the resources of a group and version, by name."""
         names = sorted(key for key in self._by_path if key[:2] == (group, version))
         return (self._by_path[key] for key in names)
 
-    def of_kind(self, group: str, version: str, kind: str) -> Resource | None:
+    def of_kind(self, group: str, version: str, kind: str) -> APIResource | None:
         """Return the resource of a kind, or None."""
         for resource in self._by_path.values():
             if (
@@ -134,11 +134,11 @@ class ResourceTable:
                 return resource
         return None
 
-    def of_storage(self, storage: str) -> Sequence[Resource]:
+    def of_storage(self, storage: str) -> Sequence[APIResource]:
         """Return all versions under which the objects below a key of the storage are served."""
         return self._by_storage.get(storage, ())
 
-    def __iter__(self) -> Iterator[Resource]:
+    def __iter__(self) -> Iterator[APIResource]:
         return iter(list(self._by_path.values()))
 
 

@@ -6,20 +6,20 @@ from typing import Any
 import msgspec
 
 from listwatch.apiserver import refusal
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
-from listwatch.apiserver.storage.store import Store
+from listwatch.apiserver.storage.store import Storage
 from listwatch.schema.facts import ANY
 
 Object = dict[str, Any]
 
-_NAMESPACES = Resource("", "v1", "namespaces", "Namespace", schema=ANY, namespaced=False)
+_NAMESPACES = APIResource("", "v1", "namespaces", "Namespace", schema=ANY, namespaced=False)
 
 
 class StoredCluster:
     """Answers what `admission/matching.py` asks. As the store: one event loop, no awaits."""
 
-    def __init__(self, store: Store, table: ResourceTable) -> None:
+    def __init__(self, store: Storage, table: ResourceTable) -> None:
         self._namespaces = store.bucket("namespaces")
         self._table = table
 
@@ -39,7 +39,7 @@ class StoredCluster:
             raise refusal.not_found(_NAMESPACES, name)
         return entry.labels
 
-    def equivalents(self, resource: Resource, subresource: str) -> Sequence[Resource]:
+    def equivalents(self, resource: APIResource, subresource: str) -> Sequence[APIResource]:
         """Return the other versions and groups under which the same objects are served."""
         return [
             each

@@ -9,7 +9,7 @@ from pathlib import Path
 from listwatch.apiserver.storage.store import (
     Entry,
     NotStoredError,
-    Store,
+    Storage,
     StoredChange,
     StoredChangeType,
 )
@@ -184,7 +184,7 @@ class SQLiteJournal:
             for name, value in (("compacted", revision), ("revision", max(last, revision))):
                 execute("INSERT OR REPLACE INTO state VALUES (?,?)", (name, value))
 
-    def load(self, store: Store, make: MakeEntry) -> None:
+    def load(self, store: Storage, make: MakeEntry) -> None:
         """Put into an unused store what was kept.
 
         Args:

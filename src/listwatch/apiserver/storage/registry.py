@@ -24,9 +24,9 @@ from listwatch.apiserver.kinds.catalog import (
     spec_changed,
 )
 from listwatch.apiserver.kinds.kind import Ending, carry
-from listwatch.apiserver.kinds.resources import Resource
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.managed_fields import Managed, Owner, created_fields
-from listwatch.apiserver.storage.store import Bucket, Entry, Store
+from listwatch.apiserver.storage.store import Bucket, Entry, Storage
 from listwatch.clock import Clock
 from listwatch.schema.causes import Cause, invalid_value
 from listwatch.schema.facts import ANY
@@ -73,7 +73,7 @@ class WriteContext(msgspec.Struct, frozen=True):
     dry_run: bool = False
     subresource: str = ""
     operation: str = "Update"
-    guard: Callable[[Resource, Object, Object | None], None] | None = None
+    guard: Callable[[APIResource, Object, Object | None], None] | None = None
     warnings: list[str] | None = None
 
 
@@ -87,7 +87,7 @@ class DeleteOptions(msgspec.Struct, frozen=True):
     dry_run: bool = False
 
 
-class Deleted(msgspec.Struct, frozen=True):
+class Deletion(msgspec.Struct, frozen=True):
     """What a delete did: `entry` is the last state; `gone` whether the object is."""
 
     entry: Entry
@@ -97,7 +97,7 @@ class Deleted(msgspec.Struct, frozen=True):
 class Registry:
     """The rules between requests and the store. As the store: one event loop, no awaits."""
 
-    def __init__(self, store: Store, clock: Clock, *, randomness: random.Random) -> None:
+    def __init__(self, store: Storage, clock: Clock, *, randomness: random.Random) -> None:
         self.store = store
         self._clock = clock
         self._random = randomness
@@ -115,16 +115,16 @@ class Registry:
             self._now = (second, stamp)
         return self._now[1]
 
-    def bucket(self, resource: Resource) -> Bucket:
+    def bucket(self, resource: APIResource) -> Bucket:
         """Return the bucket of a resource."""
         return self.store.bucket(resource.storage)
 
-    def find(self, resource: Resource, namespace: str, name: str) -> Entry | None:
+    def find(self, resource: APIResource, namespace: str, name: str) -> Entry | None:
         """Return the present state of an object, or None."""
         key = f"{namespace}/{name}" if namespace else name
         return self.bucket(resource).entries.get(key)
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Entry:
+    def get(self, resource: APIResource, namespace: str, name: str) -> Entry:
         """Return the present state of an object; 404 where there is none."""
         entry = self.find(resource, namespace, name)
         if entry is None:
@@ -134,7 +134,7 @@ class Registry:
     # -- writes ------------------------------------------------------------------------------
 
     def create(
-        self, resource: Resource, namespace: str, obj: Object, context: WriteContext
+        self, resource: APIResource, namespace: str, obj: Object, context: WriteContext
     ) -> Entry:
         """Store a new object, which was decoded and defaulted; returns its state."""
         metadata: Object = obj["metadata"]
@@ -167,7 +167,7 @@ class Registry:
 
     def store_new(
         self,
-        resource: Resource,
+        resource: APIResource,
         namespace: str,
         obj: Object,
         owners: list[Object],
@@ -210,7 +210,7 @@ class Registry:
         self.store.put(bucket, entry)
         return entry
 
-    def check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
+    def check_namespace(self, resource: APIResource, namespace: str, name: str) -> None:
         """Refuse to make an object in a namespace that is not there or on its way out."""
         found = self.store.bucket("namespaces").entries.get(namespace)
         if found is None:
@@ -230,7 +230,7 @@ class Registry:
                 ],
             )
 
-    def _prepare_create(self, resource: Resource, obj: Object) -> None:
+    def _prepare_create(self, resource: APIResource, obj: Object) -> None:
         metadata = obj["metadata"]
         if kind_of(resource).generation:
             metadata["generation"] = 1
@@ -254,7 +254,7 @@ class Registry:
     def _services(self) -> Iterator[Object]:
         return map(self.decode, self.store.bucket("services").current())
 
-    def _allocate(self, resource: Resource, new: Object, old: Object | None) -> None:
+    def _allocate(self, resource: APIResource, new: Object, old: Object | None) -> None:
         allocate = kind_of(resource).allocate
         causes = allocate(new, old, self._addresses) if allocate is not None else []
         if causes:
@@ -262,7 +262,7 @@ class Registry:
 
     def update(
         self,
-        resource: Resource,
+        resource: APIResource,
         namespace: str,
         name: str,
         produce: Callable[[Object | None, Entry | None], Object],
@@ -327,7 +327,7 @@ class Registry:
         return Managed.read((old or {"metadata": {}})["metadata"].get("managedFields"))
 
     def _check_conditions(
-        self, resource: Resource, entry: Entry, metadata: Object, *, is_put: bool
+        self, resource: APIResource, entry: Entry, metadata: Object, *, is_put: bool
     ) -> None:
         name = entry.name
         version = _asked_version(metadata)
@@ -356,7 +356,7 @@ class Registry:
 
     def store_update(
         self,
-        resource: Resource,
+        resource: APIResource,
         entry: Entry,
         old: Object,
         new: Object,
@@ -398,7 +398,7 @@ class Registry:
         return made
 
     def _prepare_update(
-        self, resource: Resource, new: Object, old: Object, subresource: str
+        self, resource: APIResource, new: Object, old: Object, subresource: str
     ) -> None:
         metadata, before = new["metadata"], old["metadata"]
         _carry_metadata(metadata, before)
@@ -426,8 +426,8 @@ class Registry:
     # -- deletes -----------------------------------------------------------------------------
 
     def delete(
-        self, resource: Resource, namespace: str, name: str, options: DeleteOptions
-    ) -> Deleted:
+        self, resource: APIResource, namespace: str, name: str, options: DeleteOptions
+    ) -> Deletion:
         """Delete an object, or begin to; 404 where there is none, 409 where a condition fails."""
         entry = self.get(resource, namespace, name)
         if name in kind_of(resource).immortal:
@@ -456,7 +456,7 @@ class Registry:
         before = copy.deepcopy(metadata)
         pending = self._begin_grace(resource, obj, options)
         if pending:
-            return Deleted(entry, gone=False)
+            return Deletion(entry, gone=False)
         finalizers = self._deletion_finalizers(resource, metadata, options)
         if finalizers:
             metadata["finalizers"] = finalizers
@@ -472,14 +472,14 @@ class Registry:
             if not options.dry_run:
                 self.store.put(self.bucket(resource), entry)
         if finalizers or metadata.get("deletionGracePeriodSeconds"):
-            return Deleted(entry, gone=False)
+            return Deletion(entry, gone=False)
         if not options.dry_run:
             entry = self.store.delete(self.bucket(resource), entry)
-        return Deleted(entry, gone=True)
+        return Deletion(entry, gone=True)
 
     def evict(
-        self, resource: Resource, namespace: str, name: str, options: DeleteOptions
-    ) -> Deleted:
+        self, resource: APIResource, namespace: str, name: str, options: DeleteOptions
+    ) -> Deletion:
         """Delete a pod if its disruption budget allows that; 429 where it does not."""
         pod = self.decode(self.get(resource, namespace, name))
         budgets = list(self._objects(_BUDGETS.storage, namespace))
@@ -488,7 +488,7 @@ class Registry:
             self.store_as_is(_BUDGETS, budget)
         return self.delete(resource, namespace, name, options)
 
-    def _begin_grace(self, resource: Resource, obj: Object, options: DeleteOptions) -> bool:
+    def _begin_grace(self, resource: APIResource, obj: Object, options: DeleteOptions) -> bool:
         """Set or shorten a pod's grace period; True where one is running that stays as it is."""
         metadata = obj["metadata"]
         running = metadata.get("deletionGracePeriodSeconds")
@@ -522,7 +522,7 @@ class Registry:
 
     @staticmethod
     def _deletion_finalizers(
-        resource: Resource, metadata: Object, options: DeleteOptions
+        resource: APIResource, metadata: Object, options: DeleteOptions
     ) -> list[str]:
         finalizers = list(metadata.get("finalizers") or ())
         policy = options.propagation
@@ -540,21 +540,26 @@ class Registry:
         return kept
 
     def _end(
-        self, resource: Resource, entry: Entry, obj: Object, ending: Ending, options: DeleteOptions
-    ) -> Deleted:
+        self,
+        resource: APIResource,
+        entry: Entry,
+        obj: Object,
+        ending: Ending,
+        options: DeleteOptions,
+    ) -> Deletion:
         """Do what a kind's own way to end says."""
         if ending is Ending.STAYS:
-            return Deleted(entry, gone=False)
+            return Deletion(entry, gone=False)
         if ending is Ending.MARKED:
             entry = self.entry(resource, obj, self.store.revision + 1)
             if not options.dry_run:
                 self.store.put(self.bucket(resource), entry)
-            return Deleted(entry, gone=False)
+            return Deletion(entry, gone=False)
         if not options.dry_run:
             entry = self.store.delete(self.bucket(resource), entry)
-        return Deleted(entry, gone=True)
+        return Deletion(entry, gone=True)
 
-    def finalize_namespace(self, resource: Resource, entry: Entry) -> None:
+    def finalize_namespace(self, resource: APIResource, entry: Entry) -> None:
         """Let go of a namespace in which nothing is left."""
         obj = self.decode(entry)
         spec = obj.get("spec") or {}
@@ -567,7 +572,7 @@ class Registry:
             return
         self.store.delete(self.bucket(resource), entry)
 
-    def store_as_is(self, resource: Resource, obj: Object) -> Entry:
+    def store_as_is(self, resource: APIResource, obj: Object) -> Entry:
         """Store a changed object past the rules for updates, and without an owner of the change."""
         made = self.entry(resource, obj, self.store.revision + 1)
         self.store.put(self.bucket(resource), made)
@@ -581,7 +586,7 @@ class Registry:
         obj: Object = msgspec.json.decode(entry.data)
         return obj
 
-    def entry(self, resource: Resource, obj: Mapping[str, Any], revision: int) -> Entry:
+    def entry(self, resource: APIResource, obj: Mapping[str, Any], revision: int) -> Entry:
         """Encode an object as the state at a revision; 0 is of one that is not stored."""
         metadata = obj["metadata"]
         if revision:
@@ -619,7 +624,7 @@ def _asked_version(metadata: Object) -> int:
         raise refusal.server_error(str(error)) from None
 
 
-def _is_held(resource: Resource, obj: Object) -> bool:
+def _is_held(resource: APIResource, obj: Object) -> bool:
     held = kind_of(resource).held
     return held is not None and held(obj)
 
@@ -658,7 +663,7 @@ def _carry_metadata(metadata: Object, before: Object) -> None:
             metadata.pop(key, None)
 
 
-def keep_status_only(resource: Resource, new: Object, old: Object) -> None:
+def keep_status_only(resource: APIResource, new: Object, old: Object) -> None:
     """Take from a write to the status path the status alone, and what metadata it may carry."""
     for key in (new.keys() | old.keys()) - {"status", "metadata"}:
         carry(new, old, key)
@@ -675,7 +680,7 @@ def keep_status_only(resource: Resource, new: Object, old: Object) -> None:
             carry(metadata, before, left)
 
 
-def reset_fields(resource: Resource, subresource: str) -> tuple[tuple[str, ...], ...]:
+def reset_fields(resource: APIResource, subresource: str) -> tuple[tuple[str, ...], ...]:
     """Return the parts that a path of the object does not write, so that nobody gets them."""
     if subresource == "status":
         if resource.custom is not None:
@@ -693,7 +698,7 @@ def reset_fields(resource: Resource, subresource: str) -> tuple[tuple[str, ...],
     return ()
 
 
-def _empty_status(resource: Resource) -> Object:
+def _empty_status(resource: APIResource) -> Object:
     # of what a client sends as status nothing stays but what the defaults put there
     probe: Object = {"metadata": {}}
     apply_defaults(resource, probe)
@@ -710,6 +715,6 @@ def _differ_beyond_time(before: list[Object], after: list[Object]) -> bool:
     )
 
 
-_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", schema=ANY)
-_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", schema=ANY)
-_NAMESPACES = Resource("", "v1", "namespaces", "Namespace", schema=ANY, namespaced=False)
+_QUOTAS = APIResource("", "v1", "resourcequotas", "ResourceQuota", schema=ANY)
+_BUDGETS = APIResource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", schema=ANY)
+_NAMESPACES = APIResource("", "v1", "namespaces", "Namespace", schema=ANY, namespaced=False)

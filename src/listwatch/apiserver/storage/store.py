@@ -261,7 +261,7 @@ class Snapshot(NamedTuple):
     entries: Mapping[str, tuple[Entry, ...]]
 
 
-class StoreStatistics(msgspec.Struct, frozen=True):
+class StorageStatistics(msgspec.Struct, frozen=True):
     """Figures of a store at one moment; `watchers` are the watches of clients."""
 
     revision: int
@@ -271,7 +271,7 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     watchers: int
 
 
-class Store:
+class Storage:
     """Objects of all resources under one sequence of revisions.
 
     For one event loop: every method runs to its end without giving way, so each sees and leaves a
@@ -468,10 +468,10 @@ class Store:
         entries = {name: tuple(each.at(revision)) for name, each in self._buckets.items()}
         return Snapshot(revision, entries)
 
-    def statistics(self) -> StoreStatistics:
+    def statistics(self) -> StorageStatistics:
         """Return the figures of this moment."""
         buckets = self._buckets.values()
-        return StoreStatistics(
+        return StorageStatistics(
             revision=self.revision,
             compacted=self.compacted,
             objects=sum(len(bucket.entries) for bucket in buckets),
