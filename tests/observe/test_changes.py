@@ -33,21 +33,25 @@ def test_differences_name_the_deepest_fields_that_changed() -> None:
 def test_an_addition_and_updates_amount_to_an_addition_with_the_latest_state() -> None:
     added = Observation(ObservationType.ADDED, "a", _object(1))
     updated = Observation(ObservationType.UPDATED, "a", _object(2), old=_object(1))
-    assert merged(added, updated) == Observation(ObservationType.ADDED, "a", _object(2))
+    assert merged(added, updated) == (Observation(ObservationType.ADDED, "a", _object(2)),)
 
 
 def test_updates_amount_to_one_from_the_first_old_state_to_the_latest() -> None:
     first = Observation(ObservationType.UPDATED, "a", _object(2), old=_object(1))
     second = Observation(ObservationType.UPDATED, "a", _object(3), old=_object(2))
-    assert merged(first, second) == Observation(
-        ObservationType.UPDATED, "a", _object(3), old=_object(1)
-    )
+    together = Observation(ObservationType.UPDATED, "a", _object(3), old=_object(1))
+    assert merged(first, second) == (together,)
 
 
 def test_what_came_and_went_amounts_to_nothing_and_what_was_known_to_a_deletion() -> None:
     deleted = Observation(ObservationType.DELETED, "a", _object(3), old=_object(2))
-    assert merged(Observation(ObservationType.ADDED, "a", _object(2)), deleted) is None
+    assert merged(Observation(ObservationType.ADDED, "a", _object(2)), deleted) == ()
     updated = Observation(ObservationType.UPDATED, "a", _object(2), old=_object(1))
-    assert merged(updated, deleted) == Observation(
-        ObservationType.DELETED, "a", _object(3), old=_object(1)
-    )
+    together = Observation(ObservationType.DELETED, "a", _object(3), old=_object(1))
+    assert merged(updated, deleted) == (together,)
+
+
+def test_a_deletion_and_what_comes_after_it_stay_two() -> None:
+    deleted = Observation(ObservationType.DELETED, "a", _object(1))
+    added = Observation(ObservationType.ADDED, "a", _object(2))
+    assert merged(deleted, added) == (deleted, added)

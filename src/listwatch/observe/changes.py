@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from listwatch.cache.deltas import DeltaType
+from listwatch.cache.merging import EACH_LIFE, merge
 from listwatch.objects import Object
 
 
@@ -72,23 +74,28 @@ class Observation(msgspec.Struct, frozen=True):
         return self.object.resource_version if self.object is not None else ""
 
 
-def merged(earlier: Observation, later: Observation) -> Observation | None:
-    """Return the one change that two of one object's life amount to, None if to nothing.
+def merged(earlier: Observation, later: Observation) -> tuple[Observation, ...]:
+    """Return what two successive changes of one object become while they wait: none, one or both.
 
-    Only for changes that `mergeable` allows.
+    The rule is that of the handlers of an informer: each life of an object keeps its own addition
+    and deletion (`merging.EACH_LIFE`).
     """
+    kinds = merge(EACH_LIFE, _kind(earlier), _kind(later, is_first=False))
+    if not kinds:
+        return ()  # it was never told to be there
+    if len(kinds) > 1:
+        return (earlier, later)
     if later.type is ObservationType.DELETED:
-        if earlier.old is None and earlier.type is not ObservationType.DELETED:
-            return None  # it was never told to be there
-        return msgspec.structs.replace(later, old=earlier.old)
-    resync = later.type is ObservationType.RESYNC
-    kind = earlier.type if earlier.old is None or resync else later.type
-    return msgspec.structs.replace(later, type=kind, old=earlier.old)
+        return (msgspec.structs.replace(later, old=earlier.old),)
+    keeps = earlier.old is None or later.type is ObservationType.RESYNC
+    kind = earlier.type if keeps else later.type
+    return (msgspec.structs.replace(later, type=kind, old=earlier.old),)
 
 
-def mergeable(earlier: Observation, later: Observation) -> bool:
-    """Say whether a later change of one object may be told together with the one before it."""
-    return earlier.type is not ObservationType.DELETED and later.key == earlier.key
+def _kind(change: Observation, *, is_first: bool = True) -> DeltaType:
+    if change.type is ObservationType.DELETED:
+        return DeltaType.DELETED
+    return DeltaType.ADDED if is_first and change.old is None else DeltaType.UPDATED
 
 
 class Difference(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from listwatch.clock import Clock, Timer
-from listwatch.observe.changes import Observation, mergeable, merged
+from listwatch.observe.changes import Observation, merged
 
 
 class DispatchStatistics(msgspec.Struct, frozen=True):
@@ -90,24 +90,25 @@ class Dispatcher:
         lane = self._lanes.get(lane_key)
         if lane is None:
             lane = self._lanes[lane_key] = _Lane(deque())
-        if self._debounce and lane.entries and mergeable(lane.entries[-1].change, change):
-            self._collapse(lane, change, number)
-        else:
+        if not (self._debounce and lane.entries and self._collapse(lane, change, number)):
             due = self._clock.now() + self._debounce
             lane.entries.append(_Entry(change, [number], due))
         self._offer(lane_key, lane)
         return number
 
-    def _collapse(self, lane: _Lane, change: Observation, number: int) -> None:
+    def _collapse(self, lane: _Lane, change: Observation, number: int) -> bool:
         entry = lane.entries[-1]
-        self._collapsed += 1
         together = merged(entry.change, change)
-        if together is None:
+        if len(together) > 1:
+            return False
+        self._collapsed += 1
+        if together:
+            entry.change = together[0]
+            entry.numbers.append(number)
+        else:
             lane.entries.pop()
             self._finish([*entry.numbers, number])
-        else:
-            entry.change = together
-            entry.numbers.append(number)
+        return True
 
     def _offer(self, key: tuple[str, str], lane: _Lane) -> None:
         """Make a lane's first change ready to run, or set the timer that will."""
