@@ -1,4 +1,4 @@
-"""What two events of one object in a row become while they wait: one rule in three variants."""
+"""Rules to merge two successive events of one object while they wait: three variants."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,13 +11,13 @@ _ADDED: Final = DeltaType.ADDED
 _UPDATED: Final = DeltaType.UPDATED
 _DELETED: Final = DeltaType.DELETED
 
-#: The kinds of two events in a row, and the kind of the one event that they become, with the newer
-#: object. None is no event at all. Pairs that are left out stay two events.
+#: Maps the types of two successive events to the type of the one event that replaces them, with the
+#: newer object. None means no event. A missing pair stays two events.
 Merging: TypeAlias = Mapping[tuple[DeltaType, DeltaType], DeltaType | None]
 
-#: The last state wins: of an object that was deleted and made again, an update is seen. For
-#: consumers that act on what an object is now (`EventQueue`). No event becomes a deletion where
-#: the consumer knows of the object.
+#: The last state wins: a deleted and recreated object appears as an update. For consumers that act
+#: on the current state (`EventQueue`). "No event" becomes a deletion if the consumer knows the
+#: object.
 LAST_STATE: Final[Merging] = MappingProxyType(
     {
         (_SYNC, _SYNC): _SYNC,
@@ -50,12 +50,12 @@ EACH_LIFE: Final[Merging] = MappingProxyType(
     }
 )
 
-#: Every event counts, but a deletion is told once (`DeltaFIFO` without a compressor).
+#: Every event counts, but a deletion appears once (`DeltaFIFO` without a compressor).
 ONE_DELETION: Final[Merging] = MappingProxyType({(_DELETED, _DELETED): _DELETED})
 
 
 def merge(merging: Merging, first: DeltaType, then: DeltaType) -> tuple[DeltaType, ...]:
-    """Return the kinds that two events in a row become: none, one, or both as they are."""
+    """Return the types that two successive events become: none, one, or both unchanged."""
     try:
         kind = merging[first, then]
     except KeyError:

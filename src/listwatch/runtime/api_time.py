@@ -1,4 +1,4 @@
-"""Times as an API server writes them."""
+"""Times in the API's formats."""
 
 from datetime import UTC, datetime
 
@@ -9,5 +9,5 @@ def micro_time(seconds: float) -> str:
 
 
 def api_time(seconds: float) -> str:
-    """Return seconds since 1970 as the API's Time, which has whole seconds."""
+    """Return seconds since 1970 as the API's Time, in whole seconds."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""A coroutine that runs beside the caller, in an event loop of a thread of its own."""
+"""A coroutine that runs beside the caller, in the event loop of its own thread."""
 
 import asyncio
 import contextlib
@@ -13,12 +13,12 @@ _logger = logging.getLogger(__name__)
 class BesideTask:
     """An `async with` block beside whose body a coroutine runs.
 
-    At the body's end the coroutine is cancelled and waited for, so that its `finally` blocks have
-    run; what it raised is raised then, or logged if the body raised something itself. A body that
-    is cancelled a second time meanwhile does not wait any longer.
+    At the end of the body the coroutine is cancelled and awaited, so that its `finally` blocks run.
+    Its exception is then raised, or logged if the body raised one itself. If the body is cancelled
+    again during this, it stops waiting.
 
     Args:
-        main: what to run; called where it runs.
+        main: the coroutine function; called where it runs.
         name: of the thread.
         threaded: False runs it in the caller's event loop, for tests.
     """
@@ -31,7 +31,7 @@ class BesideTask:
         self._threaded = threaded
         self._stopping = False
         self._own: asyncio.Task[None] | None = None
-        # Set by the coroutine itself: a task that is cancelled before its first step never runs.
+        # Set by the coroutine itself: a task cancelled before its first step never runs.
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> None:
@@ -42,7 +42,7 @@ class BesideTask:
             self._own = self._loop.create_task(self._run(), name=self._name)
             return
         self._loop = asyncio.new_event_loop()
-        # A daemon, so that a program which ends by an error does not go on holding anything.
+        # A daemon thread, so that a program that ends by an error does not hang.
         threading.Thread(target=self._run_thread, name=self._name, daemon=True).start()
 
     async def __aexit__(
@@ -52,7 +52,7 @@ class BesideTask:
         traceback: TracebackType | None,
     ) -> None:
         if not self._ended.done():
-            with contextlib.suppress(RuntimeError):  # its event loop has ended just now
+            with contextlib.suppress(RuntimeError):  # its event loop has just ended
                 self._loop.call_soon_threadsafe(self._stop)
         try:
             await asyncio.shield(self._ended)

@@ -1,4 +1,4 @@
-"""The caches of a manager: one informer for each resource, however many reconcilers want it."""
+"""The caches of a manager: one informer per resource, shared by all reconcilers."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -16,19 +16,19 @@ from listwatch.clock import Clock
 if TYPE_CHECKING:
     from listwatch.cache.processor import Listener
 
-#: A cache of which nothing was heard for so many seconds is stale. A healthy quiet watch gets
-#: bookmarks about once a minute.
+#: A cache without any data from the server for this many seconds is stale. A healthy quiet watch
+#: gets a bookmark about once a minute.
 STALE_SECONDS = 200.0
 
 
 class CacheHealth(msgspec.Struct, frozen=True):
-    """How a cache is.
+    """The health of a cache.
 
     Attributes:
         name: the resource and its selection.
-        ready: it can be relied on.
-        problem: why not, in words; empty if it is ready.
-        since: for how many seconds it has been so, by what is known.
+        ready: the cache is reliable.
+        problem: the reason why not; empty if it is ready.
+        since: seconds for which this has been so, as far as known.
     """
 
     name: str
@@ -38,11 +38,11 @@ class CacheHealth(msgspec.Struct, frozen=True):
 
 
 class Cache:
-    """One informer, and those who are told of its changes.
+    """One informer, and the handlers of its changes.
 
     Args:
-        selection: what it holds, without `fields`.
-        clock: time.
+        selection: the objects it holds, without `fields`.
+        clock: the time.
     """
 
     def __init__(self, selection: Selection, clock: Clock) -> None:
@@ -74,11 +74,11 @@ class Cache:
         return self.informer.indexer
 
     def holds(self, key: str) -> bool:
-        """Whether an object of this key is cached; False before the start."""
+        """Return whether an object of this key is cached; False before the start."""
         return self._informer is not None and self.indexer.get_by_key(key) is not None
 
     def add_handler(self, handler: ResourceEventHandler, name: str) -> None:
-        """Tell this handler too; after the start it is told first what is there."""
+        """Add a handler; after the start it first gets the current objects."""
         if self._informer is None:
             self._handlers.append((name, handler))
         else:
@@ -88,8 +88,8 @@ class Cache:
         """Decode these fields with each object.
 
         Raises:
-            ValueError: somebody else wants others, or the cache has started without; one cache
-                has one kind.
+            ValueError: another user of the cache needs different fields, or the cache has started
+                without these; one cache has one type.
         """
         if fields is None:
             return
@@ -104,7 +104,7 @@ class Cache:
         self._fields = fields
 
     def open(self, factory: InformerFactory) -> None:
-        """Make the informer, where there is none yet."""
+        """Create the informer if there is none yet."""
         if self._informer is not None:
             return
         self._informer = factory.informer(
@@ -121,10 +121,10 @@ class Cache:
         self._started = self._clock.now()
 
     async def wait_for_sync(self, seconds: float) -> None:
-        """Return when the cache has its first list and all handlers know it.
+        """Wait until the cache has synced and all handlers have received it.
 
         Raises:
-            NotSyncedError: that took longer.
+            NotSyncedError: the time limit expired.
         """
         try:
             async with self._clock.timeout(seconds):
@@ -138,7 +138,7 @@ class Cache:
             ) from None
 
     def note_failure(self) -> None:
-        """Remember when a series of failures began: the first one after anything was heard."""
+        """Record the start of a series of failures: the first failure after any data."""
         if self._informer is None:
             return
         now = self._clock.now()
@@ -147,7 +147,7 @@ class Cache:
             self._failing_since = now
 
     def health(self) -> CacheHealth:
-        """Return how the cache is now."""
+        """Return the cache's current health."""
         name, now = str(self.selection), self._clock.now()
         informer = self._informer
         if informer is None:
@@ -157,7 +157,7 @@ class Cache:
             return CacheHealth(name, False, words, now - self._started)
         reflector = informer.statistics().controller.reflector
         age = reflector.last_frame_age or 0.0
-        # Whatever was heard after the last error says that it is over.
+        # Any data after the last error shows that it is over.
         error_age = reflector.last_error_age
         if reflector.failures > 0 and error_age is not None and error_age <= age:
             since = error_age if self._failing_since is None else now - self._failing_since
@@ -167,7 +167,7 @@ class Cache:
         return CacheHealth(name, True, "", 0.0)
 
     def statistics(self) -> SharedInformerStatistics | None:
-        """Return the informer's figures; None before the start."""
+        """Return the informer's statistics; None before the start."""
         return None if self._informer is None else self._informer.statistics()
 
 
@@ -175,8 +175,8 @@ class Caches:
     """All caches of a manager.
 
     Args:
-        clock: time.
-        on_error: is told of every failure of an informer.
+        clock: the time.
+        on_error: called with every failure of an informer.
     """
 
     def __init__(self, clock: Clock, on_error: OnError | None = None) -> None:
@@ -186,18 +186,18 @@ class Caches:
         self._factory: InformerFactory | None = None
 
     def of(self, selection: Selection) -> Cache:
-        """Return the cache of a selection; it is made at the first question."""
+        """Return the cache of a selection; the first call creates it."""
         cache = self._caches.get(selection)
         if cache is None:
             cache = self._caches[selection] = Cache(selection, self._clock)
         return cache
 
     def __iter__(self) -> Iterator[Cache]:
-        return iter(list(self._caches.values()))  # more may come at any time
+        return iter(list(self._caches.values()))  # a caller may add more
 
     @property
     def factory(self) -> InformerFactory:
-        """What makes and runs the informers; it makes further ones on demand.
+        """Creates and runs the informers, further ones on demand.
 
         Raises:
             RuntimeError: the manager has not started yet.
@@ -207,13 +207,13 @@ class Caches:
         return self._factory
 
     def open(self, source: ListWatchSource) -> None:
-        """Make all informers. A cache that comes later needs `ensure_open`."""
+        """Create all informers. A cache that is added later needs `ensure_open`."""
         self._factory = InformerFactory(source, clock=self._clock, on_error=self._note)
         for cache in self._caches.values():
             cache.open(self._factory)
 
     def ensure_open(self, cache: Cache) -> None:
-        """Make the informer of a cache that came after `open`; before that it has time."""
+        """Create the informer of a cache that was added after `open`; do nothing before that."""
         if self._factory is not None:
             cache.open(self._factory)
 
@@ -224,5 +224,5 @@ class Caches:
         self._on_error(failure)
 
     async def run(self) -> None:
-        """Keep all caches until cancelled."""
+        """Run all caches until cancelled."""
         await self.factory.run()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: A plain function that holds the event loop for so many seconds is named in the log.
+#: A plain function that holds the event loop for this many seconds is logged.
 HELD_SECONDS: Final = 0.1
 
 ReconcileFunction: TypeAlias = (
@@ -28,13 +28,13 @@ ReconcileFunction: TypeAlias = (
 class ReconcileCaller:
     """Calls one function.
 
-    A cancellation is over when the function has ended: also a thread is waited for.
+    Cancelling takes effect when the function has ended, even in a thread.
 
     Args:
         name: of the reconciler, for messages.
-        function: to call.
-        threads: run a plain function in one of so many threads; 0 runs it in the event loop.
-        clock: time.
+        function: the function.
+        threads: number of threads for a plain function; 0 runs it in the event loop.
+        clock: the time.
     """
 
     def __init__(self, name: str, function: ReconcileFunction, threads: int, clock: Clock) -> None:
@@ -46,14 +46,14 @@ class ReconcileCaller:
         )
 
     async def call(self, key: str, guard: "LeadershipGuard | None") -> Result | None:
-        """Call the function with a key, and return what it asks for.
+        """Call the function with a key, and return its result.
 
         Args:
             key: for the function.
             guard: refuses each step of the function once this process no longer leads.
 
         Raises:
-            TypeError: it returned something else than None or a `Result`.
+            TypeError: the function returned something other than None or a `Result`.
             Exception: what the function raises.
         """
         if self._executor is not None:
@@ -82,18 +82,18 @@ class ReconcileCaller:
     ) -> object:
         def call() -> object:
             if guard is not None:
-                guard.check()  # the thread may have come late
+                guard.check()  # the thread may have started late
             return self._function(key)
 
         thread = asyncio.get_running_loop().run_in_executor(executor, call)
         try:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:
-            # No thread can be ended from outside, and the key must not be worked on twice.
+            # A thread can't be ended from outside, and a key must not be reconciled twice at once.
             await asyncio.wait({thread})
             raise
 
     def close(self) -> None:
-        """Begin no more calls in threads."""
+        """Start no more calls in threads."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)

@@ -150,7 +150,7 @@ def run_command(
 def _load(
     file: Path, options: dict[str, Any], defaults: dict[str, Any], *, may_run: bool = True
 ) -> Manager:
-    """Load a program. If its code fails, print the traceback of that code and exit."""
+    """Load a program. If its code fails, print its traceback and exit."""
     try:
         return load_program(file, options, defaults, may_run=may_run)
     except ListWatchError:

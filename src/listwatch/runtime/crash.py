@@ -1,8 +1,8 @@
-"""What happens when code raises what nobody expected: it is reported, then it goes on its way.
+"""Reports unexpected exceptions and re-raises them.
 
-The field's `runtime.HandleCrash` once swallowed what it had reported, and programs went on with
-half their parts dead; since then it ends the process. Here too the error is raised again, unless
-the caller says otherwise.
+Kubernetes' `runtime.HandleCrash` once swallowed what it had reported, and programs continued with
+half their parts dead; today it ends the process. Here too the exception is raised again, unless the
+caller chooses otherwise.
 """
 
 import logging
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 _logger = logging.getLogger(__name__)
 
-#: Is told of an error that nobody expected; for reports to a tracker, for instance.
+#: Called with an unexpected exception, for example to report it to a tracker.
 CrashHandler: TypeAlias = Callable[[BaseException], object]
 
 
@@ -20,14 +20,14 @@ CrashHandler: TypeAlias = Callable[[BaseException], object]
 def handle_crash(what: str, *handlers: CrashHandler, reraise: bool = True) -> Iterator[None]:
     """Report what the body raises: to the log with its traceback, and to the handlers.
 
-    Cancellations, SystemExit and KeyboardInterrupt are no crashes and pass through. A handler
-    that raises is logged, and hides neither the error nor the other handlers.
+    Cancellations, SystemExit and KeyboardInterrupt are not crashes and pass through. A handler that
+    raises is logged; it hides neither the exception nor the other handlers.
 
     Args:
-        what: what was being done, for the log.
+        what: the activity, for the log.
         handlers: called in turn, after the log.
-        reraise: raise the error again; False is for a loop whose other work must go on, and
-            which counts the error by a handler.
+        reraise: raise the exception again. False is for a loop whose other work must continue, and
+            that counts the exception in a handler.
     """
     try:
         yield

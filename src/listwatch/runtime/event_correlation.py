@@ -1,9 +1,9 @@
-"""What becomes of an event: written anew, counted on an earlier one, combined, or dropped.
+"""Decides about an event: create it, count it on an earlier one, combine it, or drop it.
 
-Pure rules without I/O, in the two styles that the API has. Those of core/v1 are client-go's
-`tools/record/events_cache.go`, those of events.k8s.io/v1 its `tools/events`; there, unlike in the
-reference, the key of a series does not hold the object's resourceVersion, which would end a series
-at every change of the object.
+Pure rules without I/O, for both APIs. Those for core/v1 are client-go's
+`tools/record/events_cache.go`, those for events.k8s.io/v1 its `tools/events`. Unlike there, the key
+of a series lacks the object's resourceVersion, which would end a series at every change of the
+object.
 """
 
 from collections.abc import Hashable
@@ -12,20 +12,20 @@ import msgspec
 
 from listwatch.runtime.key_limits import KeyLimits, Lru
 
-#: Events in a burst, and the seconds that one more takes, of one source, object and type.
+#: Burst of events per source, object and type, and seconds per event after it.
 SPAM_BURST = 25
 SPAM_INTERVAL = 300.0
-#: So many different messages within so many seconds are combined into one event.
+#: This many different messages within this many seconds are combined into one event.
 SIMILAR_MESSAGES = 10
 SIMILAR_SECONDS = 600.0
 COMBINED = "(combined from similar events): "
-#: Seconds after which a series' count is written again, and of quiet after which it is over.
+#: Seconds after which a series' count is written again, or a quiet series ends.
 REFRESH_SECONDS = 1800.0
 FINISH_SECONDS = 360.0
 
 
 class ObjectReference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Which object an event is about."""
+    """The object that an event is about."""
 
     api_version: str = ""
     kind: str = ""
@@ -37,7 +37,7 @@ class ObjectReference(msgspec.Struct, frozen=True, rename="camel", omit_defaults
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What tells the object from others, whatever its state."""
+        """What identifies the object, whatever its state."""
         return (
             self.api_version,
             self.kind,
@@ -49,7 +49,7 @@ class ObjectReference(msgspec.Struct, frozen=True, rename="camel", omit_defaults
 
 
 class Occurrence(msgspec.Struct, frozen=True):
-    """Something that happened to an object, as a controller reports it."""
+    """One occurrence of an event, as a controller reports it."""
 
     regarding: ObjectReference
     type: str
@@ -63,13 +63,13 @@ class Occurrence(msgspec.Struct, frozen=True):
 
     @property
     def similar(self) -> tuple[Hashable, ...]:
-        """The same for occurrences that differ in their message only."""
+        """A key shared by occurrences that differ only in their message."""
         related = self.related.identity if self.related is not None else ()
         return (self.regarding.identity, self.type, self.reason, self.action, related)
 
 
 class WrittenEvent(msgspec.Struct):
-    """An event that an API server has."""
+    """An event that exists on the API server."""
 
     namespace: str
     name: str
@@ -78,14 +78,14 @@ class WrittenEvent(msgspec.Struct):
     last_time: float
     #: The object that it is about.
     regarding: tuple[str, ...] = ()
-    #: Monotonic: when it occurred last, and when the count was written last.
+    #: Monotonic: time of the last occurrence, and of the last written count.
     last_at: float = 0.0
     written_at: float = 0.0
     written_count: int = 1
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Write a new event under this key; it may have occurred before, unwritten."""
+    """Create an event under this key; earlier occurrences may be unwritten."""
 
     key: Hashable
     occurrence: Occurrence
@@ -94,7 +94,7 @@ class Create(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct, frozen=True):
-    """Write an event's new count, and message where one is given."""
+    """Update an event's count, and its message if given."""
 
     key: Hashable
     written: WrittenEvent
@@ -102,13 +102,13 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Write nothing; `spam` if there were too many of it."""
+    """Write nothing; `spam` if there were too many."""
 
     spam: bool
 
 
 class SpamFilter:
-    """A token bucket for each source, object and type."""
+    """A token bucket per source, object and type."""
 
     def __init__(self) -> None:
         self._buckets: KeyLimits[Hashable] = KeyLimits(SPAM_BURST, SPAM_INTERVAL)
@@ -132,7 +132,7 @@ class _Unwritten(msgspec.Struct):
 class CoreCorrelator:
     """The rules for core/v1 events: each repetition is counted on the event, at once.
 
-    As in client-go the count goes on through what the spam filter drops.
+    As in client-go, dropped repetitions count too.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class CoreCorrelator:
         self._spam = SpamFilter()
 
     def decide(self, occurrence: Occurrence) -> Create | Count | Drop:
-        """Say what to write."""
+        """Return what to write."""
         key: Hashable = occurrence.similar
         similar = self._similar.get(key)
         if similar is None or occurrence.at - similar.at > SIMILAR_SECONDS:
@@ -177,11 +177,11 @@ class CoreCorrelator:
         self._written.put(key, written)
 
     def lost(self, key: Hashable) -> None:
-        """Forget an event that is gone from the server."""
+        """Forget an event that no longer exists on the server."""
         self._written.pop(key)
 
     def due(self, now: float) -> list[Count]:  # noqa: ARG002 - the other style's, nothing is kept back
-        """Return the counts that were kept back and are due."""
+        """Return the counts that were delayed and are due."""
         return []
 
     def __len__(self) -> int:
@@ -189,14 +189,14 @@ class CoreCorrelator:
 
 
 class SeriesCorrelator:
-    """The rules for events.k8s.io/v1: a repetition begins a series, which is counted in memory."""
+    """The rules for events.k8s.io/v1: a repetition starts a series, counted in memory."""
 
     def __init__(self) -> None:
         self._written: Lru[Hashable, WrittenEvent] = Lru()
         self._spam = SpamFilter()
 
     def decide(self, occurrence: Occurrence) -> Create | Count | Drop:
-        """Say what to write."""
+        """Return what to write."""
         key = occurrence.similar
         written = self._written.get(key)
         if written is None or occurrence.at - written.last_at > FINISH_SECONDS:
@@ -210,11 +210,11 @@ class SeriesCorrelator:
         self._written.put(key, written)
 
     def lost(self, key: Hashable) -> None:
-        """Forget an event that is gone from the server."""
+        """Forget an event that no longer exists on the server."""
         self._written.pop(key)
 
     def due(self, now: float) -> list[Count]:
-        """Return the counts that were kept back and are due; forget the series that are over."""
+        """Return the counts that were delayed and are due; forget the series that have ended."""
         due = []
         for key, written in self._written.items():
             is_over = now - written.last_at > FINISH_SECONDS

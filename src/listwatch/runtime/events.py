@@ -1,4 +1,4 @@
-"""Reports what a controller did as Events on the object, without ever getting in its way."""
+"""Reports a controller's actions as Events on the object, without delaying the controller."""
 
 import asyncio
 import contextlib
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: Events that wait to be written; what comes on top is dropped.
+#: Maximum events waiting to be written; further ones are dropped.
 QUEUE_LIMIT = 1000
-#: Requests at once at most, and the seconds that one may take.
+#: Maximum concurrent requests, and the time limit of one in seconds.
 WRITES_AT_ONCE = 8
 REQUEST_SECONDS = 30.0
 # In bytes, as the server counts.
@@ -55,21 +55,21 @@ _SERIES_SECONDS = 60.0
 
 
 class EventClient(Protocol):
-    """Writes Events; may raise what a client raises, and must end promptly when cancelled."""
+    """Writes Events. May raise what a client raises; must end promptly when cancelled."""
 
     async def create(self, event: Mapping[str, Any]) -> Object:
-        """Create an event of its own apiVersion in its own namespace."""
+        """Create an event in the apiVersion and namespace that it names."""
         ...
 
     async def patch(
         self, api_version: str, namespace: str, name: str, patch: Mapping[str, Any]
     ) -> Object:
-        """Merge a patch into an event; `NotFoundError` if it is gone."""
+        """Merge a patch into an event; raise `NotFoundError` if it no longer exists."""
         ...
 
 
 class ClientEvents:
-    """The Events of a whole cluster by way of a client, in whose event loop it is used."""
+    """Writes the Events of a whole cluster through a client, in the client's event loop."""
 
     def __init__(self, client: "Client") -> None:
         self._client = client
@@ -87,15 +87,15 @@ class ClientEvents:
 
 
 class EventRecorderStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a recorder at one moment.
+    """The state of a recorder.
 
     Attributes:
-        queued: waiting to be written.
-        written: creates and counts that the server took.
-        counted: repetitions that were counted in memory only.
+        queued: events waiting to be written.
+        written: creations and counts that the server accepted.
+        counted: repetitions counted in memory only.
         spam: dropped because there were too many of one source, object and type.
-        overflowed: dropped because too many waited.
-        failed: given up after all tries, or refused.
+        overflowed: dropped because too many were waiting.
+        failed: refused, or given up after all tries.
         remembered: events that a repetition would be counted on.
     """
 
@@ -143,27 +143,27 @@ def reference(obj: Object | Mapping[str, Any], field_path: str = "") -> ObjectRe
 class EventRecorder:
     """Writes events in the background.
 
-    `event` may be called from any thread, also before `run`; it never waits, and never raises for
-    anything that the server or the network does. Repetitions are counted, similar messages
-    combined, floods cut. What the server refuses is logged and dropped; what never reached it is
-    tried again, and holds up only the events of the same object. Events are a help for people and
-    may be lost: nothing may rest on them.
+    Any thread may call `event`, even before `run`. It never waits, and never raises for anything
+    that the server or the network does. Repetitions are counted, similar messages combined, and
+    floods cut. An event that the server refuses is logged and dropped. One that never reached the
+    server is retried, and delays only events of the same object. Events inform people and may be
+    lost; never depend on them.
 
-    Use it as `async with recorder:`, which runs it and at the end gives it `flush_seconds` to
-    write what waits; or call `run`.
+    Use it as `async with recorder:`, which runs it and at the end gives it `flush_seconds` to write
+    waiting events; or call `run`.
 
     Args:
         client: writes the events.
-        component: who reports, such as "widget-controller" or "example.com/widgets": a qualified
-            name, since servers take no other.
-        instance: which one of them; by default this host's name.
-        api: "events.k8s.io/v1" counts a series in memory and writes now and then; "v1" writes
+        component: the reporting controller, such as "widget-controller" or "example.com/widgets";
+            servers accept only a qualified name.
+        instance: the reporting instance; by default this host's name.
+        api: "events.k8s.io/v1" counts a series in memory and writes its count rarely; "v1" writes
             each repetition, for old tools and servers.
         clock: the time.
         flush_seconds: how long leaving the `async with` may take.
 
     Raises:
-        ValueError: the component is no qualified name.
+        ValueError: the component is not a qualified name.
     """
 
     def __init__(
@@ -188,9 +188,9 @@ class EventRecorder:
         self._clock = clock or Clock()
         self._flush_seconds = flush_seconds
         self._correlator: Correlator = SeriesCorrelator() if api != "v1" else CoreCorrelator()
-        # A deque's append and popleft are atomic, so that any thread may report.
+        # A deque's append and popleft are atomic, so any thread may report.
         self._queue: deque[Occurrence] = deque()
-        # What waits for each object, in order; a task of each writes it.
+        # The events waiting for each object, in order; one task per object writes them.
         self._lanes: dict[tuple[str, ...], deque[Occurrence | Count]] = {}
         self._waiting = 0
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
@@ -215,19 +215,19 @@ class EventRecorder:
         action: str = "",
         related: Object | Mapping[str, Any] | None = None,
     ) -> None:
-        """Report that something happened to an object.
+        """Report an event about an object.
 
         Args:
-            obj: the object, which has kind, apiVersion, name and best a uid.
+            obj: the object, with kind, apiVersion, name and preferably a uid.
             type: "Normal" or "Warning".
             reason: one word in CamelCase, for machines, such as "ScaledUp".
             message: for people; cut after 1,024 bytes.
-            action: what was done, in CamelCase; by default the reason.
-            related: another object that it was about.
+            action: the action taken, in CamelCase; by default the reason.
+            related: another object that was involved.
 
         Raises:
             ValueError: another type, or no reason.
-            ListWatchError: the object lacks what names it.
+            ListWatchError: the object lacks kind, apiVersion or name.
         """
         if type not in {"Normal", "Warning"} or not reason:
             raise ValueError(
@@ -249,11 +249,11 @@ class EventRecorder:
         self._queue.append(occurrence)
         loop = self._loop
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # closed just now: it waits for another run
+            with contextlib.suppress(RuntimeError):  # just closed: the event waits for another run
                 loop.call_soon_threadsafe(self._wake.set)
 
     async def run(self) -> None:
-        """Write events until cancelled. What waits then is not written."""
+        """Write events until cancelled. Events still waiting are not written."""
         self._loop = asyncio.get_running_loop()
         next_series = self._clock.now() + _SERIES_SECONDS
         try:
@@ -279,7 +279,7 @@ class EventRecorder:
     def _put(
         self, group: asyncio.TaskGroup, regarding: tuple[str, ...], what: Occurrence | Count
     ) -> None:
-        """Let something be written after what waits for the same object."""
+        """Write something after everything waiting for the same object."""
         self._idle.clear()
         self._waiting += 1
         lane = self._lanes.get(regarding)
@@ -300,7 +300,7 @@ class EventRecorder:
             self._waiting -= len(lane)
             self._lanes.pop(regarding, None)
             if not self._lanes:
-                self._wake.set()  # to look whether nothing is left
+                self._wake.set()  # so that it checks whether anything is left
 
     async def __aenter__(self) -> Self:
         self._runner = asyncio.get_running_loop().create_task(self.run(), name="event recorder")
@@ -326,13 +326,13 @@ class EventRecorder:
                 _logger.error("the event recorder failed", exc_info=failure)
 
     async def flush(self) -> None:
-        """Return when everything that was reported until now is written or given up."""
+        """Wait until everything reported so far is written or given up."""
         if self._queue:
             self._idle.clear()
         await self._idle.wait()
 
     def statistics(self) -> EventRecorderStatistics:
-        """Return the state of this moment; any thread may ask."""
+        """Return the current state; any thread may call this."""
         return EventRecorderStatistics(
             queued=len(self._queue) + self._waiting,
             written=self._written,
@@ -377,10 +377,10 @@ class EventRecorder:
             self._written += 1
 
     def _name_for(self, occurrence: Occurrence) -> str:
-        # The time makes it unique among processes, the number within this one.
+        # The time makes it unique among processes, the number within this process.
         suffix = f".{int(occurrence.time * 1e6):x}{next(self._sequence) & 0xFFF:03x}"
         name = occurrence.regarding.name[: _NAME_LIMIT - len(suffix)].rstrip("-.") + suffix
-        # Objects of some kinds, such as roles, may have names that no event can have.
+        # Objects of some kinds, such as roles, may have names that an event can't have.
         return str(uuid.uuid4()) if subdomain_problems(name) else name
 
     async def _create(self, what: Create, name: str) -> None:
@@ -388,7 +388,7 @@ class EventRecorder:
         namespace = occurrence.regarding.namespace or "default"
         first = occurrence.time if what.first_time is None else what.first_time
         body = self._body({"name": name, "namespace": namespace}, what, first)
-        with contextlib.suppress(AlreadyExistsError):  # an earlier try came through
+        with contextlib.suppress(AlreadyExistsError):  # an earlier try succeeded
             await self._client.create(body)
         self._correlator.wrote(
             what.key,
@@ -420,7 +420,7 @@ class EventRecorder:
         try:
             await self._client.patch(self._api, written.namespace, written.name, patch)
         except NotFoundError:
-            # It has expired on the server; a series' count belonged to it and goes with it.
+            # It has expired on the server; its series ends with it.
             self._correlator.lost(what.key)
             if what.occurrence is not None:
                 await self._create(
@@ -466,14 +466,14 @@ class EventRecorder:
 
 
 def _may_try_again(error: Exception) -> bool:
-    """Whether the server gave no answer, so that another try may help."""
+    """Return whether the server gave no answer, so that another try may help."""
     if isinstance(error, StatusError):
-        return False  # as client-go: whatever it answered, it had the event
+        return False  # as client-go: the server answered, so it had the event
     return isinstance(error, DisconnectedError | TimeoutError | OSError)
 
 
 def _cut(text: str, limit: int) -> str:
-    """Cut a text to so many bytes of UTF-8; half characters become question marks."""
+    """Cut a text to this many bytes of UTF-8; half characters become question marks."""
     data = text.encode("utf-8", "replace")
     if len(data) <= limit:
         return data.decode()
@@ -482,7 +482,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def component_of(name: str) -> str:
-    """Return a qualified name that is as much like this one as can be."""
+    """Return a qualified name as close to this one as possible."""
     if not qualified_name_problems(name):
         return name
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)

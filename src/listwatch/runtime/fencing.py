@@ -16,18 +16,18 @@ _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 def fenced(
     client: "Client", guard: Callable[[], LeadershipGuard | None], clock: Clock | None = None
 ) -> "Client":
-    """Return a client that shares everything with this one, and asks the guard before each write.
+    """Return a client that shares everything with this one, and checks the guard before each write.
 
-    A write raises `LeadershipLostError` when there is no leadership, before anything is sent, and
-    gets no more time than the leadership is sure to last: what is not answered by then ends with
-    that error too, and may have been carried out.
+    Without leadership a write raises `LeadershipLostError` before anything is sent. A write's time
+    limit is the remaining leadership: if it is not answered by then, it raises that error too, and
+    may have been carried out.
 
     Args:
-        client: does the work.
-        guard: gives the present guard; None when this process does not lead.
-        clock: of the limit in time.
+        client: sends the requests.
+        guard: returns the current guard; None if this process does not lead.
+        clock: for the time limit.
     """
-    # HTTP has no interface of its own; a client uses two of its methods.
+    # HTTP has no protocol class; a client uses two of its methods.
     http: Any = _FencedHTTP(client.http, guard, clock or Clock())
     return client.through(http)
 

@@ -1,4 +1,4 @@
-"""The endpoints by which a platform looks after a process: /healthz, /readyz and /metrics."""
+"""The endpoints that a platform probes: /healthz, /readyz and /metrics."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -35,19 +35,19 @@ class Check(msgspec.Struct, frozen=True):
 class HealthServer:
     """Serves the three endpoints, in the event loop that it reports on: `async with server`.
 
-    /healthz answers as long as the event loop runs. /readyz is 200 if all checks are well, else
-    503, and says for each check how it is. Nothing here needs a password, and nothing secret is
-    told; it listens on loopback unless told otherwise.
+    /healthz answers as long as the event loop runs. /readyz returns 200 if all checks pass,
+    otherwise 503, and lists the result of each check. The endpoints need no password and show no
+    secrets. It listens on loopback by default.
 
     Args:
-        checks: asked at each probe.
+        checks: called at each probe.
         registry: the metrics.
-        host: the address to listen on; in a pod "0.0.0.0", as the probes come from outside.
-        port: 0 for a free one.
-        clock: time.
+        host: the address to listen on; in a pod "0.0.0.0", because probes come from outside.
+        port: 0 for a free port.
+        clock: the time.
 
     Raises:
-        ConfigError: at the start, the address can't be listened on.
+        ConfigError: at the start, if it can't listen on the address.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class HealthServer:
 
     @property
     def url(self) -> str:
-        """Where it listens, such as http://127.0.0.1:8080."""
+        """The URL of the server, such as http://127.0.0.1:8080."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self.port}"
 

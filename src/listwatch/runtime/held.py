@@ -1,4 +1,4 @@
-"""Holds back the programs of a file while a command loads it to look at it or to run it."""
+"""Keeps the managers of a file from running while a command loads the file."""
 
 import logging
 from contextvars import ContextVar
@@ -12,7 +12,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Loading:
-    """One file that is loaded: its managers don't run, except the one that is chosen at the end.
+    """The loading of one file: its managers don't run, except the one chosen at the end.
 
     Args:
         path: the file.
@@ -20,16 +20,16 @@ class Loading:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: The managers that the file wanted to run, in this order.
+        #: The managers that the file tried to run, in order.
         self.asked: list[object] = []
         self.chosen: object = None
 
     def holds(self, app: object, call: str) -> bool:
-        """Return whether the manager must not run; say so, since its file asked for it.
+        """Return whether the manager must not run; if so, log that the file tried.
 
         Args:
             app: the manager.
-            call: how the file asked, such as "app.run()".
+            call: the call in the file, such as "app.run()".
         """
         if app is self.chosen:
             return False
@@ -43,7 +43,7 @@ class Loading:
         """Return if the manager may run.
 
         Raises:
-            ConfigError: it may not, and its file goes on as if it ran.
+            ConfigError: it may not, and the file would continue as if it ran.
         """
         if app is not self.chosen:
             raise ConfigError(
@@ -52,5 +52,5 @@ class Loading:
             )
 
 
-#: The file that is being loaded.
+#: The file being loaded.
 current_loading: Final[ContextVar[Loading | None]] = ContextVar("current_loading", default=None)

@@ -1,12 +1,12 @@
-"""Leader election on a Lease, which never lets two leaders write.
+"""Leader election on a Lease that never lets two leaders write.
 
-The rules are those of client-go's `tools/leaderelection`; what is added to them: a leader's time
-runs from before the request that renewed it was sent, by every clock that the machine has; work is
-cancelled when that time is over, whatever a request or a thread is doing; and a guard refuses what
-a leader whose time is over still wants to do: its writes, and each further step of its work.
+The rules are those of client-go's `tools/leaderelection`, with these additions. A leader's time
+runs from before the request that renewed it was sent, by every clock of the machine. When that time
+is over, work is cancelled, whatever a request or a thread is doing. A guard then refuses the former
+leader's writes, and each further step of its work.
 
-What is left: a step that has begun goes on to its next `await`. If the process is stopped in the
-middle of one and goes on after another leads, the rest of that step still runs.
+One gap remains: a step that has started runs to its next `await`. If the process is stopped within
+a step and continues after another leads, the rest of that step still runs.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# client-go: the time between two tries, and so many times that at most, must fit in the deadline.
+# client-go: the interval between tries times this must fit in the deadline.
 _JITTER = 1.2
 
 OpenLeaseClient: TypeAlias = Callable[[], AbstractAsyncContextManager[LeaseClient]]
@@ -56,13 +56,13 @@ class LeadershipLostError(ListWatchError):
 
 
 class LeaseTimings(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that candidates for one lease agree on; the defaults are the reference's.
+    """Timings in seconds that all candidates for one lease share; by default client-go's.
 
     Attributes:
-        lease_duration: after so long without a renewal others take over; a whole number.
-        renew_deadline: after so long without a renewal the leader stops. What is left of the
-            lease is the time that its work has to come to an end.
-        retry_period: between two renewals; candidates wait one to 2.2 times that.
+        lease_duration: time without a renewal after which others take over; a whole number.
+        renew_deadline: time without a renewal after which the leader stops. Its work has the rest
+            of the lease to end.
+        retry_period: time between two renewals; candidates wait 1 to 2.2 times that.
     """
 
     lease_duration: int = 15
@@ -83,22 +83,21 @@ class LeaseTimings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request_timeout(self) -> float:
-        """Seconds that one request may take."""
+        """Time limit of one request, in seconds."""
         return max(1.0, self.renew_deadline / 2)
 
 
 class LeadershipGuard:
-    """Tells whether this process leads now; asked before every write that only a leader may do.
+    """Knows whether this process leads now; checked before every write that only a leader may do.
 
-    It compares clocks, so it needs no other thread or task to have noticed anything: a process
-    that was stopped and continues gets its refusal from the first question on. Once it has refused
-    it never agrees again. Any thread may ask.
+    It compares clocks, so no other thread or task must notice anything first: a process that was
+    stopped and continues is refused from the first check on. Once it has refused, it never agrees
+    again. Any thread may call it.
 
-    Ask `check` right before an effect outside of the API server too, such as a call of a cloud.
+    Call `check` right before an effect outside the API server too, such as a call of a cloud API.
 
-    A write that is under way when the time ends can't be called back. So give it no longer than
-    `remaining` seconds, and the resourceVersion that it rests on, which is what an API server has
-    for fencing.
+    A write already sent when the time ends can't be called back. So limit it to `remaining`
+    seconds, and send the resourceVersion that it is based on, which is the API server's fencing.
 
     Attributes:
         identity: this candidate.
@@ -120,7 +119,7 @@ class LeadershipGuard:
         return guard
 
     def remaining(self) -> float:
-        """Return for how many seconds this process leads, if nothing is renewed; 0 is not."""
+        """Return for how many seconds this process leads without another renewal; 0 for not."""
         if self._refusal or self._deadlines is None:
             return 0.0
         left = min(
@@ -144,7 +143,7 @@ class LeadershipGuard:
         """Return if this process leads now.
 
         Raises:
-            LeadershipLostError: it doesn't, and must not write.
+            LeadershipLostError: it does not lead, and must not write.
         """
         if self.remaining() <= 0:
             raise LeadershipLostError(
@@ -153,25 +152,25 @@ class LeadershipGuard:
 
     @property
     def refusal(self) -> str:
-        """Why this process leads no longer; empty while it does."""
+        """The reason why this process no longer leads; empty while it does."""
         return self._refusal
 
     def end(self, reason: str) -> None:
-        """Refuse from now on. Harmless when called again; the first reason stays."""
+        """Refuse from now on. Calling it again is harmless; the first reason stays."""
         if not self._refusal:
             self._refusal = reason
 
     def extend(self, since: Sequence[float], seconds: float) -> None:
-        """Lead until so many seconds after these readings of the clocks."""
+        """Lead until this many seconds after these clock readings."""
         self._deadlines = tuple(start + seconds for start in since)
 
 
 class ElectionEvent(msgspec.Struct, frozen=True):
-    """What happened in an election.
+    """An event of an election.
 
     Attributes:
-        type: this candidate began to lead, it stopped, or another one is seen to lead.
-        identity: of whom.
+        type: this candidate started or stopped leading, or another one was seen to lead.
+        identity: the candidate it is about.
         message: the same in words.
     """
 
@@ -181,18 +180,18 @@ class ElectionEvent(msgspec.Struct, frozen=True):
 
 
 class LeaderElectionStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a candidate at one moment.
+    """The state of a candidate.
 
     Attributes:
         name: the lease's name.
         identity: this candidate.
         is_leader: whether it leads.
-        holder: who was seen to hold the lease last.
+        holder: the last known holder of the lease.
         transitions: the lease's count of leaders.
-        renewals: successful writes of the lease, the first one included.
-        slow_renewals: those that needed a read before.
-        failures: attempts that failed otherwise than by finding another leader.
-        last_error: the last failure in words; empty since an attempt succeeded.
+        renewals: successful writes of the lease, including the first.
+        slow_renewals: those that needed a read first.
+        failures: attempts that failed, except by finding another leader.
+        last_error: the text of the last failure; empty after a success.
         seconds_since_renewal: since the last renewal was sent; None while not leading.
     """
 
@@ -209,15 +208,15 @@ class LeaderElectionStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_identity() -> str:
-    """Return a name for this process that no other one has."""
+    """Return a unique name for this process."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
 def machine_clocks(clock: Clock) -> Clocks:
-    """Return the clocks that a leader's time is measured by; the one furthest on counts.
+    """Return the clocks that measure a leader's time; the one furthest ahead counts.
 
-    Linux's monotonic clock stands still while the machine is suspended, the boot-time clock while
-    a virtual machine is; then the wall clock's jump tells.
+    Linux's monotonic clock stops while the machine is suspended, and its boot-time clock while a
+    virtual machine is; the wall clock's jump then shows it.
     """
     boot_time = getattr(time, "CLOCK_BOOTTIME", None)
     clocks: list[Callable[[], float]] = [clock.now, clock.time]
@@ -229,19 +228,19 @@ def machine_clocks(clock: Clock) -> Clocks:
 class Candidate:
     """One candidate for a lease: the rules, in the event loop that runs them.
 
-    `LeaderElector` is what programs use: it runs this in a thread of its own.
+    Programs use `LeaderElector`, which runs this in its own thread.
 
     Args:
         client: reads and writes the lease.
-        namespace: where the lease is.
+        namespace: the lease's namespace.
         name: the lease's name.
-        identity: names this process, and no other process of past or present.
+        identity: a name for this process that no other process ever had.
         timings: seconds, the same for all candidates.
-        on_event: told what happens, in this event loop.
+        on_event: called with each event, in this event loop.
         clock: the time.
-        clocks: what a leader's time is measured by.
+        clocks: measure a leader's time.
         rng: spreads the candidates' tries.
-        decorate: changes the Lease, in its decoded form, before it is written.
+        decorate: changes the decoded Lease before it is written.
     """
 
     def __init__(
@@ -269,17 +268,17 @@ class Candidate:
         self._clock = clock
         self._clocks = clocks
         self._rng = rng
-        #: Present while this candidate leads, and afterwards with the reason why not.
+        #: Set while this candidate leads, and afterwards with the reason why it stopped.
         self.guard: LeadershipGuard | None = None
-        # What was seen last, and since when by our own clock it has been so: only that clock says
-        # when it expires, so that machines whose clocks differ agree (client-go).
+        # What was seen last, and since when by our own clock. Only our clock decides when it
+        # expires, so that machines whose clocks differ agree (client-go).
         self._lease: Object | None = None
         self._record = LeaseRecord()
         self._record_since = 0.0
-        # The acquire times that we have sent and that may stand in the lease. A record with our
-        # identity and another time is that of a process which was given the same name, and must
-        # expire like any other's. Bounded, since a lease that can be read and not written gets
-        # one more with each try.
+        # The acquire times that we have sent and that the lease may contain. A record with our
+        # identity and another time belongs to a process with the same name, and must expire like
+        # any other's. Bounded, because a lease that can be read but not written adds one with each
+        # try.
         self._claims: deque[str] = deque(maxlen=256)
         self._renewals = 0
         self._slow_renewals = 0
@@ -288,7 +287,7 @@ class Candidate:
         self._renewed_at: float | None = None
 
     async def acquire(self) -> LeadershipGuard:
-        """Return when this candidate leads. Failures are retried for ever, with their delay."""
+        """Return when this candidate leads. Failures are retried for ever, with a delay."""
         while True:
             await self.renew(None)
             if self.guard is not None and self.guard.is_leader:
@@ -298,7 +297,7 @@ class Candidate:
             await self._clock.sleep(self._backoff.delay(0, self._rng))
 
     async def hold(self) -> str:
-        """Renew until leadership is lost, and return why."""
+        """Renew until leadership is lost, and return the reason."""
         guard = self.guard
         if guard is None:
             raise RuntimeError("no lease is held: call acquire first")
@@ -310,12 +309,12 @@ class Candidate:
         return guard.refusal
 
     async def resign(self, *, release: bool) -> None:
-        """Lead no longer. Does nothing unless this candidate leads.
+        """Stop leading. Does nothing unless this candidate leads.
 
         Args:
-            release: give the lease up, so that another candidate need not wait until it expires.
-                Conflicts and failures are retried until the time to renew is over, then the lease
-                is left to expire.
+            release: release the lease, so that another candidate need not wait until it expires.
+                Conflicts and failures are retried until the renew deadline, then the lease is left
+                to expire.
         """
         guard = self.guard
         if guard is None or (left := guard.remaining()) <= 0:
@@ -332,7 +331,7 @@ class Candidate:
             _logger.warning("lease %s could not be released; it will expire", self._key)
 
     def statistics(self) -> LeaderElectionStatistics:
-        """Return the state of this moment; any thread may ask."""
+        """Return the current state; any thread may call this."""
         guard, renewed_at = self.guard, self._renewed_at
         leads = guard is not None and guard.is_leader
         return LeaderElectionStatistics(
@@ -353,10 +352,10 @@ class Candidate:
     # --- One attempt ---
 
     async def renew(self, limit: float | None) -> bool:
-        """Try once to acquire or renew the lease, in so many seconds at most.
+        """Try once to acquire or renew the lease, within this many seconds.
 
         Returns:
-            False if that failed; who holds the lease is told by `guard`.
+            False if that failed; `guard` shows who holds the lease.
         """
         try:
             async with self._clock.timeout(limit):
@@ -376,12 +375,12 @@ class Candidate:
         self._last_error = words
 
     async def _attempt(self) -> None:
-        """Acquire or renew the lease, if it may be; raises what the lock raises."""
+        """Acquire or renew the lease, if allowed; raise what the client raises."""
         if self._leads and self._lease is not None:
             try:
                 await self._write(self._lease)
             except ConflictError:
-                pass  # somebody has changed the lease: look
+                pass  # another writer changed the lease: read it
             except Exception as error:  # noqa: BLE001 - a lost answer looks the same; the read decides
                 self.report(error)
             else:
@@ -390,7 +389,7 @@ class Candidate:
         try:
             lease = await self._request(self._client.get(self._name))
         except NotFoundError:
-            # Who was seen to hold a lease goes on acting for a while after it was deleted.
+            # The holder seen last keeps acting for a while after the lease was deleted.
             if not self._is_held_by_another():
                 await self._write(None)
             return
@@ -415,9 +414,9 @@ class Candidate:
         return self.guard is not None and self.guard.is_leader
 
     async def _write(self, lease: Object | None) -> None:
-        """Write the lease as ours and lead, or go on leading, from now on."""
+        """Write the lease as ours and lead, or keep leading, from now on."""
         now = micro_time(self._clock.time())
-        # Without a lease what was seen of it last counts: nothing, or our own that was deleted.
+        # Without a lease, the record seen last counts: none, or our own deleted one.
         old = self._record if lease is None else LeaseRecord.of(lease)
         ours = self._is_ours(old)
         record = LeaseRecord(
@@ -425,7 +424,7 @@ class Candidate:
             duration=self._timings.lease_duration,
             acquired=old.acquired if ours else now,
             renewed=now,
-            # The first holder of a new lease follows nobody.
+            # The first holder of a new lease is not a transition.
             transitions=old.transitions + (not ours and bool(old.acquired)),
         )
         self._claims.append(record.acquired)
@@ -439,7 +438,7 @@ class Candidate:
             written = await self._request(self._client.create(body))
         else:
             written = await self._request(self._client.update(body))
-        self._claims.clear()  # an earlier claim can't come through any more
+        self._claims.clear()  # an earlier claim can no longer get through
         self._claims.append(record.acquired)
         self._observe(written)
         self._renewals += 1
@@ -510,19 +509,19 @@ class Contender(Protocol):
     """What a `LeaderElector` runs."""
 
     async def acquire(self) -> LeadershipGuard:
-        """Return when there is something to act for."""
+        """Return once this process may act."""
         ...
 
     async def hold(self) -> str:
-        """Go on until that is lost, and return why."""
+        """Keep it until it is lost, and return the reason."""
         ...
 
     async def resign(self, *, release: bool) -> None:
-        """Act no longer."""
+        """Stop acting."""
         ...
 
     def statistics(self) -> LeaderElectionStatistics:
-        """Return the state of this moment."""
+        """Return the current state."""
         ...
 
 
@@ -535,24 +534,24 @@ def _led(
 class LeaderElector:
     """Runs work while this process leads.
 
-    Everything that concerns the lease happens in a thread and an event loop of its own, so that
-    work which holds the caller's event loop does not lose the leadership.
+    The election runs in its own thread and event loop, so that work that blocks the caller's event
+    loop does not lose the leadership.
 
     Args:
-        open_client: opens the client of the lease's namespace; called in that thread, since a
+        open_client: opens the client of the lease's namespace; called in that thread, because a
             client belongs to one event loop.
-        namespace: where the lease is.
+        namespace: the lease's namespace.
         name: the lease's name.
-        identity: names this process, and no other process of past or present; by default the
-            host's name and a random part. After a crash a process that has a new name waits until
-            the lease expires.
+        identity: a name for this process that no other process ever had; by default the host's name
+            and a random part. After a crash, a process with a new name waits until the lease
+            expires.
         timings: seconds, the same for all candidates.
-        release_on_stop: give the lease up once the work has ended.
-        on_event: told what happens, in that thread; must be quick.
-        on_overrun: called in that thread when the work has not ended although others may lead
-            from now on; a program of its own had best kill itself.
+        release_on_stop: release the lease once the work has ended.
+        on_event: called with each event, in that thread; must be quick.
+        on_overrun: called in that thread if the work has not ended when others may lead; a program
+            should then kill itself.
         clock: the time.
-        clocks: what a leader's time is measured by; by default `machine_clocks`.
+        clocks: measure a leader's time; by default `machine_clocks`.
         rng: spreads the candidates' tries.
         threaded: False runs the election in the caller's event loop, for tests.
     """
@@ -589,7 +588,7 @@ class LeaderElector:
         self._candidate: Contender | None = None
 
     def statistics(self) -> LeaderElectionStatistics:
-        """Return the state of this moment; any thread may ask."""
+        """Return the current state; any thread may call this."""
         if self._candidate is not None:
             return self._candidate.statistics()
         return LeaderElectionStatistics(
@@ -608,24 +607,25 @@ class LeaderElector:
     async def run(
         self, work: Callable[[LeadershipGuard], Awaitable[T]], *, guard_steps: bool = True
     ) -> T:
-        """Wait for leadership, then run `work(guard)`, and return or raise what it does.
+        """Wait for leadership, then run `work(guard)`, and return or raise its outcome.
 
-        When leadership is lost the work is cancelled, `renew_deadline` seconds after the last
-        renewal was sent, so it has the rest of the lease's duration for its end. When this is
-        cancelled the work is cancelled first, under renewals; then the lease is given up. A second
-        cancellation does not wait for that. Once the guard has refused, the work takes no step but
-        to end; tasks that it started do until they are cancelled.
+        When leadership is lost, `renew_deadline` seconds after the last renewal was sent, the work
+        is cancelled; it has the rest of the lease's duration to end. When `run` is cancelled, the
+        work is cancelled first, under renewals, and then the lease is released. A second
+        cancellation does not wait for that. Once the guard has refused, the work only takes steps
+        to end; tasks that it started continue until they are cancelled.
 
         Args:
             work: what only a leader may do.
-            guard_steps: ask the guard before each step of the work; False leaves that to the work.
+            guard_steps: check the guard before each step of the work; False leaves that to the
+                work.
 
         Raises:
-            LeadershipLostError: leadership was lost, once the work has ended.
+            LeadershipLostError: leadership was lost; raised once the work has ended.
             Exception: whatever opening the client raised.
         """
         loop = asyncio.get_running_loop()
-        # None: the election has ended without.
+        # None: the election ended without a leader.
         elected: asyncio.Future[LeadershipGuard | None] = loop.create_future()
         # Expires when leadership is lost.
         term = self._clock.timeout(None)
@@ -690,7 +690,7 @@ class LeaderElector:
             await candidate.resign(release=self._release_on_stop)
 
     def make_candidate(self, client: LeaseClient) -> Contender:
-        """Return what contends; called in the election's event loop."""
+        """Return the contender; called in the election's event loop."""
         return self.make_lease_candidate(client)
 
     def make_lease_candidate(
@@ -698,7 +698,7 @@ class LeaderElector:
         client: LeaseClient,
         decorate: Callable[[dict[str, Any]], object] = lambda lease: None,  # noqa: ARG005 - nothing to add
     ) -> Candidate:
-        """Return what keeps the lease, with these options."""
+        """Return the candidate for the lease, with these options."""
         return Candidate(
             client,
             namespace=self.namespace,

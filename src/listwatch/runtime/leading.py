@@ -1,4 +1,4 @@
-"""Work that takes no step once its leadership is over."""
+"""Work that stops at its next step once leadership is over."""
 
 import asyncio
 from collections.abc import Awaitable, Generator
@@ -11,16 +11,16 @@ T = TypeVar("T")
 
 
 class WhileLeading(Generic[T]):
-    """Awaits work, and asks the guard before each of its steps.
+    """Awaits work, and checks the guard before each of its steps.
 
-    A process that was stopped and goes on runs what became ready meanwhile, in any order, before
-    anybody can cancel it. So each step first compares the clocks. When the leadership is over, the
-    work waits for its cancellation, which is on its way, and then gets that; its clean-up runs
-    freely. Tasks that the work started itself take their own steps.
+    A process that was stopped and continues runs everything that became ready in between, in any
+    order, before any of it can be cancelled. So each step first compares the clocks. When
+    leadership is over, the work waits for the cancellation that is on its way; its clean-up runs
+    freely. Tasks started by the work are not guarded.
 
     Args:
-        work: what only a leader may do; nothing of it runs before this is awaited.
-        guard: tells whether this process leads.
+        work: what only a leader may do; it does not start before this is awaited.
+        guard: knows whether this process leads.
     """
 
     def __init__(self, work: Awaitable[T], guard: "LeadershipGuard") -> None:

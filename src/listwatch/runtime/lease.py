@@ -1,4 +1,4 @@
-"""A `coordination.k8s.io/v1` Lease as a record of who holds it."""
+"""A `coordination.k8s.io/v1` Lease as a record of its holder."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,30 +17,30 @@ LEASES = "leases.coordination.k8s.io"
 
 
 class LeaseFormatError(ListWatchError):
-    """A Lease whose fields have other types than the API gives them."""
+    """A Lease whose fields have the wrong types."""
 
 
 class LeaseClient(Protocol):
     """Reads and writes the Leases of one namespace.
 
-    What any of these may raise is what a client raises: `StatusError`, `DisconnectedError`,
-    `TimeoutError`. All must end promptly when they are cancelled.
+    The methods may raise what a client raises: `StatusError`, `DisconnectedError`, `TimeoutError`.
+    They must end promptly when cancelled.
     """
 
     async def get(self, name: str) -> Object:
-        """Return the Lease; `NotFoundError` if there is none."""
+        """Return the Lease; raise `NotFoundError` if there is none."""
         ...
 
     async def create(self, lease: Mapping[str, Any]) -> Object:
-        """Create the Lease; `AlreadyExistsError` if there is one."""
+        """Create the Lease; raise `AlreadyExistsError` if it exists."""
         ...
 
     async def update(self, lease: Mapping[str, Any]) -> Object:
-        """Replace the Lease of this name and resourceVersion; `ConflictError` if that changed."""
+        """Replace the Lease of this name and version; raise `ConflictError` if it changed."""
         ...
 
     async def delete(self, name: str, *, resource_version: str) -> None:
-        """Delete the Lease if it still has this version; `ConflictError` if not."""
+        """Delete the Lease if it still has this version; raise `ConflictError` otherwise."""
         ...
 
     async def list(self, label_selector: str) -> Sequence[Object]:
@@ -49,7 +49,7 @@ class LeaseClient(Protocol):
 
 
 class ClientLeases:
-    """The Leases of one namespace by way of a client, in whose event loop it is used."""
+    """The Leases of one namespace through a client, in the client's event loop."""
 
     def __init__(self, client: "Client", namespace: str) -> None:
         self._client = client
@@ -81,11 +81,11 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A Lease's spec.
 
     Attributes:
-        holder: who holds the lease; empty when nobody does.
-        duration: seconds after which a holder that has not renewed counts as gone; 0 is unknown.
-        acquired: when the holder took it, as RFC 3339 text.
-        renewed: when the holder renewed it last. Only for people: nobody compares it with a clock.
-        transitions: how often it went from one holder to another.
+        holder: the holder of the lease; empty if nobody holds it.
+        duration: seconds without a renewal after which the holder counts as gone; 0 if unknown.
+        acquired: when the holder acquired it, as RFC 3339 text.
+        renewed: when the holder last renewed it. Only for people: never compared with a clock.
+        transitions: how often it passed from one holder to another.
     """
 
     holder: str = ""
@@ -99,7 +99,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Read the record of a Lease.
 
         Raises:
-            LeaseFormatError: the Lease holds something else.
+            LeaseFormatError: the Lease has fields of the wrong types.
         """
         spec = lease.get("spec")
         spec = spec if isinstance(spec, Mapping) else {}
@@ -116,11 +116,11 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
             raise LeaseFormatError(f"Lease {lease.key} is malformed: {error}") from error
 
     def into(self, lease: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of the Lease with this record; fields of other writers stay."""
+        """Return a copy of the Lease with this record; other writers' fields stay."""
         spec = dict(lease.get("spec") or {})
         for ours, theirs in _FIELDS.items():
             value = getattr(self, ours)
-            # Absent, not empty: a server may refuse an empty holder, and an empty time is no time.
+            # Absent, not empty: a server may refuse an empty holder, and an empty time is invalid.
             if value == "":
                 spec.pop(theirs, None)
             else:

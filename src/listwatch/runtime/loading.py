@@ -1,4 +1,4 @@
-"""Finds the program in a file that somebody wrote."""
+"""Finds the program in a user's file."""
 
 import inspect
 import sys
@@ -11,28 +11,28 @@ from listwatch.errors import ConfigError
 from listwatch.runtime.held import Loading, current_loading
 from listwatch.runtime.manager import Manager
 
-#: What `Manager.configure` takes.
+#: The options of `Manager.configure`.
 _CONFIGURABLE: Final = frozenset(inspect.signature(Manager.configure).parameters) - {"self"}
 
 
 def load_app(path: Path, **options: Any) -> Manager:
-    """Run a Python file, and return the `Manager` that it makes, which has not started.
+    """Run a Python file, and return its `Manager`, which has not started.
 
-    The program of the file is what its function `make_app(**options)` returns; else the one
-    `Manager` among its global names; else the one that it runs. Modules beside the file can be
-    imported by it.
+    The file's manager is the result of its function `make_app(**options)`; otherwise the only
+    `Manager` among its global names; otherwise the one that it runs. The file can import modules
+    beside it.
 
     No manager of the file runs while it is loaded: `app.run()` and `app.serve()` log one line and
     return, and `if __name__ == "__main__"` is false.
 
     Args:
         path: the file.
-        options: those of `Manager.configure`, which take effect whatever the file says; and what
-            else `make_app` takes.
+        options: those of `Manager.configure`, which override the file's, and any others for
+            `make_app`.
 
     Raises:
-        ConfigError: there is no such file, or it has no such program, or several; an option can't
-            take effect; it enters `async with app:` or ends the process.
+        ConfigError: the file does not exist, or has no manager or several; an option can't take
+            effect; the file enters `async with app:` or ends the process.
         Exception: whatever the file raises.
     """
     return load_program(path, options, {})
@@ -41,14 +41,14 @@ def load_app(path: Path, **options: Any) -> Manager:
 def load_program(
     path: Path, options: Mapping[str, Any], defaults: Mapping[str, Any], *, may_run: bool = True
 ) -> Manager:
-    """Do what `load_app` does.
+    """Load a program, like `load_app`.
 
     Args:
         path: the file.
         options: as for `load_app`.
-        defaults: options for `make_app` where it takes them. They need not take effect.
-        may_run: whether the program may run afterwards. Else nothing that the file left behind,
-            such as a timer or an exit handler, can start it.
+        defaults: options for `make_app` if it accepts them. They need not take effect.
+        may_run: whether the program may run afterwards. If False, nothing that the file left
+            behind, such as a timer or an exit handler, can start it.
 
     Raises:
         As `load_app`.
@@ -75,14 +75,14 @@ def load_program(
 
 
 def _run_file(loading: Loading) -> dict[str, Any]:
-    """Run the file as a module of its own, and return its global names."""
+    """Run the file as its own module, and return its global names."""
     path = loading.path
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     module = ModuleType(_module_name(path))
     module.__file__ = str(path)
-    # Types are looked up by their module's name, so it stays.
+    # Types are looked up by their module's name, so keep it.
     sys.modules[module.__name__] = module
     try:
         exec(_compiled(path), module.__dict__)  # noqa: S102 - the user's own program
@@ -113,7 +113,7 @@ def _module_name(path: Path) -> str:
 
 
 def _is_importable(name: str) -> bool:
-    # What a file was loaded to has no spec; the next file of that name may replace it.
+    # A module loaded from a file this way has no spec; the next file of that name may replace it.
     module = sys.modules.get(name)
     return module is not None and module.__spec__ is not None
 
@@ -162,6 +162,6 @@ def _make(
         raise ConfigError(f"{path}: make_app returned a {type(app).__name__}, not a Manager")
     rest = {name: value for name, value in options.items() if name in _CONFIGURABLE}
     if app.has_client and "config" in arguments:
-        rest.pop("config", None)  # make_app has made its client of it
+        rest.pop("config", None)  # make_app has created its client from it
     app.configure(**rest)
     return app

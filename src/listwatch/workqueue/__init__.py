@@ -1,4 +1,4 @@
-"""Work queues: each key once, at its time, with rate limits. They know nothing of Kubernetes."""
+"""Work queues: each key once, when it is due, with rate limits. Know nothing of Kubernetes."""
 
 from typing import TYPE_CHECKING
 

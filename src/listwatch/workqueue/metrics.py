@@ -1,7 +1,7 @@
-"""What work queues count, and the same under the field's metric names.
+"""Statistics of work queues, also under the metric names of client-go.
 
-Names, help texts' meaning and buckets are those of Kubernetes `component-base/metrics/prometheus/
-workqueue`. All values are computed when they are asked for; nothing runs in between.
+Names, help texts and buckets are those of Kubernetes `component-base/metrics/prometheus/workqueue`.
+All values are computed at the time of a scrape.
 """
 
 import itertools
@@ -15,51 +15,51 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from prometheus_client.registry import Collector
 
-#: Upper bounds, in seconds, of the histograms' buckets; one more bucket takes what is above.
+#: Upper bounds of the histograms' buckets, in seconds; one more bucket holds everything above.
 BOUNDS = (1e-08, 1e-07, 1e-06, 1e-05, 0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
-#: So many values the label `priority` may take in one queue's depth; the rest is one more value.
+#: Maximum values of the label `priority` for one queue's depth; the rest share one more value.
 PRIORITY_LABELS = 25
 _OTHER_PRIORITIES = "exceeded_cardinality_limit"
 
 
 class HistogramStatistics(msgspec.Struct, frozen=True):
-    """How many durations fell into each bucket of `BOUNDS` and above, and their sum in seconds."""
+    """Number of durations in each bucket of `BOUNDS` and above, and their sum in seconds."""
 
     counts: tuple[int, ...]
     sum: float
 
     @property
     def count(self) -> int:
-        """How many durations there were."""
+        """The number of durations."""
         return sum(self.counts)
 
 
 class WorkQueueStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a work queue at one moment."""
+    """The state of a work queue."""
 
     name: str
-    #: Items due for work: those a worker could take now, and those added again while in process.
+    #: Items due: ready for a worker, or added again while being processed.
     depth: int
     #: `depth` by priority; empty unless the queue has priorities.
     depth_by_priority: Mapping[int, int]
-    #: Items whose time has not come (`add_after`, `add_rate_limited`).
+    #: Items not due yet (`add_after`, `add_rate_limited`).
     waiting: int
-    #: Items that workers have taken and not done.
+    #: Items that workers have taken and not finished.
     processing: int
-    #: Workers that wait for an item.
+    #: Workers waiting for an item.
     idle_workers: int
-    #: Items that became due for work, all together; an item that was due already counts once.
+    #: Items that became due, in total; adding an item that is due already does not count.
     adds: int
-    #: Calls of `add_after` and `add_rate_limited`, all together.
+    #: Calls of `add_after` and `add_rate_limited`, in total.
     retries: int
-    #: From being due until taken.
+    #: Time from due until taken.
     queue_duration: HistogramStatistics
-    #: From taken until done.
+    #: Time from taken until done.
     work_duration: HistogramStatistics
-    #: Seconds for which the items in process have been so, added up.
+    #: Sum of the seconds for which the items in process have been processed.
     unfinished_work_seconds: float
-    #: The longest of these.
+    #: The longest of these times.
     longest_running_processor_seconds: float
     shutting_down: bool
 
@@ -68,7 +68,7 @@ class HasWorkQueueStatistics(Protocol):
     """Any queue that offers work queue statistics."""
 
     def statistics(self) -> WorkQueueStatistics:
-        """Return the state of this moment."""
+        """Return the current state."""
 
 
 class Histogram:
@@ -86,16 +86,16 @@ class Histogram:
         self.sum += seconds
 
     def statistics(self) -> HistogramStatistics:
-        """Return what was counted."""
+        """Return the counts."""
         return HistogramStatistics(tuple(self.counts), self.sum)
 
 
 def prometheus_metrics(queues: Iterable[HasWorkQueueStatistics]) -> "Iterator[Metric]":
     """Yield the metric families `workqueue_…` of these queues, labelled with their names.
 
-    Queues without a name are left out, as in the field. Of queues with one name the second is
-    labelled `NAME-2`, the third `NAME-3`, and so on: a scrape with the same series twice is
-    refused as a whole. May be called from any thread.
+    As in client-go, queues without a name are left out. If several queues have one name, the second
+    is labelled `NAME-2`, the third `NAME-3`, and so on: Prometheus rejects a scrape with a
+    duplicate series as a whole. May be called from any thread.
     """
     from prometheus_client import core  # noqa: PLC0415 - loaded only where metrics are served
 
@@ -148,7 +148,7 @@ def prometheus_metrics(queues: Iterable[HasWorkQueueStatistics]) -> "Iterator[Me
 def prometheus_collector(queues: Collection[HasWorkQueueStatistics]) -> "Collector":
     """Return a collector for `prometheus_client.REGISTRY.register`, computed at each scrape.
 
-    A queue that is added to `queues` later is in the next scrape.
+    A queue added to `queues` later appears in the next scrape.
     """
     from prometheus_client.registry import Collector  # noqa: PLC0415 - as in prometheus_metrics
 
@@ -180,7 +180,7 @@ def _with_unique_names(states: Sequence[WorkQueueStatistics]) -> list[WorkQueueS
 def _depths(state: WorkQueueStatistics) -> list[tuple[str, int]]:
     if not state.depth_by_priority:
         return [("", state.depth)]
-    # The highest ones keep a label of their own: they are what an alert looks at.
+    # The highest priorities keep their own label: alerts look at them.
     highest = sorted(state.depth_by_priority.items(), reverse=True)
     labelled = [(str(priority), count) for priority, count in highest[:PRIORITY_LABELS]]
     rest = sum(count for _, count in highest[PRIORITY_LABELS:])

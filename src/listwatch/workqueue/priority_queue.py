@@ -1,8 +1,7 @@
-"""A work queue with priorities, in which the low ones never starve.
+"""A work queue with priorities in which low ones never starve.
 
-The contract is that of controller-runtime's `pkg/controller/priorityqueue`, with three repairs:
-the low priorities get a share of the work, the queue can be drained, and a second shut down is
-harmless.
+The contract is that of controller-runtime's `pkg/controller/priorityqueue`, with three fixes: low
+priorities get a share of the work, the queue can be drained, and shutting down twice is harmless.
 """
 
 import heapq
@@ -20,29 +19,29 @@ from listwatch.workqueue.work_queue import WorkQueue, check_delay, check_hashabl
 
 K = TypeVar("K", bound=Hashable)
 
-#: The priority of what needs no haste: the objects of an initial list, updates without a change.
+#: Priority of work that can wait: the objects of an initial list, updates without a change.
 LOW_PRIORITY = -100
 
-# One of so many takes is for the oldest item, if that is over age.
+# One in this many takes goes to the oldest item, if it has waited too long.
 _AGED_SHARE = 4
 
 
 class PriorityQueue(WorkQueue[K]):
-    """A `WorkQueue` in which items of higher priority come first, those of one as they came.
+    """A `WorkQueue` that serves higher priorities first, and equal ones in order.
 
-    An item is there once: added again, it has the higher of its priorities and the earlier of its
-    times. A higher priority moves it to the end of that level, as does its time having come. While
-    a worker has an item, `priority_of` tells the priority that it had.
+    An item is queued once: adding it again keeps the higher priority and the earlier time. A higher
+    priority moves the item to the end of that level, as does becoming due. While a worker has an
+    item, `priority_of` returns the priority that it had.
 
-    So that a steady stream of urgent items can't hold up the others for ever, one take in four is
-    for the item that has been ready longest, provided that this is over `ageing` seconds.
+    So that urgent items can't starve the others, one take in four goes to the item that has been
+    ready longest, if that is over `ageing` seconds.
 
     Args:
         name: labels the metrics; a queue without a name has none.
         clock: the time.
-        rate_limiter: how long `add_rate_limited` waits; by default each item by itself waits
-            5 ms · 2ⁿ, 1000 s at most, with no common bucket.
-        ageing: seconds after which an item is taken out of turn; None is never.
+        rate_limiter: the delays of `add_rate_limited`; by default 5 ms · 2ⁿ per item, at most 1000
+            s, with no shared bucket.
+        ageing: seconds after which an item is taken out of turn; None for never.
     """
 
     def __init__(
@@ -62,18 +61,18 @@ class PriorityQueue(WorkQueue[K]):
             raise ValueError(
                 f"ageing must be 0 seconds or more, or None to disable it, not {ageing}"
             )
-        # The priority of every item that is due or waits, and of every item in process.
+        # The priority of every item that is due, waiting or in process.
         self._priority: dict[K, int] = {}
         self._priority_in_process: dict[K, int] = {}
         self._by_priority = _PriorityOrder(self._clock, ageing, self._priority)
         self._use_order(self._by_priority)
 
     def add(self, item: K, *, priority: int = 0) -> None:
-        """Make the item due for work now, also if it waits. Dropped when shutting down."""
+        """Make the item due now, even if it is waiting. Dropped during a shutdown."""
         self.add_with(item, priority=priority)
 
     def add_after(self, item: K, seconds: float, *, priority: int = 0) -> None:
-        """Make the item due for work after so many seconds; now, if 0 or less or if it is due.
+        """Make the item due after this many seconds; now, if 0 or less or if it is due already.
 
         Raises:
             ValueError: `seconds` is infinite or not a number.
@@ -81,27 +80,27 @@ class PriorityQueue(WorkQueue[K]):
         self.add_with(item, priority=priority, after=seconds)
 
     def add_rate_limited(self, item: K, *, priority: int = 0) -> None:
-        """Make the item due for work when the rate limiter says so, or now if it is due."""
+        """Make the item due after the rate limiter's delay, or now if it is due already."""
         self.add_with(item, priority=priority, rate_limited=True)
 
     def add_with(
         self, item: K, *, priority: int = 0, after: float | None = None, rate_limited: bool = False
     ) -> None:
-        """Make the item due for work.
+        """Make the item due.
 
-        Dropped when the queue is shutting down. What the rate limiter raises comes out of here,
-        and then the item was not added.
+        Dropped during a shutdown. If the rate limiter raises, the exception propagates and the item
+        is not added.
 
         Args:
             item: the key.
-            priority: higher comes first.
-            after: seconds until it is due; None, 0 or less is now.
-            rate_limited: ask the rate limiter when it is due; with an `after` other than 0, the
-                earlier counts.
+            priority: higher priorities come first.
+            after: seconds until it is due; None, 0 or less for now.
+            rate_limited: apply the rate limiter's delay; with an `after` other than 0, the earlier
+                time applies.
 
         Raises:
-            TypeError: the item is not hashable, or the priority no integer.
-            ValueError: a waiting time is infinite or not a number.
+            TypeError: the item is not hashable, or the priority is not an integer.
+            ValueError: a delay is infinite or not a number.
         """
         if self._shutting_down:
             return
@@ -128,7 +127,7 @@ class PriorityQueue(WorkQueue[K]):
             self._retries += 1
 
     def priority_of(self, item: K) -> int:
-        """Return the priority with which a worker took this item; for adding it again with it.
+        """Return the priority with which a worker took this item, to requeue it with the same one.
 
         Raises:
             ValueError: no worker has the item.
@@ -139,11 +138,11 @@ class PriorityQueue(WorkQueue[K]):
             raise ValueError(f"priority_of({item!r}): no worker has taken it") from None
 
     def requeue(self, item: K, *, failed: bool) -> None:
-        """Add a taken item again with its priority: rate limited if it `failed`, else at once."""
+        """Requeue a taken item with its priority: rate limited if it `failed`, else at once."""
         self.add_with(item, priority=self.priority_of(item), rate_limited=failed)
 
     def put_back(self, item: K) -> None:
-        """Be done with an item that was taken and not worked on: it is due again, in any state."""
+        """Return a taken but unprocessed item to the queue, even during a shutdown."""
         if item in self._processing:
             priority = self.priority_of(item)
             self._priority[item] = max(priority, self._priority.get(item, priority))
@@ -151,18 +150,18 @@ class PriorityQueue(WorkQueue[K]):
         super().put_back(item)
 
     def done(self, item: K) -> None:
-        """Say that the work on a taken item is over, well or badly.
+        """Mark the work on a taken item as finished, successful or not.
 
         Raises:
-            ValueError: no worker has the item, so this call is one too many.
+            ValueError: no worker has the item.
         """
         super().done(item)
         del self._priority_in_process[item]
 
     def statistics(self) -> WorkQueueStatistics:
-        """Return the state of this moment, with the depth of every priority."""
+        """Return the current state, with the depth of every priority."""
         depths = dict(self._by_priority.depths)
-        for item in list(self._processing):  # those added again are due, but not ready
+        for item in list(self._processing):  # items added again are due, but not ready
             if item in self._dirty:
                 priority = self._priority.get(item, 0)
                 depths[priority] = depths.get(priority, 0) + 1
@@ -174,13 +173,13 @@ class PriorityQueue(WorkQueue[K]):
         return item
 
     def _drop_waiting(self) -> None:
-        for item in self._waiting:  # none of them is due: an item that is due doesn't wait
+        for item in self._waiting:  # none of them is due: a due item does not wait
             del self._priority[item]
         super()._drop_waiting()
 
 
 class _Entry(Generic[K]):
-    """A ready item. `taken`: popped through one order; it leaves the other one lazily."""
+    """A ready item. `taken`: popped through one order; removed lazily from the other."""
 
     __slots__ = ("item", "priority", "ready_at", "sequence", "taken")
 
@@ -195,8 +194,8 @@ class _Entry(Generic[K]):
 class _PriorityOrder(Generic[K]):
     """The ready items by priority and, if they age, also by age.
 
-    Entries leave the order that they are not taken from late: when they come to its front, or
-    when more than half of it is such entries.
+    Entries taken through one order leave the other lazily: when they reach its front, or when they
+    are more than half of it.
     """
 
     def __init__(self, clock: Clock, ageing: float | None, priority: Mapping[K, int]) -> None:
@@ -208,7 +207,7 @@ class _PriorityOrder(Generic[K]):
         self._by_age: deque[_Entry[K]] = deque()
         self._sequence = itertools.count()
         self._takes_since_aged = 0
-        #: How many items there are of each priority.
+        #: Number of items of each priority.
         self.depths: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -223,7 +222,7 @@ class _PriorityOrder(Generic[K]):
                 self._by_age = deque(entry for entry in self._by_age if not entry.taken)
 
     def move(self, item: K) -> None:
-        """Give a ready item its new priority, last among those of that priority."""
+        """Give a ready item its new priority, last among the items of that priority."""
         entry = self._entries[item]
         self._count(entry.priority, -1)
         self._place(entry)
@@ -232,7 +231,7 @@ class _PriorityOrder(Generic[K]):
         entry = self._over_age() or self._highest()
         entry.taken = True
         self._count(entry.priority, -1)
-        if self._entries.pop(entry.item, None) is None:  # the item was changed: its taker says so
+        if self._entries.pop(entry.item, None) is None:  # a moved item's new entry is elsewhere
             self._entries = {
                 ready.item: ready for ready in self._entries.values() if not ready.taken
             }

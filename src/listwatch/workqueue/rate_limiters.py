@@ -1,7 +1,7 @@
 """A token bucket, and the rate limiters of work queues.
 
-The kinds and the figures of the defaults are those of client-go `util/workqueue` and
-`util/flowcontrol`. None of them is safe to use from two threads at once.
+The kinds and default values are those of client-go `util/workqueue` and `util/flowcontrol`. Not
+thread-safe.
 """
 
 import math
@@ -30,11 +30,11 @@ class RateLimiter(Protocol[K_contra]):
 
 
 class TokenBucket:
-    """A bucket of `burst` tokens, full at first, that gains `qps` tokens a second.
+    """A bucket of `burst` tokens, full at first, that gains `qps` tokens per second.
 
     Args:
-        qps: tokens a second, more than 0.
-        burst: the tokens that the full bucket holds, at least 1.
+        qps: tokens per second, more than 0.
+        burst: capacity of the bucket, at least 1.
         clock: the time.
 
     Raises:
@@ -52,7 +52,7 @@ class TokenBucket:
         self._burst = burst
         self._clock = clock or Clock()
         # The bucket was last full at _full_at and has given _taken tokens since. Times are always
-        # computed from these two, never by adding up, so that rounding errors can't grow.
+        # computed from these two, never accumulated, so rounding errors can't grow.
         self._full_at = self._clock.now()
         self._taken = 0
 
@@ -85,8 +85,7 @@ class TokenBucket:
         try:
             await self._clock.sleep(wait)
         except BaseException:
-            # Those who reserved later keep their times, so only the last token can come back: a
-            # full bucket would have lost an earlier one by then.
+            # Later reservations keep their times, so only the last token can be returned.
             if (self._full_at, self._taken) == reserved:
                 self._taken -= 1
             raise
@@ -103,7 +102,7 @@ class TokenBucket:
 class BucketRateLimiter:
     """One token bucket for all items: each failure of any item costs a token.
 
-    The token is spent also when the queue finds that the item is waiting already.
+    Costs a token even if the item is already waiting in the queue.
     """
 
     __slots__ = ("_bucket",)
@@ -178,7 +177,7 @@ class ItemFastSlowRateLimiter(_CountingRateLimiter[K]):
 class MaxOfRateLimiter(Generic[K]):
     """The longest delay of several limiters, and the largest count.
 
-    Every one of them counts every failure. `forget` reaches all of them.
+    Each limiter counts every failure, and `forget` resets all of them.
     """
 
     __slots__ = ("_limiters",)
@@ -205,10 +204,10 @@ class MaxOfRateLimiter(Generic[K]):
 class JitterRateLimiter(Generic[K]):
     """Multiplies another limiter's delays by a random factor in [1, 1 + `factor`).
 
-    Items that failed together, as in an outage, then don't come back together.
+    Spreads the retries of items that failed together, as in an outage.
 
     Args:
-        limiter: whose waiting times to stretch.
+        limiter: the limiter whose delays to stretch.
         factor: 0.1 makes them up to a tenth longer; 0 or more.
         uniform: the source of random numbers in [0, 1).
     """
@@ -264,8 +263,8 @@ class MaxWaitRateLimiter(Generic[K]):
 def default_rate_limiter(clock: Clock | None = None) -> MaxOfRateLimiter[Hashable]:
     """Return client-go's default for controllers (`DefaultTypedControllerRateLimiter`).
 
-    Each item by itself waits 5 ms · 2ⁿ, 1000 s at most; all together 10 a second after a burst of
-    100. `forget` resets only an item's own part.
+    Each item waits 5 ms · 2ⁿ, at most 1000 s; all items share 10 retries per second after a burst
+    of 100. `forget` resets only the item's own delay.
     """
     each: ItemExponentialFailureRateLimiter[Hashable] = ItemExponentialFailureRateLimiter()
     return MaxOfRateLimiter(each, BucketRateLimiter(TokenBucket(10, 100, clock=clock)))

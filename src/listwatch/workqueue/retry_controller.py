@@ -2,8 +2,8 @@
 
 The contract is that of OpenShift origin's `pkg/controller/controller.go`, with these corrections:
 the handler runs outside the queue's lock, a stop interrupts a blocked pop, a failing key function
-is an error instead of an empty key, and with several workers, too, a key's retry comes before
-anything newer of the key.
+is an error instead of an empty key, and a key's retry precedes anything newer of the key even with
+several workers.
 """
 
 import asyncio
@@ -25,33 +25,33 @@ _log = logging.getLogger(__name__)
 
 
 class PopQueue(Protocol[T]):
-    """A queue that hands out what it holds to a function, such as a DeltaFIFO."""
+    """A queue that passes its entries to a function, such as a DeltaFIFO."""
 
     async def pop(self, process: Callable[[T], Awaitable[None] | None], /) -> T:
         """Wait for the next resource, call `process` with it outside any lock, and return it.
 
-        No other pop gets anything of its key meanwhile. Cancelled, the resource stays queued.
+        No other pop gets anything of its key until then. If cancelled, the resource stays queued.
         """
 
     def add_if_not_present(self, resource: T, /) -> object:
         """Queue the resource again, unless something newer is queued under its key.
 
-        Also from within its process function.
+        May be called from within its process function.
         """
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """What has been tried with a resource so far."""
+    """Earlier attempts with a resource."""
 
-    #: How many times it was queued again.
+    #: Number of times it was requeued.
     count: int
-    #: Seconds since 1970 at its first failure.
+    #: Time of its first failure, in seconds since 1970.
     start_timestamp: float
-    #: Seconds since its first failure, which no jump of the wall clock disturbs.
+    #: Seconds since its first failure, unaffected by jumps of the wall clock.
     age: float
 
 
-#: Decides by the resource, its error and its `Retry` whether to queue it again.
+#: Decides from the resource, its error and its `Retry` whether to requeue it.
 RetryFunc = Callable[[T_contra, Exception, Retry], bool]
 
 
@@ -95,30 +95,29 @@ class RetryKeyError(ListWatchError):
 
 
 class RetryManager(Protocol[T_contra]):
-    """What a RetryController asks about each resource, while the queue has it in process."""
+    """Decides about failed resources, while the queue has them in process."""
 
     async def retry(self, resource: T_contra, error: Exception, /) -> bool:
-        """Queue the failed resource again, in due time, or give it up; say whether it was queued.
+        """Requeue the failed resource in due time, or give it up; return whether it was requeued.
 
-        Cancelled, it leaves the resource to the queue, which still has it in process.
+        If cancelled, leaves the resource to the queue, which still has it in process.
         """
 
     def forget(self, resource: T_contra, /) -> None:
-        """Take the resource's failures as over."""
+        """Reset the resource's failures."""
 
 
 class QueueRetryManager(Generic[T]):
-    """Queues failed resources again in the queue that they came from.
+    """Requeues failed resources in the queue they came from.
 
-    Something newer queued under the same key meanwhile wins over the failed resource. Belongs to
-    one event loop.
+    Anything newer queued under the same key replaces the failed resource. For one event loop.
 
     Args:
-        queue: where the resources come from.
-        key_func: the key of a resource under which its failures are counted. For a DeltaFIFO it
-            is the queue's `key_of`, since its resources are deltas.
-        retry_func: whether to try again.
-        limiter: limits the retries of all keys together. The default, as in OpenShift, is 1 a
+        queue: the queue of the resources.
+        key_func: returns the key under which a resource's failures are counted. For a DeltaFIFO use
+            the queue's `key_of`, because its resources are deltas.
+        retry_func: decides whether to try again.
+        limiter: limits the retries of all keys together; by default, as in OpenShift, one per
             second after a burst of 10.
         clock: the time.
     """
@@ -137,21 +136,21 @@ class QueueRetryManager(Generic[T]):
         self._retry_func = retry_func
         self._clock = clock or Clock()
         self._limiter = limiter or TokenBucket(1, 10, clock=self._clock)
-        # By key: how often it was queued again, and wall and monotonic time of its first failure.
+        # By key: number of requeues, and wall and monotonic time of the first failure.
         self._failures: dict[Hashable, tuple[int, float, float]] = {}
 
     def __len__(self) -> int:
-        """Return how many keys have failed and were neither forgotten nor given up."""
+        """Return the number of keys that have failed and were neither forgotten nor given up."""
         return len(self._failures)
 
     async def retry(self, resource: T, error: Exception, /) -> bool:
-        """Queue the resource again when the limiter allows, if the retry function says so.
+        """Requeue the resource when the limiter allows, if the retry function agrees.
 
-        Call it from within the queue's process function, as `RetryController` does: then nothing
-        newer of the key is handled while it waits, and a cancellation loses nothing.
+        Call it from within the queue's process function, as `RetryController` does. Then nothing
+        newer of the key is handled while it waits, and cancelling loses nothing.
 
         Returns:
-            False when the resource was given up.
+            False if the resource was given up.
 
         Raises:
             RetryKeyError: the resource has no key; nothing was queued.
@@ -162,7 +161,7 @@ class QueueRetryManager(Generic[T]):
         try:
             again = self._retry_func(resource, error, Retry(count, stamp, now - start))
         except Exception:
-            self._queue.add_if_not_present(resource)  # a faulty function must not lose it
+            self._queue.add_if_not_present(resource)  # a faulty function must not lose the resource
             raise
         if not again:
             self._failures.pop(key, None)
@@ -175,7 +174,7 @@ class QueueRetryManager(Generic[T]):
         return True
 
     def forget(self, resource: T, /) -> None:
-        """Take the resource's failures as over.
+        """Reset the resource's failures.
 
         Raises:
             RetryKeyError: the resource has no key.
@@ -199,23 +198,23 @@ class RetryControllerStatistics(msgspec.Struct, frozen=True):
     handled: int
     #: Handlers that raised.
     failed: int
-    #: Of these, the resources queued again.
+    #: Failed resources that were requeued.
     retried: int
-    #: Of these, the resources given up.
+    #: Failed resources that were given up.
     given_up: int
 
 
 class RetryController(Generic[T]):
-    """Pops resources, handles them, and has the retry manager decide about those that fail.
+    """Pops resources, handles them, and lets the retry manager decide about failed ones.
 
-    `run` may run several times at once: each is a worker of its own, and the queue keeps one key
-    from two of them.
+    `run` may run several times at once: each is one worker, and the queue never gives one key to
+    two of them.
 
     Args:
-        queue: where the resources come from.
-        handle: what to do with one; async, or plain and then never blocking. It may add to the
-            queue. An `Exception` is a failure; it is logged and given to the retry manager.
-        retry_manager: what to do after a failure, and after a success.
+        queue: the queue of the resources.
+        handle: handles one resource; async, or plain and non-blocking. It may add to the queue. An
+            `Exception` is a failure; it is logged and passed to the retry manager.
+        retry_manager: decides what to do after a failure, and after a success.
     """
 
     def __init__(
@@ -235,8 +234,7 @@ class RetryController(Generic[T]):
     async def run(self) -> None:
         """Handle resources until the queue is closed and empty.
 
-        A cancellation while a handler runs, or while a retry waits, leaves the resource to the
-        queue, which keeps what a cancelled `pop` was about.
+        Cancelling while a handler runs, or while a retry waits, leaves the resource in the queue.
 
         Raises:
             RetryKeyError: the key function failed for a resource.
@@ -246,8 +244,8 @@ class RetryController(Generic[T]):
     async def run_until(self, stop: asyncio.Event) -> None:
         """Handle resources until `stop` is set, or the queue is closed and empty.
 
-        A handler that is running then may finish; waiting for a resource, or for a retry's time,
-        ends at once. Cancellation as for `run`.
+        A running handler finishes; waiting for a resource, or for a retry, ends at once. Cancelling
+        works as for `run`.
 
         Raises:
             RetryKeyError: the key function failed for a resource.
@@ -272,14 +270,14 @@ class RetryController(Generic[T]):
             working.cancel()
 
         async with asyncio.TaskGroup() as group:
-            # In this order, since tasks may start at once (asyncio.eager_task_factory).
+            # In this order, because tasks may start at once (asyncio.eager_task_factory).
             stopping = group.create_task(interrupt())
             working = group.create_task(work())
         if failures:
             raise failures[0]
 
     def statistics(self) -> RetryControllerStatistics:
-        """Return what was done so far."""
+        """Return statistics so far."""
         return RetryControllerStatistics(self._handled, self._failed, self._retried, self._given_up)
 
     async def _work(self, stop: asyncio.Event, idle: asyncio.Event) -> None:
@@ -289,7 +287,7 @@ class RetryController(Generic[T]):
         try:
             while not stop.is_set():
                 await self._queue.pop(process)
-                # Neither pop nor the handler needs to wait, and other tasks have to run.
+                # Neither pop nor the handler may ever yield, but other tasks must run.
                 await asyncio.sleep(0)
         except QueueClosedError:
             return

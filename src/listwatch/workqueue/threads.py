@@ -1,4 +1,4 @@
-"""A work queue for threads that run beside its event loop."""
+"""A work queue for threads other than its event loop's."""
 
 import asyncio
 import concurrent.futures
@@ -15,26 +15,26 @@ from listwatch.workqueue.work_queue import WorkQueue, check_delay, check_hashabl
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
-# Seconds between two looks at whether the event loop, from which an answer is due, still exists.
+# Seconds between checks whether the event loop that owes an answer still exists.
 _LOOK_AFTER_LOOP = 1.0
 
 
 class BlockingWorkQueue(Generic[K]):
-    """A `WorkQueue` seen from other threads than its event loop's, of which any number may use it.
+    """A `WorkQueue` for use from any number of threads other than its event loop's.
 
-    Make it in the loop that the queue belongs to, and before that loop ends shut the queue down and
-    wait for the threads: later they get errors. `add` and `add_after` hand the item over and
-    return, in the order of one thread's calls; `len` and `num_requeues` look at once; all others
-    wait for the loop's answer. In a process that was forked off, methods raise RuntimeError, but
-    leaving `item` does nothing and hides no exception.
+    Create it in the queue's event loop. Before that loop ends, shut the queue down and wait for the
+    threads; later calls fail. `add` and `add_after` hand the item over and return, in the order of
+    one thread's calls; `len` and `num_requeues` read directly; all other methods wait for the
+    loop's answer. In a forked process, methods raise RuntimeError, but leaving `item` does nothing
+    and hides no exception.
 
     Args:
-        queue: the queue; tasks may go on using it.
-        clock: the time for `get`'s limit.
+        queue: the queue; tasks may keep using it.
+        clock: the time for the limit of `get`.
 
     Raises:
-        RuntimeError: no event loop is running; or, from a method that waits, the caller is in the
-            queue's own loop, which would wait for itself; or in another process.
+        RuntimeError: no event loop is running; or a method that waits was called from the queue's
+            own loop, which would wait for itself; or from another process.
     """
 
     def __init__(self, queue: WorkQueue[K], *, clock: Clock | None = None) -> None:
@@ -45,57 +45,57 @@ class BlockingWorkQueue(Generic[K]):
         self._process = os.getpid()
 
     def __len__(self) -> int:
-        """Return how many items a worker could take now."""
+        """Return the number of items that are ready now."""
         return len(self._queue)
 
     def __bool__(self) -> bool:
-        return True  # as WorkQueue's
+        return True  # as in WorkQueue
 
     def add(self, item: K) -> None:
-        """Make the item due for work now.
+        """Queue the item now.
 
         Raises:
             TypeError: the item is not hashable.
-            QueueClosedError: the event loop is gone.
+            QueueClosedError: the event loop has ended.
         """
         check_hashable(item)
         self._send(self._queue.add, item)
 
     def add_after(self, item: K, seconds: float) -> None:
-        """Make the item due for work after so many seconds.
+        """Queue the item after this many seconds.
 
         Raises:
             TypeError: the item is not hashable.
             ValueError: `seconds` is infinite or not a number.
-            QueueClosedError: the event loop is gone.
+            QueueClosedError: the event loop has ended.
         """
         check_hashable(item)
         check_delay(item, seconds)
         self._send(self._queue.add_after, item, seconds)
 
     def add_rate_limited(self, item: K) -> None:
-        """Make the item due for work when the rate limiter says so."""
+        """Queue a failed item again after the rate limiter's delay."""
         self._ask(self._queue.add_rate_limited, item)
 
     def forget(self, item: K) -> None:
-        """Tell the rate limiter that the item has succeeded or was given up."""
+        """Reset the item's failures in the rate limiter, after success or giving up."""
         self._ask(self._queue.forget, item)
 
     def num_requeues(self, item: K) -> int:
-        """Return the item's failures since it was last forgotten, by the rate limiter's count."""
+        """Return the item's failures since the last `forget`, as counted by the rate limiter."""
         return self._queue.num_requeues(item)
 
     def get(self, timeout: float | None = None) -> K:
-        """Take the next item, waiting for one if need be. Call `done` with it, whatever happens.
+        """Return the next item, waiting if necessary. Always call `done` with it afterwards.
 
-        An exception in this thread meanwhile, such as KeyboardInterrupt, takes nothing.
+        An exception in this thread, such as KeyboardInterrupt, takes nothing.
 
         Args:
-            timeout: seconds, counted by the event loop, while which is blocked none is over; None
-                is no limit.
+            timeout: seconds, as counted by the event loop, which does not count while blocked; None
+                for no limit.
 
         Raises:
-            QueueClosedError: the queue is shutting down and nothing is left, or the loop is gone.
+            QueueClosedError: the queue is shutting down and empty, or the loop has ended.
             TimeoutError: no item came in time.
         """
         task: asyncio.Task[K] | None = None
@@ -121,22 +121,22 @@ class BlockingWorkQueue(Generic[K]):
         except (QueueClosedError, TimeoutError):
             raise
         except BaseException:
-            # The future itself is not cancelled: an item may be on its way, and it must go back.
+            # Don't cancel the future itself: an item may be on its way, and must be returned.
             future.add_done_callback(self._return)
             self._send(give_up)
             raise
 
     def done(self, item: K) -> None:
-        """Say that the work on a taken item is over, well or badly.
+        """Mark the work on a taken item as finished, successful or not.
 
         Raises:
-            ValueError: no worker has the item, so this call is one too many.
+            ValueError: no worker has the item.
         """
         self._ask(self._queue.done, item)
 
     @contextlib.contextmanager
     def item(self, *, requeue: bool = False) -> Iterator[K]:
-        """Return `with queue.item() as key`; as `WorkQueue.item`, for a thread."""
+        """Return `with queue.item() as key`, like `WorkQueue.item` for a thread."""
         key = self.get()
         kind: type[BaseException] | None = None
         try:
@@ -146,20 +146,20 @@ class BlockingWorkQueue(Generic[K]):
             raise
         finally:
             if os.getpid() != self._process:
-                pass  # the item is taken in the other process, which goes on
+                pass  # the other process has taken the item and continues
             elif requeue:
                 self._ask(finish, self._queue, key, kind)
             else:
                 self._ask(self._queue.done, key)
 
     def shut_down(self) -> None:
-        """Refuse new items, drop the waiting ones, and let the workers take the rest."""
+        """Refuse new items, drop delayed ones, and let the workers take the rest."""
         self._ask(self._queue.shut_down)
 
     def shut_down_with_drain(
         self, timeout: float | None = None, *, drop_waiting: bool = False
     ) -> bool:
-        """Refuse new items, and return when all those that are here are done.
+        """Refuse new items, and return when all queued items are done.
 
         See `WorkQueue.shut_down_with_drain`.
         """
@@ -204,7 +204,7 @@ class BlockingWorkQueue(Generic[K]):
             )
 
     def _start(self, work: Coroutine[object, object, T]) -> "concurrent.futures.Future[T]":
-        """Let the loop do some work, which this thread, its owner, waits for."""
+        """Run `work` in the event loop; the calling thread waits for it."""
         try:
             self._refuse_other_process()
             self._refuse_own_thread()
@@ -224,7 +224,7 @@ class BlockingWorkQueue(Generic[K]):
             except concurrent.futures.CancelledError as cancelled:
                 raise QueueClosedError("the work queue's event loop has stopped") from cancelled
             except TimeoutError:
-                # What reaches a loop in its last moments is never answered.
+                # A call that reaches a loop in its last moments is never answered.
                 if self._loop.is_closed():
                     raise QueueClosedError("the work queue's event loop is closed") from None
             else:

@@ -1,8 +1,8 @@
 """The work queue: deduplicates items and never gives one to two workers at a time.
 
 The contract is that of client-go `util/workqueue` (`queue.go`, `delaying_queue.go`,
-`rate_limiting_queue.go`), with three differences, all at the end of a queue's life: a drain also
-waits for what is queued, and for items whose time has not come, and a drain can have a time-out.
+`rate_limiting_queue.go`), with three differences, all at shutdown: a drain also waits for queued
+items and for delayed ones, and it can have a time-out.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ K = TypeVar("K", bound=Hashable)
 #: When an item is due, by the clock; a tie-breaker; the item.
 _Entry = tuple[float, int, K]
 
-# A worker that never has to wait lets the other tasks run after this many seconds.
+# A worker that always finds an item yields to other tasks after this many seconds.
 _YIELD_AFTER = 0.005
-# Items made ready in one go, so that a million that fall due together don't hold the loop.
+# Maximum items made ready at once, so that a million that are due together don't hold the loop.
 _BATCH = 1000
 
 
@@ -121,12 +121,13 @@ class WorkQueue(Generic[K]):
         self._rate_limiter = rate_limiter or default_rate_limiter(self._clock)
         self._group = group
         self._use_order(deque() if group is None else FairOrder(group))
-        # An item that is due for work is in _dirty, with the time since when; it is in _ready
-        # too, unless it is in _processing, where the values are the times of the take.
+        # An item that is due is in _dirty, with the time since when. It is also in _ready, unless
+        # it is in _processing, whose values are the times of the take.
         self._dirty: dict[K, float] = {}
         self._processing: dict[K, float] = {}
-        # The heap may also hold entries that an earlier time or a cancellation made stale: those
-        # that are not the ones in _waiting. They go when half of it are such, or in their turn.
+        # The heap may also hold stale entries, left by an earlier time or a cancellation: those
+        # that differ from the ones in _waiting. They are removed in their turn, or when half of the
+        # heap is stale.
         self._waiting: dict[K, _Entry[K]] = {}
         self._heap: list[_Entry[K]] = []
         self._sequence = itertools.count()
@@ -327,7 +328,7 @@ class WorkQueue(Generic[K]):
             self._drop_waiting()
         self._release_workers()
         if self._is_idle():
-            self._finish_drain()  # dropping the waiting items may have ended an earlier call's
+            self._finish_drain()  # dropping delayed items may have ended an earlier call's drain
             return True
         drained: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._drainers.append(drained)
@@ -419,7 +420,7 @@ class WorkQueue(Generic[K]):
         if item not in self._processing:
             self._push(item)
         elif self._group is not None:
-            hash(self._group(item))  # what this may raise is raised here, not in another's `done`
+            hash(self._group(item))  # raise here, not in another caller's `done`
         self._dirty[item] = self._now()
         self._adds += 1
         if self._getters and self._ready:
@@ -434,9 +435,9 @@ class WorkQueue(Generic[K]):
         if known is not None and known[0] <= due:
             return
         if self._group is not None:
-            hash(self._group(item))  # what this may raise is raised here, where the caller sees it
+            hash(self._group(item))  # raise here, where the caller sees it
         if due < self._timer_due:
-            self._set_timer(due)  # first of all, since without a running event loop it raises
+            self._set_timer(due)  # first, because it raises without a running event loop
         entry = self._waiting[item] = (due, next(self._sequence), item)
         heapq.heappush(self._heap, entry)
         if len(self._heap) > 2 * len(self._waiting) + 64:
@@ -489,7 +490,7 @@ class WorkQueue(Generic[K]):
     def _release_workers(self) -> None:
         """Wake all workers of a drain that has no delayed items left."""
         if self._shutting_down and not self._waiting:
-            self._wake_all()  # there may be more of them than there are items to come
+            self._wake_all()  # there may be more workers than items to come
 
     def _is_idle(self) -> bool:
         return not (self._ready or self._processing or self._waiting)
