@@ -39,8 +39,8 @@ LAST_STATE: Final[Merging] = MappingProxyType(
     }
 )
 
-#: Each life of an object keeps its own addition and deletion, as a handler is promised
-#: (`Pending`) and a command of `listwatch observe`.
+#: Each life of an object keeps its own addition and deletion, as handlers (`Pending`) and the
+#: commands of `listwatch observe` are promised.
 EACH_LIFE: Final[Merging] = MappingProxyType(
     {
         (_ADDED, _UPDATED): _ADDED,

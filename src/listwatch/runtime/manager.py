@@ -1,4 +1,4 @@
-"""Runs the parts of a controller program in the right order, and stops them in the reverse."""
+"""Starts the parts of a controller program in order, and stops them in reverse order."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ P = TypeVar("P")
 
 
 class ManagerError(ListWatchError):
-    """A part of the program has failed, and everything was stopped; the cause is chained."""
+    """A part of the program failed and everything was stopped; the cause is chained."""
 
 
 class _Task(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class _Task(msgspec.Struct, frozen=True):
 
 
 class _Part:
-    """A task that is cancelled once, however many want it to end."""
+    """A task that is cancelled once, however many callers end it."""
 
     def __init__(self, task: "asyncio.Task[None]") -> None:
         self.task = task
@@ -81,35 +81,34 @@ class _Part:
 
 
 class Manager:
-    """What a controller program is made of: reconcilers, their caches, a client, and the rest.
+    """A controller program: reconcilers, their caches, a client, and the rest.
 
-    Starts, in this order: the endpoints for health and metrics, the event recorder, the caches,
-    tasks that every replica runs; then, once this process leads if there is an election, the
-    leader's tasks and the reconcilers, each when its caches have synced. It stops in the reverse
-    order; reconciles that run get `grace` seconds to end. A part that fails stops all, and the
-    failure comes out as a `ManagerError`.
+    Starts, in this order: the health and metrics endpoints, the event recorder, the caches, and
+    tasks that every replica runs. Then, once this process leads if there is an election, the
+    leader's tasks and the reconcilers, each when its caches have synced. It stops in reverse order;
+    running reconciles get `grace` seconds to end. A part that fails stops everything and raises a
+    `ManagerError`.
 
-    Three ways to run it: `app.run()` for a script, which also handles SIGTERM and SIGINT;
-    `async with app:` around a program's own work, also in a notebook; `await app.serve()`. It runs
-    once.
+    Run it in one of three ways: `app.run()` for a script, which also handles SIGTERM and SIGINT;
+    `async with app:` around your own code, also in a notebook; `await app.serve()`. It runs once.
 
     Args:
         name: for events and the user-agent of errors; such as "widget-controller".
-        config: of the client; by default what kubectl would use.
-        client: in place of `config`; stays open.
-        leader_election: the lease's name, or an elector of one's own; None or "" for none.
-        sharing: the group's name, or a member of one's own: all replicas run, and share the keys
-            of the reconcilers that would be the leader's; each runs all tasks. In place of
+        config: of the client; by default kubectl's.
+        client: used instead of `config`; not closed.
+        leader_election: the lease's name, or your own elector; None or "" for none.
+        sharing: the group's name, or your own member. All replicas run, and share the keys of the
+            reconcilers that only the leader would run; each replica runs all tasks. Replaces
             `leader_election`.
-        lease_timings: seconds that all replicas agree on; by default the reference's.
+        lease_timings: seconds that all replicas share; by default client-go's.
         namespace: of the lease; by default the client's.
-        health_host: where health and metrics are served.
-        health_port: 0 for a free one, None for none.
+        health_host: the address of health and metrics.
+        health_port: 0 for a free port, None to serve neither.
         event_api: see `EventRecorder`.
         grace: seconds for running reconciles at the end.
-        start_timeout: seconds in which the server must be there and know all resources.
-        on_error: is told of every failure of the caches; logs them if not given.
-        clock: time.
+        start_timeout: seconds within which the server must respond and have all resources.
+        on_error: called with every failure of the caches; by default they are logged.
+        clock: the time.
     """
 
     def __init__(
@@ -163,14 +162,15 @@ class Manager:
         self._recorder: EventRecorder | None = None
         self._server: HealthServer | None = None
         self._elector: LeaderElector | None = None
-        #: Whether this process may act for all; ask `guard.check()` right before an effect outside
-        #: of the API server. None before it leads; without an election it always agrees.
+        #: Whether this process may act for all replicas; call `guard.check()` right before an
+        #: effect outside the API server. None before it leads; without an election it always
+        #: agrees.
         self.guard: LeadershipGuard | None = None
         self._serving: asyncio.Task[None] | None = None
         self._scope: Timeout | None = None
         self._made_by = current_loading.get()
 
-    # --- What it is made of ---
+    # --- Configuration ---
 
     def reconciler(
         self,
@@ -207,12 +207,12 @@ class Manager:
     def task(self, run: T, *, name: str = "", leader_only: bool = True) -> T:
         """Run a coroutine function beside the reconcilers; also a decorator.
 
-        It may end at any time; what it raises stops the manager.
+        It may return at any time; an exception stops the manager.
 
         Args:
             run: called without arguments, cancelled at the end.
-            name: for messages; by default the function's.
-            leader_only: run it only while this process leads, where there is an election.
+            name: for messages; by default the function's name.
+            leader_only: run it only while this process leads, if there is an election.
         """
         self._check_not_started()
         name = name or getattr(run, "__name__", "task")
@@ -220,7 +220,7 @@ class Manager:
         return run
 
     def ready_check(self, check: Callable[[], Check]) -> None:
-        """Ask this too for /readyz."""
+        """Add a check to /readyz."""
         self._checks.append(check)
 
     def configure(
@@ -232,17 +232,17 @@ class Manager:
         health_host: str | None = None,
         health_port: int | None = None,
     ) -> None:
-        """Change options from outside, as a command line does; None leaves one as it is.
+        """Change options from outside, as a command line does; None leaves an option as it is.
 
         Args:
             config: of the client.
             leader_election: the lease's name; "" for no election.
             namespace: of the lease.
-            health_host: where health and metrics are served.
-            health_port: 0 for a free one.
+            health_host: the address of health and metrics.
+            health_port: 0 for a free port.
 
         Raises:
-            ConfigError: an option can't take effect beside what the manager was made with.
+            ConfigError: an option conflicts with the manager's arguments and can't take effect.
             RuntimeError: it has started.
         """
         self._check_not_started()
@@ -273,7 +273,7 @@ class Manager:
             self._health_host = health_host
 
     def metrics(self, collect: "Callable[[], Iterable[Metric]]") -> None:
-        """Serve these metric families of prometheus-client too; asked for at each scrape."""
+        """Serve these metric families of prometheus-client too; called at each scrape."""
         self._metrics.append(collect)
 
     # --- While it runs ---
@@ -285,22 +285,22 @@ class Manager:
 
     @property
     def unfenced_client(self) -> Client:
-        """The client that writes whoever leads, for what every replica does."""
+        """The client that also writes without leadership, for what every replica does."""
         return _there(self._plain, "client")
 
     @property
     def recorder(self) -> EventRecorder:
-        """Reports events."""
+        """Reports Events."""
         return _there(self._recorder, "event recorder")
 
     @property
     def health_url(self) -> str:
-        """Where health and metrics are served."""
+        """The URL of health and metrics."""
         return _there(self._server, "health endpoint").url
 
     @property
     def informers(self) -> InformerFactory:
-        """Makes and runs informers beside those of the reconcilers."""
+        """Creates and runs informers beside those of the reconcilers."""
         return self._caches.factory
 
     @property
@@ -314,7 +314,7 @@ class Manager:
         return self._leads and (self.guard is None or self.guard.is_leader)
 
     def checks(self) -> Iterable[Check]:
-        """Return how each cache and each part with a check of its own is."""
+        """Return the state of each cache and of each part with its own check."""
         for cache in self._caches:
             health = cache.health()
             problem = f"{health.problem} (for {health.since:.0f} s)" if health.problem else ""
@@ -325,7 +325,7 @@ class Manager:
             yield Check(self._failure[0], False, str(self._failure[1]))
 
     def now(self) -> str:
-        """Return the present time as the API writes it, for conditions."""
+        """Return the current time in the API's format, for conditions."""
         return api_time(self._clock.time())
 
     @property
@@ -343,7 +343,7 @@ class Manager:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The replicas that this one shares the keys with, itself included; empty without."""
+        """The replicas that share the keys, including this one; empty without sharing."""
         return self._elector.claim.view if isinstance(self._elector, ShareMember) else ()
 
     @property
@@ -358,7 +358,7 @@ class Manager:
 
     @property
     def has_server(self) -> bool:
-        """Whether it was told its server; else it uses what kubectl would."""
+        """Whether it was given a server; otherwise it uses kubectl's."""
         return self.has_client or self._config is not None
 
     @property
@@ -367,19 +367,19 @@ class Manager:
         return self._shares
 
     def stop(self) -> None:
-        """Stop in order; returns at once. From the manager's own event loop."""
+        """Stop in order; returns at once. Call it from the manager's own event loop."""
         self._stop.set()
 
     def run(self) -> None:
         """Run until SIGTERM, SIGINT or a failure: the last line of a script.
 
-        The first signal stops in order, a second one at once. Where there is an election, a
-        program that can't stop its work before the lease ends is killed. While `listwatch run` or
-        another command loads the file, it logs one line and returns.
+        The first signal stops in order, a second one at once. With an election, a program that
+        can't stop its work before the lease ends is killed. While `listwatch run` or another
+        command loads the file, this logs one line and returns.
 
         Raises:
             ManagerError: a part failed.
-            RuntimeError: an event loop runs already, as in a notebook.
+            RuntimeError: an event loop is already running, as in a notebook.
         """
         try:
             asyncio.get_running_loop()
@@ -398,7 +398,7 @@ class Manager:
     async def serve(self) -> None:
         """Run until `stop`, a cancellation or a failure.
 
-        A cancellation stops in order too, but gives running reconciles no grace.
+        Cancelling stops in order too, but gives running reconciles no grace.
 
         Raises:
             ManagerError: a part failed.
@@ -447,7 +447,7 @@ class Manager:
         return self
 
     def _end_body(self, _: object) -> None:
-        """End the body of `async with` when the manager has ended before it."""
+        """End the body of `async with` if the manager ends before it."""
         if self._scope is not None:
             self._scope.postpone(0)
 
@@ -457,7 +457,7 @@ class Manager:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        """Stop in order. A body that ended because of `stop` has ended well."""
+        """Stop in order. A body that ended because of `stop` raises nothing."""
         serving, scope, self._scope = self._serving, self._scope, None
         assert serving is not None and scope is not None  # noqa: S101, PT018 - for the type checker
         self.stop()
@@ -584,7 +584,7 @@ class Manager:
         )
 
     async def _prepare(self, client: Client) -> None:
-        """Look the resources up; a server that comes up late, or a definition, is waited for."""
+        """Look the resources up; wait for a server or definition that appears late."""
         give_up_at = self._clock.now() + self._start_timeout
         for reconciler in self._reconcilers:
 
@@ -617,14 +617,15 @@ class Manager:
             await self._end(name, part)
 
     async def _end(self, name: str, part: "_Part") -> None:
-        """Cancel a part and wait for its end; what never ends is killed where that may be."""
+        """Cancel a part and wait for its end; if it never ends, kill the process if allowed."""
         part.cancel()
         task = part.task
         try:
             async with self._clock.timeout(self._grace):
                 await asyncio.wait({task})
         except TimeoutError:
-            # A lease must not be given up while its work goes on, so there is no going on without.
+            # The lease must not be released while the work continues, so the process can't
+            # continue.
             fate = "the process is killed" if self._owns_process else "everything waits for it"
             _logger.critical(
                 "%s goes on %g s after it was cancelled, so %s", name, self._grace, fate
@@ -665,10 +666,10 @@ class Manager:
             leading = part.task
             await self._until_stop(leading)
             if self._leads:
-                await asyncio.wait({leading})  # it sees the stop itself, and gives up the lease
+                await asyncio.wait({leading})  # it notices the stop itself, and releases the lease
 
     async def _until_stop(self, task: "asyncio.Task[None]") -> None:
-        """Return when the task has ended, or all shall stop."""
+        """Return when the task has ended, or everything is to stop."""
         stopping = asyncio.get_running_loop().create_task(self._stop.wait())
         try:
             await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -698,7 +699,7 @@ class Manager:
     async def _reconciling(
         self, reconcilers: Sequence[Reconciler], guard: LeadershipGuard | None = None
     ) -> AsyncIterator[None]:
-        """Run reconcilers beside the body; at its orderly end they get the grace."""
+        """Run reconcilers beside the body; at its normal end they get the grace period."""
         async with AsyncExitStack() as stack:
             parts: list[_Part] = []
             for reconciler in reconcilers:
@@ -745,7 +746,7 @@ class Manager:
 
 @contextlib.contextmanager
 def _cancelled_at_once(parts: Sequence[_Part]) -> Iterator[None]:
-    """Cancel all parts when the body is cancelled, before any of them is waited for."""
+    """Cancel all parts when the body is cancelled, before waiting for any of them."""
     try:
         yield
     except asyncio.CancelledError:
@@ -765,12 +766,12 @@ def _there(part: P | None, name: str) -> P:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether waiting may help."""
+    """Return whether waiting may help."""
     if isinstance(error, StatusError):
         return error.code not in {401, 403}
     return isinstance(error, DisconnectedError | TimeoutError | UnknownResourceError)
 
 
 def _kill_process() -> None:
-    # Another process may lead by now, and this one can't be made to stop otherwise.
+    # Another process may lead by now, and this one can't be stopped otherwise.
     os._exit(70)

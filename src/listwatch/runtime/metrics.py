@@ -1,8 +1,7 @@
-"""The figures of a manager's parts under the names that the field's dashboards know.
+"""Metrics of a manager's parts, under the names that common dashboards use.
 
-Everything is computed from `statistics()` when it is asked for; nothing is counted twice, and
-parts that nobody scrapes cost nothing. Names without the prefix `listwatch_` are those of
-controller-runtime and client-go.
+Everything is computed from `statistics()` at a scrape, so parts that nobody scrapes cost nothing.
+Names without the prefix `listwatch_` are those of controller-runtime and client-go.
 """
 
 import itertools
@@ -30,7 +29,7 @@ _VERSION_MODULUS = 10**15
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """Where the figures come from; each is called at a scrape."""
+    """The sources of the metrics; each is called at a scrape."""
 
     reconcilers: Callable[[], Sequence[ReconcilerStatistics]]
     caches: Callable[[], Iterable[Cache]]
@@ -40,7 +39,7 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 def make_registry(parts: Parts) -> "CollectorRegistry":
-    """Return a registry of these parts, and of the process and the interpreter."""
+    """Return a registry of these parts, the process and the interpreter."""
     from prometheus_client import (  # noqa: PLC0415 - loaded only where metrics are served
         CollectorRegistry,
         GCCollector,
@@ -72,7 +71,7 @@ def collect(parts: Parts) -> Iterator["Metric"]:
 
 
 class _Fixed:
-    """A queue's statistics where its metrics want the queue."""
+    """A queue's statistics in the place of the queue."""
 
     def __init__(self, state: ReconcilerStatistics) -> None:
         self._state = state

@@ -1,7 +1,7 @@
-"""Which changes of an object are worth a reconcile: functions of a `Change`.
+"""Filters for changes that need a reconcile: functions of a `Change`.
 
 They see the old and the new state of an update, and decide before a key is queued. As in
-controller-runtime, those that compare say yes to every addition and deletion.
+controller-runtime, the comparing ones accept every addition and deletion.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from listwatch.cache.handlers import Added, Change, Deleted, Updated, last_state
 from listwatch.objects import Object
 
-#: Says whether a change counts. Must be quick, and must not raise.
+#: Returns whether a change counts. Must be quick, and must not raise.
 Predicate: TypeAlias = Callable[[Change], bool]
 
 
@@ -18,8 +18,8 @@ def differs(part: Callable[[Object], object]) -> Predicate:
     """Return a predicate for updates in which a part of the object differs.
 
     Args:
-        part: takes the part out of an object, for example `lambda obj: obj.fields.replicas` for an
-            informer with `fields=`; what it returns is compared by `==`.
+        part: returns the part of an object, for example `lambda obj: obj.fields.replicas` for an
+            informer with `fields=`; results are compared with `==`.
     """
 
     def predicate(change: Change) -> bool:
@@ -33,7 +33,7 @@ def _annotations(obj: Object) -> Mapping[str, Any]:
 
 
 #: Updates of the spec: those that change metadata.generation. A resource whose server keeps no
-#: generation has none of them; deleting an object that has finalizers counts.
+#: generation has none of them. Deleting an object that has finalizers counts.
 generation_changed: Predicate = differs(
     lambda obj: (obj.meta.generation, obj.meta.deletion_timestamp)
 )
@@ -52,9 +52,9 @@ fields_changed: Predicate = differs(lambda obj: obj.fields)
 
 
 def has(condition: Callable[[Object], bool]) -> Predicate:
-    """Return a predicate for objects that fulfil a condition.
+    """Return a predicate for objects that meet a condition.
 
-    An update counts when either state does, so that ceasing to fulfil it is noticed too.
+    An update counts if either state does, so that an object that stops meeting it is noticed.
     """
 
     def predicate(change: Change) -> bool:
@@ -67,15 +67,15 @@ def has(condition: Callable[[Object], bool]) -> Predicate:
 
 
 def any_of(*predicates: Predicate) -> Predicate:
-    """Return a predicate for changes for which one of these says yes."""
+    """Return a predicate for changes that any of these accepts."""
     return lambda change: any(predicate(change) for predicate in predicates)
 
 
 def all_of(*predicates: Predicate) -> Predicate:
-    """Return a predicate for changes for which all of these say yes."""
+    """Return a predicate for changes that all of these accept."""
     return lambda change: all(predicate(change) for predicate in predicates)
 
 
 def not_deleted(change: Change) -> bool:
-    """Say no to deletions, for controllers that have nothing to do after one."""
+    """Reject deletions, for controllers that do nothing after one."""
     return not isinstance(change, Deleted)

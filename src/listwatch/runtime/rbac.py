@@ -1,4 +1,4 @@
-"""The least rights that a program needs, derived from what it watches and says that it writes."""
+"""The minimal permissions of a program, derived from what it watches and declares to write."""
 
 import re
 from collections.abc import Iterable
@@ -35,18 +35,18 @@ _CORE = frozenset(
 
 
 def manifests(app: Manager, namespace: str) -> list[dict[str, Any]]:
-    """Return a service account for a program, and the roles and bindings that it needs.
+    """Return a program's service account, with the roles and bindings that it needs.
 
-    What it watches and writes is in a ClusterRole, since its objects may be anywhere; its lease is
-    in a Role of its own namespace.
+    Permissions to watch and write go into a ClusterRole, because the objects may be in any
+    namespace; those for the lease go into a Role in the program's namespace.
 
     Args:
         app: the program, not started.
-        namespace: where it will run.
+        namespace: the program's namespace.
 
     Raises:
-        ConfigError: a resource is named so that its group can't be told, or the program's name or
-            the namespace is none that a server accepts.
+        ConfigError: the name of a resource lacks its group, or a server would refuse the program's
+            name or the namespace.
     """
     name = app.name
     for what, text in (("Manager's name", name), ("namespace", namespace)):
@@ -85,9 +85,9 @@ def lease_rules(app: Manager) -> list[dict[str, Any]]:
     if not app.lease:
         return []
     leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
-    if app.shares_keys:  # each member makes one, and removes those of the dead
+    if app.shares_keys:  # each member creates one, and deletes those of dead members
         return [leases | {"verbs": ["create", "delete", "get", "list", "update"]}]
-    # No name is known when something is created, so that right can't be limited to one.
+    # RBAC can't limit "create" to a name, because none is known then.
     return [
         leases | {"verbs": ["create"]},
         leases | {"resourceNames": [app.lease], "verbs": ["get", "update"]},
@@ -105,7 +105,7 @@ def _rules(wanted: dict[tuple[str, str], set[str]]) -> list[dict[str, Any]]:
 
 
 def _split(word: str) -> tuple[str, str]:
-    """Return group and resource of a word such as "deployments.v1.apps/status"."""
+    """Return group and resource of a name such as "deployments.v1.apps/status"."""
     whole, slash, subresource = word.partition("/")
     resource, _, group = whole.partition(".")
     first, _, rest = group.partition(".")

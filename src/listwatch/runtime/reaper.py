@@ -1,10 +1,10 @@
-"""Reaps orphans where this process is PID 1, as the first process of a container is.
+"""Reaps orphans if this process is PID 1, as a container's first process is.
 
-The kernel hands children whose parent has died to PID 1, which must wait for them or they stay as
-zombies. A wait for *any* child would take the exit codes of the program's own children from those
-who wait for them (the field's `proc.StartReaper` does, and `subprocess` then reports success). So
-only what nobody else waits for is reaped: a child that has been dead for a while, and was not
-announced as one's own.
+The kernel hands orphaned children to PID 1, which must wait for them or they stay as zombies.
+Waiting for *any* child would take the exit codes of the program's own children from the code that
+waits for them (OpenShift's `proc.StartReaper` does, and `subprocess` then reports success). So this
+reaps only what no other code waits for: a child that has been dead for a while and was not
+registered in `ours`.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ class Reaper:
     """Reaps orphans; for the main thread's event loop.
 
     Args:
-        patience: seconds for which a dead child is left to whoever may wait for it.
-        ours: numbers of the children that the program waits for itself, however late; who starts
-            them may add and take away at any time.
-        clock: time.
+        patience: seconds for which a dead child is left to other code that may wait for it.
+        ours: process IDs of the program's own children, which it waits for itself; may change at
+            any time.
+        clock: the time.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Reaper:
         self._dead_since: dict[int, float] = {}
 
     async def run(self) -> None:
-        """Reap until cancelled; returns at once where this process is not PID 1."""
+        """Reap until cancelled; return at once if this process is not PID 1."""
         if os.getpid() == 1:
             await self.reap_forever()
 
     async def reap_forever(self) -> None:
-        """Reap until cancelled, whatever this process' number: for a subreaper."""
+        """Reap until cancelled, whatever this process's PID: for a subreaper."""
         child_died = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGCHLD, child_died.set)
@@ -55,7 +55,7 @@ class Reaper:
                 with contextlib.suppress(TimeoutError):
                     async with self._clock.timeout(wait):
                         await child_died.wait()
-                        # One look for all that die about now: a program may start many children.
+                        # One check for all that die about now: a program may start many children.
                         await self._clock.sleep(self._patience / 4)
         finally:
             loop.remove_signal_handler(signal.SIGCHLD)
@@ -67,7 +67,7 @@ class Reaper:
         for pid, since in list(self._dead_since.items()):
             if now - since >= self._patience:
                 del self._dead_since[pid]
-                with contextlib.suppress(ChildProcessError):  # somebody has waited for it just now
+                with contextlib.suppress(ChildProcessError):  # another wait has just reaped it
                     _, status = os.waitpid(pid, os.WNOHANG)
                     self.reaped += 1
                     code = os.waitstatus_to_exitcode(status)
@@ -85,8 +85,8 @@ def _dead_children() -> set[int]:
         try:
             stat = (entry / "stat").read_text(errors="replace")
         except OSError:
-            continue  # it is gone since
-        # The command's name, in parentheses, may hold anything.
+            continue  # it has just gone
+        # The command's name, in parentheses, may contain anything.
         state, parent = stat.rpartition(")")[2].split()[:2]
         if state == "Z" and int(parent) == own:
             dead.add(int(entry.name))

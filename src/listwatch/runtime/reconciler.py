@@ -1,4 +1,4 @@
-"""The loop that brings the world to what an object asks for: what users of this package write."""
+"""The reconcile loop: calls users' functions with the keys of changed objects."""
 
 import asyncio
 import inspect
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: For so many seconds a key that belongs to another replica is remembered.
+#: Seconds for which a key that belongs to another replica is remembered.
 REFUSED_SECONDS: Final = 120.0
 
-#: So many keys of deleted objects are remembered as seen.
+#: Number of deleted objects whose keys are remembered as seen.
 _REMEMBERED_DELETIONS: Final = 10_000
 
 
 class NotStartedError(ListWatchError):
-    """Something is asked of a reconciler that its manager has not started."""
+    """The reconciler's manager has not started it yet."""
 
 
 F = TypeVar("F", bound=ReconcileFunction)
@@ -56,23 +56,23 @@ class FindsResources(Protocol):
 
 
 class ReconcilerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a reconciler at one moment; counters begin with it.
+    """The state of a reconciler; counters start with it.
 
     Attributes:
-        name: of the reconciler.
-        successes: reconciles that ended well and asked for nothing.
-        requeues: those that asked to come again after a time.
-        errors: those that raised, terminal errors included.
-        terminal_errors: those that are not retried.
-        timeouts: those that were cancelled because they took too long, whatever they made of it.
-        unseen: those of keys that it is for and has never seen: objects that were deleted while
-            nobody watched, as far as something else woke their keys.
-        throttled: times that a hot key was put off.
-        active: reconciles that run now.
-        concurrency: how many may.
-        duration: how long they took.
+        name: the reconciler's name.
+        successes: reconciles that succeeded without a requeue.
+        requeues: reconciles that asked for a requeue after a time.
+        errors: reconciles that raised, terminal errors included.
+        terminal_errors: errors that are not retried.
+        timeouts: reconciles cancelled because they took too long, whatever their outcome.
+        unseen: reconciles of keys of the primary resource that were never seen: objects deleted
+            while nobody watched, if something else woke their keys.
+        throttled: times that a hot key was delayed.
+        active: reconciles running now.
+        concurrency: maximum of `active`.
+        duration: durations of reconciles.
         queue: the work queue.
-        last_error: the last error in words; empty before one.
+        last_error: the text of the last error; empty before the first.
     """
 
     name: str
@@ -93,13 +93,12 @@ class ReconcilerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class Reconciler:
     """Calls a function with the key of every object that may need work.
 
-    The function is told a key, "namespace/name" or "name", and nothing else: it reads the present
-    state from `get` and `lister`, and writes what is missing by the manager's client. It is called
-    again when it raised (each time later), when it asked for that, and when anything changes that
-    its sources tell of; never twice at the same time for one key. So it must do what is left to
-    do, whatever was done before.
+    The function gets only a key, "namespace/name" or "name". It reads the current state from `get`
+    and `lister`, and writes what is missing with the manager's client. It is called again if it
+    raised (after growing delays), if it asked for that, and when any of its sources changes; never
+    twice at the same time for one key. So it must do whatever is left to do.
 
-    Make it with `Manager.reconciler`, name its sources, and use it as a decorator:
+    Create it with `Manager.reconciler`, name its sources, and use it as a decorator:
 
         widgets = app.reconciler("widgets").for_("widgets.example.com").owns("deployments")
 
@@ -108,24 +107,24 @@ class Reconciler:
             ...
 
     The function may be `async def`; `def`, which must not block; or `def` with `threaded=True`,
-    which runs in a thread, and which a time-out can report but not end.
+    which runs in a thread; a time-out reports it but can't end it.
 
     Sources may be added while it runs, in the manager's event loop. They start at once, and no
-    reconcile begins until their caches have synced.
+    reconcile starts until their caches have synced.
 
     Args:
         name: for logs and metrics; unique in the process.
-        caches: where its caches are.
-        concurrency: how many keys are reconciled at the same time.
+        caches: the manager's caches.
+        concurrency: maximum keys reconciled at the same time.
         timeout: seconds after which a reconcile is cancelled and counts as failed; None for no
             limit.
         threaded: run a plain function in a thread.
-        leader_only: run only while this process leads, where there is an election.
-        rate_limiter: how long a key that failed waits; by default 5 ms · 2ⁿ, 1000 s at most.
-        hot_key_burst: a key may be reconciled so often without a pause, and then
-        hot_key_interval: once in so many seconds; 0 is no limit.
-        sync_timeout: seconds that its caches may take for their first lists.
-        clock: time.
+        leader_only: run only while this process leads, if there is an election.
+        rate_limiter: delays of failed keys; by default 5 ms · 2ⁿ, at most 1000 s.
+        hot_key_burst: how often a key may be reconciled without a pause.
+        hot_key_interval: seconds between further reconciles of such a key; 0 for no limit.
+        sync_timeout: seconds within which its caches must sync.
+        clock: the time.
     """
 
     def __init__(
@@ -160,7 +159,7 @@ class Reconciler:
             name=name, clock=self._clock, rate_limiter=rate_limiter
         )
         self._hot: KeyLimits[str] = KeyLimits(hot_key_burst, hot_key_interval)
-        #: The verbs for each resource that `writes` named.
+        #: The verbs of each resource declared with `writes`.
         self.written: dict[str, set[str]] = {}
         self._primary: Cache | None = None
         self._used: dict[Selection, Cache] = {}
@@ -175,14 +174,14 @@ class Reconciler:
         self._owner: Resource | None = None
         self._caller: ReconcileCaller | None = None
         self._guard: LeadershipGuard | None = None
-        # While it works: what feeds the queue, and the sources that have not synced yet.
+        # While it works: the feeds of the queue, and the sources that have not synced yet.
         self._group: asyncio.TaskGroup | None = None
         self._beside: list[asyncio.Task[None]] = []
         self._syncing = 0
         self._all_synced = asyncio.Event()
         self._stopping = False
         self._stopped = asyncio.Event()
-        # Around the wait for the caches; `stop` lets it expire.
+        # Around the wait for the caches; `stop` makes it expire.
         self._waiting = self._clock.timeout(None)
         self._running: set[str] = set()
         self._ended = asyncio.Event()
@@ -192,10 +191,10 @@ class Reconciler:
         self._duration = Histogram()
         self._last_error = ""
 
-    # --- What it is made of ---
+    # --- Configuration ---
 
     def __call__(self, function: F) -> F:
-        """Take the function, as a decorator; returns it as it was."""
+        """Set the function, as a decorator; return it unchanged."""
         if self._function is not None:
             raise ValueError(f"reconciler {self.name} already has a function")
         if self._threaded and inspect.iscoroutinefunction(function):
@@ -214,17 +213,17 @@ class Reconciler:
         fields: type[msgspec.Struct] | None = None,
         shard: ShardRange | None = None,
     ) -> Self:
-        """Reconcile the objects of this resource: their keys are what the function is called with.
+        """Reconcile the objects of this resource: the function gets their keys.
 
         Args:
             resource: such as "widgets.example.com".
             namespace: None for all.
-            label_selector: only these.
-            field_selector: only these.
+            label_selector: only these objects.
+            field_selector: only these objects.
             predicates: only these changes.
             fields: decode these fields with each object, for predicates and `obj.fields`.
-            shard: only this part, for replicas with a fixed share each. What else wakes keys then
-                wakes only those of cached objects: others belong to another replica.
+            shard: only this range of uids, for replicas with a fixed share each. Other sources then
+                wake only keys of cached objects: the rest belong to another replica.
         """
         if self._primary is not None:
             raise ValueError(f"reconciler {self.name} is already for {self._primary.selection}")
@@ -247,16 +246,16 @@ class Reconciler:
         fields: type[msgspec.Struct] | None = None,
         controllers_only: bool = True,
     ) -> Self:
-        """Reconcile an object when something changes that it owns, by the owner references.
+        """Reconcile an object when something it owns changes, by the owner references.
 
         Args:
-            resource: what is owned, such as "deployments".
+            resource: the owned resource, such as "deployments".
             namespace: None for all.
-            label_selector: only these.
-            field_selector: only these.
+            label_selector: only these objects.
+            field_selector: only these objects.
             predicates: only these changes.
             fields: decode these fields with each owned object.
-            controllers_only: only where the owner is marked as the controller.
+            controllers_only: only if the owner reference is marked as the controller.
         """
         selection = Selection(resource, namespace, label_selector, field_selector)
         cache = self._use(selection, fields)
@@ -275,14 +274,14 @@ class Reconciler:
         predicates: Sequence[Predicate] = (),
         fields: type[msgspec.Struct] | None = None,
     ) -> Self:
-        """Reconcile the keys that a function gives for each object that changes.
+        """Reconcile the keys that a function returns for each object that changes.
 
         Args:
             resource: what to watch.
-            map_func: gives the keys; called with the old and the new state of an update.
+            map_func: returns the keys; called with the old and the new state of an update.
             namespace: None for all.
-            label_selector: only these.
-            field_selector: only these.
+            label_selector: only these objects.
+            field_selector: only these objects.
             predicates: only these changes.
             fields: decode these fields with each object.
         """
@@ -295,12 +294,12 @@ class Reconciler:
     def reads(
         self, resource: str, *, namespace: str | None = None, label_selector: str = ""
     ) -> Self:
-        """Keep a cache of a resource for the function to read, whose changes wake nothing."""
+        """Keep a cache of a resource for the function to read; its changes wake nothing."""
         self._begin(self._use(Selection(resource, namespace, label_selector), None))
         return self
 
     def writes(self, resource: str, *verbs: str) -> Self:
-        """Say what the function writes, so that the least rights can be derived (`listwatch rbac`).
+        """Declare what the function writes, for the minimal permissions (`listwatch rbac`).
 
         Args:
             resource: with its group, such as "deployments.apps" or "widgets.example.com/status".
@@ -312,11 +311,11 @@ class Reconciler:
         return self
 
     def every(self, seconds: float, keys: Callable[[], Iterable[str]] | None = None) -> Self:
-        """Reconcile these keys every so many seconds, with low priority.
+        """Reconcile these keys at this interval, with low priority.
 
         Args:
-            seconds: the time between.
-            keys: gives the keys; by default those of all objects that it is for.
+            seconds: the interval.
+            keys: returns the keys; by default those of all objects of the primary resource.
         """
         if not seconds > 0:
             raise ValueError(f"reconciler {self.name}: every({seconds}) is too short an interval")
@@ -327,10 +326,10 @@ class Reconciler:
         return self
 
     def events(self, stream: Callable[[], AsyncIterable[str]]) -> Self:
-        """Reconcile the keys that come out of a stream, such as a message queue.
+        """Reconcile the keys that a stream yields, such as a message queue.
 
         Args:
-            stream: makes the stream; called again, after a wait, when it has ended or failed.
+            stream: creates the stream; called again, after a delay, when it ends or fails.
         """
         self._check_may_add()
         self._streams.append(stream)
@@ -338,11 +337,11 @@ class Reconciler:
         return self
 
     def share(self, accepts: Callable[[str], bool]) -> None:
-        """Reconcile only the keys for which this says yes; asked right before each reconcile."""
+        """Reconcile only the keys that this accepts; called right before each reconcile."""
         self._accepts = accepts
 
     def wake(self, wanted: Callable[[str], bool]) -> None:
-        """Queue the wanted ones of all keys, and of those refused a short time ago."""
+        """Queue the wanted ones of all keys, and of those recently refused."""
         known = self._all_keys() if self._primary is not None else ()
         for key in {*known, *self._refused}:
             if wanted(key):
@@ -352,10 +351,10 @@ class Reconciler:
     # --- While it runs ---
 
     def enqueue(self, key: str, priority: int = 0) -> None:
-        """Reconcile the key soon; any thread may ask.
+        """Reconcile the key soon; any thread may call this.
 
         Raises:
-            NotStartedError: from another thread, before the start.
+            NotStartedError: called from another thread, before the start.
         """
         try:
             inside = asyncio.get_running_loop() is self._loop or self._loop is None
@@ -369,17 +368,17 @@ class Reconciler:
             self._loop.call_soon_threadsafe(self._put_own, key, priority)
 
     def get(self, key: str) -> Object | None:
-        """Return the cached object of this key, or None when there is none (any more)."""
+        """Return the cached object of this key, or None if there is none (any more)."""
         if self._primary is None:
             raise ValueError(f"reconciler {self.name} has no resource: call for_")
         return self._primary.indexer.get_by_key(key)
 
     def lister(self, resource: str = "") -> Lister:
-        """Return what reads the cached objects of a resource.
+        """Return a lister of the cached objects of a resource.
 
         Args:
-            resource: one that it is for, owns, watches or reads, as it was named there; empty for
-                the one that it is for.
+            resource: the name of a resource given to `for_`, `owns`, `watches` or `reads`; empty
+                for that of `for_`.
 
         Raises:
             ValueError: it has no such cache, or several.
@@ -389,15 +388,15 @@ class Reconciler:
     async def catch_up(
         self, resource_version: str, resource: str = "", *, seconds: float = 10.0
     ) -> None:
-        """Return when the cache has everything up to a version: read your own writes.
+        """Wait until the cache contains everything up to a version, to read your own writes.
 
         Args:
-            resource_version: what a write returned.
+            resource_version: the version that a write returned.
             resource: as for `lister`.
-            seconds: how long to wait at most.
+            seconds: time limit.
 
         Raises:
-            TimeoutError: it took longer; the cache is far behind.
+            TimeoutError: the time limit expired; the cache is far behind.
             ValueError: as for `lister`.
         """
         informer = self._cache(resource).informer
@@ -420,9 +419,9 @@ class Reconciler:
         return list(self._used.values())
 
     async def drained(self, keeps: Callable[[str], bool]) -> None:
-        """Return when no key is in process for which this says no.
+        """Return when no key is in process that `keeps` rejects.
 
-        So that no more of them begin meanwhile, what `share` was given must refuse them by now.
+        The function given to `share` must reject such keys already, so that no more of them start.
         """
         while not all(keeps(key) for key in self._running):
             self._ended.clear()
@@ -430,14 +429,14 @@ class Reconciler:
 
     @property
     def in_process(self) -> frozenset[str]:
-        """The keys whose function runs now."""
+        """The keys being reconciled."""
         return frozenset(self._running)
 
     async def prepare(self, discovery: FindsResources) -> None:
-        """Find out what it needs to know of the server, before the caches start.
+        """Look up what it needs to know about the server, before the caches start.
 
         Raises:
-            ValueError: it has no function, or owns something and is for nothing.
+            ValueError: it has no function, or uses `owns` without `for_`.
             UnknownResourceError: the server has no such resource.
         """
         if self._function is None:
@@ -450,10 +449,10 @@ class Reconciler:
         """Wait for the caches, then reconcile until `stop` or a cancellation.
 
         Args:
-            guard: no step of the function is taken once this says that another process may lead.
+            guard: once another process may lead, this refuses every further step of the function.
 
         Raises:
-            NotSyncedError: a cache has no first list after `sync_timeout`.
+            NotSyncedError: a cache has not synced within `sync_timeout`.
         """
         was_stopped = self._stopping
         if was_stopped:
@@ -499,7 +498,7 @@ class Reconciler:
             self._caller.close()
 
     def stop(self) -> None:
-        """Begin no new reconcile; `run` returns when those that run have ended."""
+        """Start no new reconcile; `run` returns when the running ones have ended."""
         self._stopping = True
         self._stopped.set()
         self._all_synced.set()
@@ -507,7 +506,7 @@ class Reconciler:
         self.queue.shut_down()
 
     def statistics(self) -> ReconcilerStatistics:
-        """Return the state of this moment; any thread may ask."""
+        """Return the current state; any thread may call this."""
         return ReconcilerStatistics(
             name=self.name,
             successes=self._successes,
@@ -550,7 +549,7 @@ class Reconciler:
             )
 
     def _begin(self, cache: Cache) -> None:
-        """Let a source begin that may have come after the start."""
+        """Start a source, possibly after the reconciler itself."""
         self._caches.ensure_open(cache)
         if self._group is not None:
             self._syncing += 1
@@ -565,7 +564,7 @@ class Reconciler:
             self._all_synced.set()
 
     async def _begin_owned(self) -> None:
-        """Let changes of what is owned wake the owners' keys."""
+        """Make changes of owned objects wake the owners' keys."""
         if not self._owned:
             return
         if self._primary is None:
@@ -587,7 +586,7 @@ class Reconciler:
             cache.add_handler(KeySource(self._put_own, map_func, predicates), self.name)
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
-        """Run something beside the workers; before they work, `run` begins it."""
+        """Run something beside the workers; before they work, `run` starts it."""
         if self._group is None:
             work.close()
             return
@@ -606,8 +605,8 @@ class Reconciler:
         self.queue.add(key, priority=priority)
 
     def _put_own(self, key: str, priority: int) -> None:
-        # With a fixed share, an object that is not cached is not gone, but another replica's.
-        # Nothing is lost: when it comes into the cache, and when it leaves it, its key is queued.
+        # With a fixed share, an object that is not cached is another replica's, not gone. Nothing
+        # is lost: its key is queued when the object enters the cache and when it leaves it.
         primary = self._primary
         if primary is None or primary.selection.shard is None or primary.holds(key):
             self._put(key, priority)
@@ -665,14 +664,14 @@ class Reconciler:
                     return
                 await self._reconcile(key, caller)
             except asyncio.CancelledError:
-                queue.put_back(key)  # which also is done with it
+                queue.put_back(key)  # this also finishes it
                 raise
             queue.done(key)
-            if is_cancelled():  # and the function has kept that to itself
+            if is_cancelled():  # and the function has hidden that
                 raise asyncio.CancelledError
 
     async def _may_begin(self) -> bool:
-        """Return when a reconcile may begin; False to stop."""
+        """Return when a reconcile may start; False to stop."""
         while self._syncing and not self._stopping:
             await self._all_synced.wait()
         if self._guard is not None and not self._guard.is_leader:
@@ -681,8 +680,8 @@ class Reconciler:
         return not self._stopping
 
     def _remember_refused(self, key: str) -> None:
-        # A key may be refused by its old and its new owner while views change, and one whose
-        # object is gone is in no cache.
+        # While views change, both the old and the new owner may refuse a key, and the key of a
+        # deleted object is in no cache.
         now = self._clock.now()
         self._refused.pop(key, None)
         self._refused[key] = now
@@ -703,12 +702,12 @@ class Reconciler:
             except asyncio.CancelledError as cancellation:
                 if is_cancelled():
                     raise
-                # Something that the function waited for was cancelled, and not the function.
+                # Something that the function awaited was cancelled, not the function.
                 error = cancellation
             except Exception as raised:  # noqa: BLE001 - whatever a reconcile raises, the key comes again
                 error = raised
             if limit.expired:
-                # What the function made of its cancellation is no reason to believe it has ended.
+                # Whatever the function did with its cancellation, it has not finished its work.
                 self._timeouts += 1
                 error = error or TimeoutError(
                     f"it ignored its cancellation after {self._timeout:g} s"
@@ -720,7 +719,7 @@ class Reconciler:
             self._duration.observe(self._clock.now() - started)
 
     def _settle(self, key: str, result: Result | None, error: BaseException | None) -> None:
-        """Decide when the key comes again."""
+        """Decide when the key is reconciled again."""
         queue = self.queue
         if error is None:
             queue.forget(key)
@@ -743,7 +742,7 @@ class Reconciler:
         if primary is None or primary.holds(key) or self._deleted.get(key):
             return
         self._unseen += 1
-        self._deleted.put(key, True)  # from now on it was seen, as being gone
+        self._deleted.put(key, True)  # from now on it was seen, as deleted
 
     def _failed(self, key: str, error: BaseException) -> None:
         self._errors += 1
@@ -752,7 +751,7 @@ class Reconciler:
 
     def _report(self, words: str, error: BaseException) -> None:
         self._last_error = words
-        # Refusals, conflicts and time-outs are the day's work; only mistakes need a trace.
+        # Refusals, conflicts and time-outs are normal; only bugs need a traceback.
         if isinstance(error, ListWatchError | TimeoutError):
             _logger.warning("reconciler %s: %s", self.name, words)
         else:

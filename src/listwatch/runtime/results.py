@@ -1,4 +1,4 @@
-"""How a reconcile may end."""
+"""The outcomes of a reconcile."""
 
 import math
 
@@ -8,10 +8,10 @@ from listwatch.errors import ListWatchError
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What a reconcile that went well asks for.
+    """What a successful reconcile asks for.
 
     Attributes:
-        requeue_after: reconcile the key again after so many seconds; None only when it changes.
+        requeue_after: reconcile the key again after this many seconds; None only when it changes.
     """
 
     requeue_after: float | None = None
@@ -24,15 +24,15 @@ class Result(msgspec.Struct, frozen=True):
             raise ValueError(f"requeue_after takes a finite number of seconds, not {seconds!r}")
 
 
-#: The key is done until something changes.
+#: Reconcile the key again only when something changes.
 DONE = Result()
 
 
 def requeue_after(seconds: float) -> Result:
-    """Ask for another reconcile of the key after so many seconds; at once for less than 0.
+    """Reconcile the key again after this many seconds; at once if negative.
 
     Raises:
-        ValueError: that is no finite number.
+        ValueError: not a finite number.
     """
     return Result(seconds)
 
@@ -40,13 +40,13 @@ def requeue_after(seconds: float) -> Result:
 class TerminalError(ListWatchError):
     """Raised by a reconcile that no retry can help: the key waits for the next change.
 
-    It counts as well in an exception group, and as the cause of another error, as Go's `errors.Is`
-    finds it.
+    Also recognized in an exception group, and as the cause of another exception, like Go's
+    `errors.Is`.
     """
 
 
 def is_terminal(error: BaseException) -> bool:
-    """Whether an error is a `TerminalError`, holds one in a group, or was caused by one."""
+    """Return whether an error is a `TerminalError`, contains one in a group, or stems from one."""
     waiting, seen = [error], set[int]()
     while waiting:
         one = waiting.pop()
@@ -60,7 +60,7 @@ def is_terminal(error: BaseException) -> bool:
 
 
 def checked(name: str, outcome: object) -> Result | None:
-    """Return what a reconciler's function has returned.
+    """Return the result of a reconciler's function after checking it.
 
     Raises:
         TypeError: it is neither None nor a `Result`.

@@ -1,18 +1,18 @@
-"""Several replicas share the keys of their reconcilers, and never work on one key at once.
+"""Lets replicas share the keys of their reconcilers, never two of them working on one key at once.
 
-Each member has a Lease of its own, which it renews as a leader does, and which carries the *view*
-that it works by: the members that it knows of. A key belongs to the member with the highest hash
-of both (rendezvous hashing), so that a member that comes or goes moves its own keys only.
+Each member has its own Lease, which it renews like a leader. The Lease carries the *view* that the
+member works by: the members that it knows. A key belongs to the member with the highest hash of key
+and member (rendezvous hashing), so a member that joins or leaves moves only its own keys.
 
-Views differ for a while when that happens. So a member works on a key only if
+Views then differ for a while. So a member works on a key only if
 
-1. its own written view gives it the key, and
-2. no other live member's view, read after its own was written, gives that other one the key.
+1. its own written view gives it the key, and 2. no other live member's view, read after its own was
+written, gives that other one the key.
 
-Of two members that claim a key one has written its view first, and the other one reads that and
-waits. Before a member writes a view that takes keys from it, it lets the work on them end. A member
-that is silent for its lease's duration has stopped working by then, as a leader has. Proved by a
-model test with faults, and by two processes.
+Of two members that claim a key, one wrote its view first; the other reads that view and waits.
+Before a member writes a view that takes keys from it, it lets the work on them end. A member that
+is silent for its lease's duration has stopped working by then, like a leader. A model test with
+faults and a test with two processes check this.
 """
 
 import asyncio
@@ -42,17 +42,17 @@ from listwatch.runtime.lease import LeaseClient, LeaseRecord
 
 T = TypeVar("T")
 
-#: The label by which a group's Leases are found, and the annotation that holds a member's view.
-#: They say "shard" so that members of older versions are found too.
+#: The label that finds a group's Leases, and the annotation with a member's view. They say "shard"
+#: so that members of older versions are found too.
 GROUP_LABEL = "listwatch/shard-group"
 VIEW_ANNOTATION = "listwatch/shard-view"
 
-# A lease that is free or expired is deleted after so many times its duration.
+# A released or expired lease is deleted after this many times its duration.
 _KEEP_DEAD = 4
 
 
 def owner(key: str, members: Iterable[str]) -> str:
-    """Return the member to which a key belongs; empty if there is none."""
+    """Return the member that a key belongs to; empty if there are no members."""
     return max(members, key=lambda member: _weight(member, key), default="")
 
 
@@ -61,13 +61,14 @@ def _weight(member: str, key: str) -> tuple[bytes, str]:
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Which keys a member may work on.
+    """The keys that a member may work on.
 
     Attributes:
-        member: of whom.
-        view: the members by its written view; empty claims nothing.
-        rivals: the views of the other live members that differ from its own.
-        next_view: what it is about to write, if anything; keys that it takes away are given up.
+        member: the member.
+        view: the members in its written view; empty claims nothing.
+        rivals: the views of other live members that differ from its own.
+        next_view: the view it is about to write, if any; it gives up the keys that this view takes
+            away.
     """
 
     member: str
@@ -76,7 +77,7 @@ class Claim(msgspec.Struct, frozen=True):
     next_view: tuple[str, ...] | None = None
 
     def accepts(self, key: str) -> bool:
-        """Whether the member may work on the key."""
+        """Return whether the member may work on the key."""
         if owner(key, self.view) != self.member:
             return False
         if self.next_view is not None and owner(key, self.next_view) != self.member:
@@ -87,44 +88,44 @@ class Claim(msgspec.Struct, frozen=True):
 class _Seen(msgspec.Struct):
     record: LeaseRecord
     view: tuple[str, ...]
-    #: Since when by our own clock it has been so.
+    #: Since when this has been so, by our own clock.
     since: float
 
 
 class SharesWork(Protocol):
-    """What a member shares the keys of; a `Reconciler` is one. For the event loop of the work."""
+    """Work whose keys are shared; a `Reconciler` is one. For the event loop of the work."""
 
     def share(self, accepts: Callable[[str], bool]) -> None:
-        """Ask this before working on a key."""
+        """Call this before working on a key."""
         ...
 
     async def drained(self, keeps: Callable[[str], bool]) -> None:
-        """Return when no key is worked on for which this says no."""
+        """Return when no key is in process that `keeps` rejects."""
         ...
 
     def wake(self, wanted: Callable[[str], bool]) -> None:
-        """Work on those keys that are wanted, soon."""
+        """Work on the wanted keys soon."""
         ...
 
 
-#: Called with a claim: returns when nothing outside of it is worked on any more.
+#: Called with a claim: returns when nothing outside the claim is worked on any more.
 Settle: TypeAlias = Callable[[Claim], Awaitable[None]]
 
 
 class Membership:
     """One member of a group: the rules, in the event loop that runs them.
 
-    `ShareMember` is what programs use.
+    Programs use `ShareMember`.
 
     Args:
         client: of the leases' namespace.
-        make_candidate: makes what keeps the member's own lease, given the function that decorates
-            it.
+        make_candidate: creates the candidate for the member's own lease, given the function that
+            decorates it.
         group: the group's name.
         member: this member's name.
         timings: seconds.
         settle: applies a claim to the work.
-        clock: time.
+        clock: the time.
     """
 
     def __init__(
@@ -145,8 +146,8 @@ class Membership:
         self._timings = timings
         self._settle = settle
         self._clock = clock
-        # The view that every write of the lease carries from now on. While a write of it may or
-        # may not have come through, the claim says that it is the next one.
+        # The view that every write of the lease carries from now on. While it is unknown whether
+        # such a write succeeded, the claim has it as the next view.
         self._view: tuple[str, ...] = ()
         self._claim = Claim(member)
         self._seen: dict[str, _Seen] = {}
@@ -157,7 +158,7 @@ class Membership:
         return await self._candidate.acquire()
 
     async def hold(self) -> str:
-        """Take part until the own lease is lost, and return why."""
+        """Take part until its own lease is lost, and return the reason."""
         guard = self._candidate.guard
         if guard is None:
             raise RuntimeError("not a member yet: call acquire first")
@@ -168,7 +169,7 @@ class Membership:
                     async with self._clock.timeout(left):
                         again = await self._take_part()
                 except TimeoutError:
-                    continue  # the guard says whether this was the end
+                    continue  # the guard shows whether this was the end
                 if not again:
                     pause = min(self._timings.retry_period, guard.remaining())
                     await self._wait_for_settling(pause)
@@ -183,7 +184,7 @@ class Membership:
         await self._candidate.resign(release=release)
 
     def statistics(self) -> LeaderElectionStatistics:
-        """Return the state of the own lease."""
+        """Return the state of its own lease."""
         return self._candidate.statistics()
 
     def _decorate(self, lease: dict[str, Any]) -> None:
@@ -193,7 +194,7 @@ class Membership:
         metadata["annotations"] = {**annotations, VIEW_ANNOTATION: ",".join(self._view)}
 
     async def _take_part(self) -> bool:
-        """Write the view, read the others', and go on from there; True to do so again at once."""
+        """Write the view, read the others' and proceed; return True to do so again at once."""
         if not await self._candidate.renew(None) or not await self._look():
             return False
         if self._settling is not None:
@@ -202,10 +203,10 @@ class Membership:
             self._settling.result()
             self._settling = None
             if self._view != self._claim.next_view:
-                # Nothing outside of the next view is worked on any more: it may be written.
+                # Nothing outside the next view is worked on any more, so it may be written.
                 self._view = self._claim.next_view or ()
                 return True
-        # The view has been written, and the others' were read afterwards.
+        # Our view has been written, and the others' were read afterwards.
         target = tuple(sorted({self._member, *self._live()}))
         if target != self._view:
             claim = Claim(self._member, self._view, self._rivals(), target)
@@ -221,7 +222,7 @@ class Membership:
         return False
 
     async def _wait_for_settling(self, seconds: float) -> None:
-        """Sleep, but not beyond the moment at which a new view may be written."""
+        """Sleep, but not beyond the time at which a new view may be written."""
         settling = self._settling
         if settling is None:
             await self._clock.sleep(seconds)
@@ -251,7 +252,7 @@ class Membership:
         }
 
     async def _look(self) -> bool:
-        """Read the others' leases; False if that failed."""
+        """Read the others' leases; return False if that failed."""
         try:
             async with self._clock.timeout(self._timings.request_timeout):
                 leases = await self._client.list(f"{GROUP_LABEL}={self._group}")
@@ -275,7 +276,7 @@ class Membership:
             if known is None or (known.record, known.view) != (record, view):
                 self._seen[name] = _Seen(record, view, now)
         for name in [name for name in self._seen if name not in names]:
-            # Whose lease was deleted may go on until it would have expired.
+            # A member whose lease was deleted may continue until it would have expired.
             if name not in self._live():
                 del self._seen[name]
 
@@ -289,7 +290,7 @@ class Membership:
                 try:
                     await self._client.delete(lease.name, resource_version=lease.resource_version)
                 except (NotFoundError, ConflictError):
-                    continue  # another member was faster, or it lives after all
+                    continue  # another member was faster, or this one is alive
 
     def _member_of(self, lease: Object) -> str:
         return lease.name.removeprefix(f"{self._group}.")
@@ -301,20 +302,20 @@ def _view_of(lease: Object) -> tuple[str, ...]:
 
 
 class ShareMember(LeaderElector):
-    """Runs work on this process' share of the keys.
+    """Runs work on this process's share of the keys.
 
-    Use it as a `LeaderElector`, after `share` was called for each reconciler: `run` joins the
-    group, and its work is cancelled when the own lease is lost. `Manager(sharing=...)` does all
-    of that.
+    Use it like a `LeaderElector`, after calling `share` for each reconciler: `run` joins the group,
+    and cancels the work when the member's own lease is lost. `Manager(sharing=...)` does all of
+    that.
 
-    A reconcile that never ends holds up the handover of its key for ever; give reconcilers a
+    A reconcile that never ends blocks the handover of its key for ever; give reconcilers a
     `timeout`.
 
     Args:
         open_client: as for `LeaderElector`.
         namespace: of the leases.
         group: the group's name; the leases' names begin with it.
-        member: names this process, and no other one of past or present, in a form that can end a
+        member: a name for this process that no other process ever had, valid as the end of a
             Lease's name; by default random.
         options: the others are those of `LeaderElector`.
     """
@@ -357,18 +358,18 @@ class ShareMember(LeaderElector):
         self._guard: LeadershipGuard | None = None
 
     def share(self, work: SharesWork) -> None:
-        """Share the keys of this; before `run`."""
+        """Share the keys of this work; call it before `run`."""
         work.share(self.accepts)
         self._work.append(work)
 
     def accepts(self, key: str) -> bool:
-        """Whether this process may begin to work on the key now; in the work's event loop."""
+        """Return whether this process may start work on the key now; in the work's event loop."""
         guard = self._guard
         return guard is not None and guard.is_leader and self._claim.accepts(key)
 
     @property
     def claim(self) -> Claim:
-        """What this process may work on."""
+        """The keys that this process may work on."""
         return self._claim
 
     async def run(
@@ -377,7 +378,7 @@ class ShareMember(LeaderElector):
         """Join the group, then run `work(guard)`; see `LeaderElector.run`.
 
         Raises:
-            LeadershipLostError: the own lease was lost, once the work has ended.
+            LeadershipLostError: its own lease was lost; raised once the work has ended.
         """
         self._work_loop = asyncio.get_running_loop()
 
@@ -392,7 +393,7 @@ class ShareMember(LeaderElector):
         return await super().run(guarded, guard_steps=guard_steps)
 
     def make_candidate(self, client: LeaseClient) -> Contender:
-        """Return what takes part, in the election's event loop."""
+        """Return the contender, in the election's event loop."""
         return Membership(
             client,
             lambda decorate: self.make_lease_candidate(client, decorate),

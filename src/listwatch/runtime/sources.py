@@ -1,4 +1,4 @@
-"""Where a reconciler's keys come from."""
+"""The sources of a reconciler's keys."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
@@ -11,22 +11,22 @@ from listwatch.workqueue.priority_queue import LOW_PRIORITY
 
 #: Takes a key and its priority.
 Enqueue: TypeAlias = Callable[[str, int], object]
-#: Gives the keys to reconcile because of an object.
+#: Returns the keys to reconcile because of an object.
 MapFunc: TypeAlias = Callable[[Object], Iterable[str]]
 
 
 class KeySource:
     """Turns changes of a resource into keys in a queue.
 
-    The objects of the first list, and updates that change nothing, come with low priority: what
-    really happens goes before them. Both states of an update give keys, so that an object which
-    moves from one owner to another wakes both.
+    The objects of the first list, and updates without a change, get low priority: real changes go
+    first. Both states of an update give keys, so an object that moves from one owner to another
+    wakes both.
 
     Args:
-        enqueue: takes the keys.
-        map_func: gives the keys of an object; None for its own.
-        predicates: all must agree to a change.
-        gone: told the key of each object that was deleted, whatever the predicates say.
+        enqueue: receives the keys.
+        map_func: returns the keys of an object; None for its own.
+        predicates: all must accept a change.
+        gone: called with the key of each deleted object, whatever the predicates say.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ def _keys(keys: Iterable[str]) -> Iterable[str]:
 def owner_keys(
     group: str, kind: str, *, namespaced: bool, controllers_only: bool = True
 ) -> MapFunc:
-    """Return a function that gives the keys of an object's owners of one kind.
+    """Return a function that returns the keys of an object's owners of one kind.
 
     Args:
         group: the owners' API group; the version does not matter.
         kind: the owners' kind.
-        namespaced: they are in namespaces, and so in that of what they own.
-        controllers_only: only the owner that is marked as the controller.
+        namespaced: the owners are namespaced, and so in the namespace of what they own.
+        controllers_only: only the owner marked as the controller.
     """
 
     def matches(owner: OwnerReference) -> bool:

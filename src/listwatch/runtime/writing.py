@@ -1,7 +1,7 @@
-"""Writes that a reconcile is made of, each of which may be repeated without harm.
+"""Idempotent writes for reconcilers.
 
-All take the manager's client and let through what it raises: a `ConflictError` says that the
-object was read from a cache which is behind, and the retry of the reconcile is its remedy.
+All use the manager's client and pass on what it raises. A `ConflictError` means that the object
+came from a cache that lags; the retry of the reconcile fixes that.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class OwnershipError(ListWatchError):
-    """An object can't be owned: another controller has it, or the namespaces don't allow it."""
+    """An object can't be owned: another controller owns it, or the namespaces don't match."""
 
 
 class Outcome(StrEnum):
-    """What a write did."""
+    """The outcome of a write."""
 
     CREATED = "created"
     UPDATED = "updated"
@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 
 
 class Written(NamedTuple):
-    """An object as the server has it, and what was done."""
+    """The object on the server, and the outcome."""
 
     obj: Object
     outcome: Outcome
@@ -46,9 +46,9 @@ def owner_reference(owner: Object, *, controller: bool = True) -> dict[str, Any]
     """Return a reference to an owner, for `metadata.ownerReferences`.
 
     Args:
-        owner: as it was read; its uid is what counts.
-        controller: it is the one controller of what it owns, and blocks its own deletion in the
-            foreground until that is gone.
+        owner: the owner as read; its uid counts.
+        controller: the owner is the only controller of the object, and its foreground deletion
+            waits until the object is gone.
     """
     if not owner.uid:
         raise OwnershipError(
@@ -66,11 +66,11 @@ def owner_reference(owner: Object, *, controller: bool = True) -> dict[str, Any]
 
 
 def set_owner(obj: dict[str, Any], owner: Object, *, controller: bool = True) -> None:
-    """Add or renew a reference to an owner in an object that is to be written.
+    """Add or update a reference to an owner in an object to be written.
 
     Raises:
-        OwnershipError: another controller has the object; or the owner is in a namespace and the
-            object is not in the same one, where a garbage collector would delete it.
+        OwnershipError: another controller owns the object; or the owner is namespaced and the
+            object is not in its namespace, so that the garbage collector would delete it.
     """
     metadata = obj.setdefault("metadata", {})
     namespace = metadata.get("namespace") or ""
@@ -93,7 +93,7 @@ def set_owner(obj: dict[str, Any], owner: Object, *, controller: bool = True) ->
 
 
 def is_owned_by(obj: Object, owner: Object) -> bool:
-    """Whether the object refers to this owner, by its uid."""
+    """Return whether the object refers to this owner, by its uid."""
     return any(reference.uid == owner.uid for reference in obj.meta.owner_references)
 
 
@@ -108,13 +108,13 @@ async def apply(
     force: bool = True,
     subresource: str = "",
 ) -> Object:
-    """Apply an object server-side: set exactly the fields that it names, and create it if needed.
+    """Apply an object server-side: set exactly the fields that it has, and create it if needed.
 
     Args:
-        client: writes.
-        obj: with apiVersion, kind and name, and the fields to own. Fields that this manager
-            applied before and does not name now are removed.
-        field_manager: who owns the fields; one name for each controller.
+        client: sends the request.
+        obj: apiVersion, kind and name, and the fields to own. Fields that this manager applied
+            before and that are now missing are removed.
+        field_manager: owner of the fields; one name per controller.
         force: take over fields that others own, as controllers should.
         subresource: such as "status".
     """
@@ -140,13 +140,13 @@ async def create_or_update(
     """Read an object, change it, and write it if that changed anything; create it if needed.
 
     Args:
-        client: reads and writes.
-        obj: apiVersion, kind, namespace and name; what else it holds is for the creation.
-        mutate: changes the decoded object in place to what it shall be. It is called again after
-            a conflict, and must do the same each time.
+        client: sends the requests.
+        obj: apiVersion, kind, namespace and name; any other fields apply to the creation.
+        mutate: changes the decoded object in place to the desired state. It is called again after a
+            conflict, and must do the same each time.
 
     Raises:
-        ConflictError: others were faster six times.
+        ConflictError: the object changed during each of six tries.
     """
     metadata = obj["metadata"]
     resource = await client.discovery.for_kind(obj["apiVersion"], obj["kind"])
@@ -177,7 +177,7 @@ def _copy(obj: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge_patch(old: object, new: object) -> object:
-    """Return the JSON merge patch (RFC 7386) that makes the new value of the old one.
+    """Return the JSON merge patch (RFC 7386) that turns the old value into the new one.
 
     An empty mapping changes nothing. A list is replaced as a whole.
     """
@@ -196,18 +196,18 @@ def merge_patch(old: object, new: object) -> object:
 
 
 async def update_status(client: "Client", obj: Object, status: Mapping[str, Any]) -> Object | None:
-    """Make an object's status what is given; nothing is sent when it is so already.
+    """Set an object's status; send nothing if it is unchanged.
 
-    The patch names only what differs, and carries the object's uid and version, so that a status
-    computed from an old state is refused and not written.
+    The patch contains only the differences, with the object's uid and version, so the server
+    refuses a status computed from an old state.
 
     Args:
-        client: writes.
-        obj: as it was read.
-        status: the whole status that it shall have.
+        client: sends the request.
+        obj: the object as read.
+        status: the complete desired status.
 
     Returns:
-        The object as written, or None when nothing was to be done.
+        The object as written, or None if there was nothing to do.
 
     Raises:
         ConflictError: the object has changed since it was read.
@@ -236,10 +236,10 @@ def set_condition(
     now: str,
     observed_generation: int | None = None,
 ) -> bool:
-    """Set the condition of a type in a status' list, as `meta.SetStatusCondition` does.
+    """Set a condition in a status's list, like `meta.SetStatusCondition`.
 
-    The time of the transition changes with the status only, so that setting the same condition
-    again changes nothing.
+    The transition time changes only with the status, so setting the same condition again changes
+    nothing.
 
     Args:
         conditions: changed in place.
@@ -247,8 +247,8 @@ def set_condition(
         status: "True", "False" or "Unknown".
         reason: one word in CamelCase.
         message: for people.
-        now: the present time, as `api_time` writes it.
-        observed_generation: the generation of the object that it is about.
+        now: the current time, as `api_time` formats it.
+        observed_generation: the object's generation that the condition is about.
 
     Returns:
         Whether anything changed.
@@ -272,7 +272,7 @@ def set_condition(
 async def finalize(
     client: "Client", obj: Object, finalizer: str, clean_up: Callable[[], Awaitable[object]]
 ) -> Object | None:
-    """Keep a finalizer on an object while it lives, and clean up when it is deleted.
+    """Keep a finalizer on an object while it lives, and clean up when the object is deleted.
 
     Call it first in a reconcile:
 
@@ -281,19 +281,19 @@ async def finalize(
             return
 
     Args:
-        client: writes.
-        obj: as it was read.
-        finalizer: a name with a domain, this controller's own.
-        clean_up: called when the object is deleted, until it ends without an error; then the
-            finalizer is taken away. It may run more than once.
+        client: sends the requests.
+        obj: the object as read.
+        finalizer: a domain-qualified name that only this controller uses.
+        clean_up: called when the object is deleted, until it succeeds; then the finalizer is
+            removed. It may run more than once.
 
     Returns:
-        The object with its finalizer while it lives; None when it is being deleted, and nothing
+        The object with its finalizer while it lives; None if it is being deleted and nothing
         is left to do.
 
     Raises:
         ConflictError: the object has changed since it was read.
-        ValueError: no such finalizer can be.
+        ValueError: the finalizer's name is invalid.
     """
     if "/" not in finalizer or (problems := qualified_name_problems(finalizer)):
         why = "" if "/" not in finalizer else f": {problems[0]}"
@@ -305,13 +305,13 @@ async def finalize(
     if finalizer in obj.meta.finalizers:
         await clean_up()
         others = [name for name in obj.meta.finalizers if name != finalizer]
-        with contextlib.suppress(NotFoundError):  # somebody took it away, and so it is gone
+        with contextlib.suppress(NotFoundError):  # another client removed it, so the object is gone
             _ = await _set_finalizers(client, obj, others)
     return None
 
 
 async def _set_finalizers(client: "Client", obj: Object, finalizers: list[str]) -> Object:
-    # The version makes the whole list safe to write: whoever changed it meanwhile wins.
+    # The version makes it safe to write the whole list: any concurrent change wins.
     resource = await client.discovery.for_kind(obj.api_version, obj.kind)
     return await client.patch(
         resource,

@@ -231,7 +231,7 @@ class _PriorityOrder(Generic[K]):
         entry = self._over_age() or self._highest()
         entry.taken = True
         self._count(entry.priority, -1)
-        if self._entries.pop(entry.item, None) is None:  # a moved item's new entry is elsewhere
+        if self._entries.pop(entry.item, None) is None:  # mutated while queued
             self._entries = {
                 ready.item: ready for ready in self._entries.values() if not ready.taken
             }
