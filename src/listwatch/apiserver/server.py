@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 import yaml
@@ -14,6 +14,7 @@ import yaml
 from listwatch.apiserver.access.auth import BOOTSTRAP, Access
 from listwatch.apiserver.access.escalation import Escalation
 from listwatch.apiserver.access.issued_tokens import IssuedTokens
+from listwatch.apiserver.api.admission import Gate
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.api.reviews import Reviews
 from listwatch.apiserver.api.routes import Api
@@ -36,6 +37,9 @@ from listwatch.apiserver.user import User
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
 from listwatch.schema.facts import ANY, facts
+
+if TYPE_CHECKING:
+    from listwatch.apiserver.admission.chain import Source
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +128,8 @@ class EmbeddedAPIServer:
             issued=self._issued,
         )
         self._tokens = tokens
+        #: who is asked about writes: policies, then webhooks
+        self.admission: list[Source] = []
         self._escalation = Escalation(self.access, self.store, self.table)
         self.api = self._api(self._reader)
         if test_api:
@@ -142,7 +148,7 @@ class EmbeddedAPIServer:
         self._bootstrap()
 
     def _api(self, reader: Reader) -> Api:
-        writer = Writer(self.registry, reader, self._escalation)
+        writer = Writer(self.registry, reader, self._escalation, Gate(self.store, self.admission))
         return Api(
             self.table,
             self.registry,

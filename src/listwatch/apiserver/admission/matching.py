@@ -44,8 +44,10 @@ class GroupVersionKind(NamedTuple):
 def kind_for(resource: APIResource, subresource: str) -> GroupVersionKind:
     """Return the kind of what is written to a resource or to a path below its objects."""
     sub = resource.subresources.get(subresource)
-    if sub is None or not sub.version or not sub.kind:
+    if sub is None:
         return GroupVersionKind(resource.group, resource.version, resource.kind)
+    if not sub.version:
+        return GroupVersionKind(resource.group, resource.version, sub.kind)
     return GroupVersionKind(sub.group, sub.version, sub.kind)
 
 
@@ -64,6 +66,8 @@ class Attributes(msgspec.Struct):
         old: the present state in the same form; None in a creation.
         options: CreateOptions, UpdateOptions, PatchOptions or DeleteOptions, with their kind.
         dry_run: whether nothing is stored.
+        warnings: gets what the client is to be told.
+        annotations: gets what the request's entry of an audit says of its admission.
     """
 
     operation: str
@@ -76,6 +80,8 @@ class Attributes(msgspec.Struct):
     old: Object | None = None
     options: Object | None = None
     dry_run: bool = False
+    warnings: list[str] = []
+    annotations: dict[str, str] = {}
 
     @property
     def kind(self) -> GroupVersionKind:

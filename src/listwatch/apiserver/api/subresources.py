@@ -10,6 +10,7 @@ from aiohttp import web
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.access.issued_tokens import AUDIENCE, Bound, IssuedTokens
+from listwatch.apiserver.admission.chain import whole_of
 from listwatch.apiserver.api.body import decode_body, decode_value, media_type_of
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.api.writing import Writer, apply_patch, failed_patch, read_patch
@@ -24,6 +25,8 @@ from listwatch.selector import LabelSelector, SelectorError
 
 Object = dict[str, Any]
 Handler = Callable[[Call, APIResource], Awaitable[web.StreamResponse]]
+
+_SCALE: Object = {"kind": "Scale", "apiVersion": "autoscaling/v1"}
 
 
 class Subresources:
@@ -126,7 +129,7 @@ class Subresources:
 
     def _answer_scale(self, call: Call, scale: Object) -> web.Response:
         call.representation = msgspec.structs.replace(call.representation, transform="")
-        return call.answer_value({"kind": "Scale", "apiVersion": "autoscaling/v1", **scale})
+        return call.answer_value({**_SCALE, **scale})
 
     async def _get_scale(self, call: Call, resource: APIResource) -> web.StreamResponse:
         entry = self._registry.get(resource, call.namespace, call.info.name)
@@ -156,7 +159,7 @@ class Subresources:
         patch = read_patch(data, media_type)
 
         def change(scale: Object) -> Object:
-            whole = {"kind": "Scale", "apiVersion": "autoscaling/v1", **scale}
+            whole = {**_SCALE, **scale}
             patched = apply_patch(whole, patch, media_type, self._scale.schema)
             if not isinstance(patched, dict):
                 raise failed_patch()
@@ -172,11 +175,17 @@ class Subresources:
         change: Callable[[Object], Object],
     ) -> web.StreamResponse:
         info = call.info
+        admission, context = context.admission, msgspec.structs.replace(context, admission=None)
 
         def produce(old: Object | None, entry: Entry | None) -> Object:
             assert old is not None  # noqa: S101 - update refuses a missing object before
             assert entry is not None  # noqa: S101 - as above
-            scale = change(copy.deepcopy(self._scale_of(resource, entry)))
+            present = self._scale_of(resource, entry)
+            scale = change(copy.deepcopy(present))
+            if admission is not None:
+                old_scale = {**_SCALE, **present}
+                scale = admission.mutate_whole("UPDATE", {**_SCALE, **scale}, old_scale)
+                admission.validate_whole("UPDATE", scale, old_scale)
             replicas = (scale.get("spec") or {}).get("replicas", 0)
             if replicas < 0 and resource.custom is not None:
                 raise refusal.invalid_object(
@@ -243,7 +252,8 @@ class Subresources:
             "", "v1", "bindings", "Binding", schema=facts().schema("", "v1", "Binding")
         )
         decoded = decode_body(await call.body(), call.header("Content-Type"), binding)
-        target, given = decoded.obj.get("target") or {}, decoded.obj["metadata"].get("name", "")
+        asked = _admitted(context, binding, decoded.obj)
+        target, given = asked.get("target") or {}, asked["metadata"].get("name", "")
         pods = self._pods if resource.name == "bindings" else resource
         name = call.info.name or given
         if given and given != name:
@@ -292,9 +302,9 @@ class Subresources:
 
     async def _request_token(self, call: Call, resource: APIResource) -> web.StreamResponse:
         """Answer a TokenRequest with a token that this server accepts."""
-        self._writer.context(call, "CreateOptions", "token")
+        context = self._writer.context(call, "CreateOptions", "token")
         decoded = decode_body(await call.body(), call.header("Content-Type"), self._token)
-        spec = decoded.obj.setdefault("spec", {})
+        spec = _admitted(context, self._token, decoded.obj).setdefault("spec", {})
         account = self._registry.get(resource, call.namespace, call.info.name)
         if not spec.get("audiences"):
             spec["audiences"] = [AUDIENCE]
@@ -364,7 +374,7 @@ class Subresources:
         given = decoded.obj["metadata"].get("name", "")
         if given != call.info.name:
             raise refusal.bad_request("name in URL does not match name in Eviction object")
-        wanted = decoded.obj.get("deleteOptions") or {}
+        wanted = _admitted(context, eviction, decoded.obj).get("deleteOptions") or {}
         options = self._writer.delete_options(call, resource, b"", wanted)
         if context.dry_run:  # said in either of the two places, it holds
             options = msgspec.structs.replace(options, dry_run=True)
@@ -379,6 +389,15 @@ class Subresources:
             },
             status=201,
         )
+
+
+def _admitted(context: WriteContext, resource: APIResource, obj: Object) -> Object:
+    """Return what is to be done with an object as policies and webhooks let it be done."""
+    if context.admission is None:
+        return obj
+    whole = context.admission.mutate_whole("CREATE", whole_of(resource, obj), None)
+    context.admission.validate_whole("CREATE", whole, None)
+    return whole
 
 
 _SHORTEST_TOKEN, _LONGEST_TOKEN = 600, 1 << 32

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.access.escalation import Escalation
+from listwatch.apiserver.api.admission import Gate
 from listwatch.apiserver.api.apply import apply_object
 from listwatch.apiserver.api.body import (
     Decoded,
@@ -56,9 +57,12 @@ _PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
 class Writer:
     """Answers writes. For one event loop."""
 
-    def __init__(self, registry: Registry, reader: Reader, escalation: Escalation) -> None:
+    def __init__(
+        self, registry: Registry, reader: Reader, escalation: Escalation, gate: Gate
+    ) -> None:
         self.registry = registry
         self._escalation = escalation
+        self._gate = gate
         self._reader = reader
         self._quick = QuickDecoder()
 
@@ -98,6 +102,7 @@ class Writer:
             subresource=subresource,
             guard=self._escalation.guard(call.user, call.info),
             warnings=call.warnings,
+            admission=self._gate.open(call, subresource=subresource, dry_run=bool(dry_run)),
         )
 
     @staticmethod
@@ -345,6 +350,10 @@ class Writer:
             uid=conditions.get("uid"),
             resource_version=conditions.get("resourceVersion"),
             dry_run=bool(dry_run),
+            # an eviction is asked about as what it is
+            admission=None
+            if known is not None
+            else self._gate.open(call, given, dry_run=bool(dry_run)),
         )
 
     @staticmethod

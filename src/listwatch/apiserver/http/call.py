@@ -38,6 +38,7 @@ class Call:
     """A request: what it asks for, who asks, and the warnings collected for its answer."""
 
     __slots__ = (
+        "annotations",
         "fault",
         "info",
         "query",
@@ -56,6 +57,8 @@ class Call:
         self.resource: APIResource | None = None
         self.representation = PLAIN
         self.warnings: list[str] = []
+        #: what an audit says of the request's admission
+        self.annotations: dict[str, str] = {}
         #: what is to go wrong with the answer, for tests
         self.fault: Fault | None = None
 

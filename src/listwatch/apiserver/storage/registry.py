@@ -14,6 +14,7 @@ from listwatch.apiserver import refusal
 from listwatch.apiserver.admission import plugins
 from listwatch.apiserver.admission.advice import advice, single_owners
 from listwatch.apiserver.admission.budgets import spend
+from listwatch.apiserver.admission.chain import Admission
 from listwatch.apiserver.admission.quota import charge
 from listwatch.apiserver.admission.validation import validate_create, validate_update
 from listwatch.apiserver.kinds.addresses import Addresses
@@ -67,6 +68,7 @@ class WriteContext(msgspec.Struct, frozen=True):
         guard: gets the resource, the new and the old object (None where there is none); raises
             what forbids the write.
         warnings: gets what the client is to be warned of, if anybody is.
+        admission: the policies and webhooks that are asked about the write, if there are any.
     """
 
     manager: str = ""
@@ -75,16 +77,22 @@ class WriteContext(msgspec.Struct, frozen=True):
     operation: str = "Update"
     guard: Callable[[APIResource, Object, Object | None], None] | None = None
     warnings: list[str] | None = None
+    admission: Admission | None = None
 
 
 class DeleteOptions(msgspec.Struct, frozen=True):
-    """What a delete asks for; None is unsaid."""
+    """What a delete asks for; None is unsaid.
+
+    Attributes:
+        admission: the policies and webhooks that are asked about it, if there are any.
+    """
 
     grace_period: int | None = None
     propagation: str | None = None
     uid: str | None = None
     resource_version: str | None = None
     dry_run: bool = False
+    admission: Admission | None = None
 
 
 class Deletion(msgspec.Struct, frozen=True):
@@ -179,6 +187,8 @@ class Registry:
             metadata.pop(key, None)
         if namespace:
             metadata["namespace"] = namespace
+        if context.admission is not None:
+            obj, metadata = self._mutated(resource, obj, None, owners, context.admission)
         metadata["uid"] = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         metadata["creationTimestamp"] = self.now()
         if not metadata.get("name") and metadata.get("generateName"):
@@ -193,6 +203,8 @@ class Registry:
             kind = obj.get("kind", resource.kind)
             raise refusal.invalid(kind, resource.stored_group, metadata.get("name", ""), causes)
         plugins.check(resource, namespace, obj, self._objects)
+        if context.admission is not None:
+            context.admission.validate("CREATE", with_owners(obj, owners), None)
         charged = charge(resource, obj, self._objects("resourcequotas", namespace))
         name = metadata["name"]
         bucket = self.bucket(resource)
@@ -209,6 +221,29 @@ class Registry:
         entry = self.entry(resource, obj, self.store.revision + 1)
         self.store.put(bucket, entry)
         return entry
+
+    @staticmethod
+    def _mutated(
+        resource: APIResource,
+        obj: Object,
+        old: Object | None,
+        owners: list[Object],
+        admission: Admission,
+    ) -> tuple[Object, Object]:
+        """Return an object as policies and webhooks make it, and its metadata.
+
+        Whose its fields are stays as it is: nobody owns what a mutator adds.
+        """
+        operation = "CREATE" if old is None else "UPDATE"
+        changed = admission.mutate(operation, with_owners(obj, owners), old)
+        metadata: Object = changed["metadata"]
+        metadata.pop("managedFields", None)
+        if resource.namespaced and metadata.get("namespace") != obj["metadata"].get("namespace"):
+            raise refusal.bad_request(
+                "the namespace of the provided object does not match the namespace sent on the "
+                "request"
+            )
+        return changed, metadata
 
     def check_namespace(self, resource: APIResource, namespace: str, name: str) -> None:
         """Refuse to make an object in a namespace that is not there or on its way out."""
@@ -364,6 +399,9 @@ class Registry:
         context: WriteContext,
     ) -> Entry:
         """Complete, check and store a changed object whose owners are noted."""
+        admission = context.admission
+        if admission is not None:
+            new, _ = self._mutated(resource, new, old, managed.write(), admission)
         if context.guard is not None:
             context.guard(resource, new, old)
         self._prepare_update(resource, new, old, context.subresource)
@@ -371,6 +409,8 @@ class Registry:
         causes = validate_update(resource, new, old, context.subresource, context.warnings)
         if causes:
             raise refusal.invalid_object(resource, entry.name, causes)
+        if admission is not None:
+            admission.validate("UPDATE", with_owners(new, managed.write()), old)
         if context.warnings is not None:
             context.warnings.extend(advice(resource, new, old))
         before = old["metadata"].pop("managedFields", None)
@@ -448,6 +488,8 @@ class Registry:
                 "been modified",
             )
         obj = self.decode(entry)
+        if options.admission is not None:
+            options.admission.delete(obj)
         end = kind_of(resource).end
         ending = Ending.AS_USUAL if end is None else end(obj, self.now())
         if ending is not Ending.AS_USUAL:
@@ -615,6 +657,14 @@ class Registry:
     def _encoded(self, value: Mapping[str, Any]) -> bytes:
         _encode_into(value, self._buffer)
         return bytes(self._buffer)
+
+
+def with_owners(obj: Object, owners: list[Object]) -> Object:
+    """Return an object that says whose its fields are; the original stays as it is."""
+    metadata = {key: each for key, each in obj["metadata"].items() if key != "managedFields"}
+    if owners:
+        metadata["managedFields"] = owners
+    return {**obj, "metadata": metadata}
 
 
 def _asked_version(metadata: Object) -> int:

@@ -1,0 +1,82 @@
+"""From a request to the policies and webhooks that are asked about it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from listwatch.apiserver.admission.chain import Admission, Source
+from listwatch.apiserver.admission.matching import Attributes
+from listwatch.apiserver.http.call import Call
+from listwatch.apiserver.storage.store import Bucket, Storage
+
+_GROUP = "admissionregistration.k8s.io"
+#: What makes the server ask; policies without bindings do not.
+_CONFIGURATION = (
+    "mutatingadmissionpolicybindings",
+    "mutatingwebhookconfigurations",
+    "validatingadmissionpolicybindings",
+    "validatingwebhookconfigurations",
+)
+
+
+class Gate:
+    """Says who is asked about a request. For one event loop.
+
+    Args:
+        store: holds the configuration.
+        sources: policies and webhooks, in the order in which they are asked.
+    """
+
+    def __init__(self, store: Storage, sources: Sequence[Source]) -> None:
+        self._buckets: tuple[Bucket, ...] = tuple(
+            store.bucket(f"{_GROUP}/{name}") for name in _CONFIGURATION
+        )
+        self._sources = sources
+
+    def open(
+        self,
+        call: Call,
+        options: Mapping[str, Any] | None = None,
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Admission | None:
+        """Return what asks about the write of a request; None where nothing is configured.
+
+        Args:
+            call: the request, whose resource is known.
+            options: those of the write, without kind and apiVersion; None are in the query.
+            subresource: the path below the object that is written to.
+            dry_run: whether nothing is stored.
+        """
+        for bucket in self._buckets:
+            if bucket.entries:
+                break
+        else:
+            return None
+        resource = call.resource
+        assert resource is not None  # noqa: S101 - who writes has found the resource
+        attributes = Attributes(
+            "",
+            resource,
+            call.user,
+            call.info.namespace if resource.namespaced or call.info.of_namespace else "",
+            call.info.name,
+            subresource,
+            options=_options_of(call) if options is None else dict(options),
+            dry_run=dry_run,
+            warnings=call.warnings,
+            annotations=call.annotations,
+        )
+        if attributes.configures_admission:
+            return None
+        return Admission(attributes, self._sources)
+
+
+def _options_of(call: Call) -> dict[str, Any]:
+    """Return the options of a write that stand in the query."""
+    given: dict[str, Any] = {
+        key: call.first(key) for key in ("fieldManager", "fieldValidation") if call.first(key)
+    }
+    if call.query.get("dryRun"):
+        given["dryRun"] = call.query["dryRun"]
+    return given
