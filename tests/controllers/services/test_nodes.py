@@ -47,37 +47,37 @@ def test_a_node_that_is_being_deleted_is_not_sent_to() -> None:
 
 
 def test_only_what_matters_is_a_change() -> None:
-    nodes = NodeSet()
+    changes: list[int] = []
+    nodes = NodeSet(lambda: changes.append(1))
 
     def changed() -> bool:
-        result = nodes.changed.is_set()
-        nodes.changed.clear()
+        result = bool(changes)
+        changes.clear()
         return result
 
-    nodes.replace([of("b", ip="192.0.2.2"), of("a", ip="192.0.2.1")], "5")
-    assert nodes.synced.is_set()
+    def update(new: Object) -> bool:
+        nodes.on_update(new, new)
+        return changed()
+
+    nodes.on_add(of("b", ip="192.0.2.2"), True)
+    nodes.on_add(of("a", ip="192.0.2.1"), True)
     assert changed()
     assert nodes.nodes() == (Node("a", "", ("192.0.2.1",)), Node("b", "", ("192.0.2.2",)))
-    nodes.update(of("a", ip="192.0.2.1", labels={"x": "y"}, conditions=[{"type": "Ready"}]))
-    nodes.replace([of("a", ip="192.0.2.1"), of("b", ip="192.0.2.2")], "6")
-    nodes.resync()
-    nodes.bookmark("7")
+    assert not update(of("a", ip="192.0.2.1", labels={"x": "y"}, conditions=[{"type": "Ready"}]))
+    assert update(of("a", ip="192.0.2.1", spec={"providerID": "cloud://a"}))
+    assert update(of("b", ip="192.0.2.9"))
+    assert update(of("b", labels={EXCLUDE_LABEL: "true"}))
+    nodes.on_delete(of("b"))
     assert not changed()
-    nodes.update(of("a", ip="192.0.2.1", spec={"providerID": "cloud://a"}))
-    assert changed()
-    nodes.update(of("b", ip="192.0.2.9"))
-    assert changed()
-    nodes.update(of("b", labels={EXCLUDE_LABEL: "true"}))
-    assert changed()
-    nodes.delete(of("b"))
-    assert not changed()
-    nodes.add(of("c"))
+    nodes.on_add(of("c"), False)
     assert [node.name for node in nodes.nodes()] == ["a", "c"]
+    assert len(nodes) == 2
 
 
 def test_a_node_with_wrong_types_is_left_out() -> None:
     nodes = NodeSet()
-    nodes.replace([of("a"), of("b", spec={"taints": "many"})], "5")
+    nodes.on_add(of("a"), True)
+    nodes.on_add(of("b", spec={"taints": "many"}), True)
     assert [node.name for node in nodes.nodes()] == ["a"]
 
 

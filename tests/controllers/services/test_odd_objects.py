@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controllers.service_cluster import World, node, service
+from listwatch.runtime.reconciler import Reconciler
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-1, 70_000) | st.text(max_size=3),
@@ -87,9 +88,9 @@ async def test_what_breaks_the_controller_comes_out_as_itself(
 ) -> None:
     world = World()
 
-    async def breaks() -> None:
+    async def breaks(_: object, __: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(world.controller, "_sync_nodes_forever", breaks)
+    monkeypatch.setattr(Reconciler, "run", breaks)
     with pytest.raises(ZeroDivisionError):
         await world.controller.run()

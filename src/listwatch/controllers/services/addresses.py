@@ -1,89 +1,105 @@
-"""Lets a provider know whose addresses are whose, before anything new is given out."""
+"""Whose addresses are whose, by the status of every service."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
-from listwatch.cache.deltas import Item, ReflectorStore
-from listwatch.controllers.services.provider import KeepsAddresses
-from listwatch.controllers.services.service import (
-    FINALIZER,
-    InvalidServiceError,
-    Service,
-)
+import msgspec
+
+from listwatch.cache.deltas import Item
+from listwatch.cache.handlers import last_state
+from listwatch.cache.store import Indexer
+from listwatch.controllers.services.service import FINALIZER, InvalidServiceError, Service
+from listwatch.controllers.wire import decode
 from listwatch.objects import Object
 
+_INDEX = "addresses"
 
-class ReservingQueue:
-    """The services' queue, as the reflector sees it: reserves each address that a status tells.
 
-    A whole list is read before the first of its services is queued, so that nobody gets an address
-    that stands in another one's status. Of two services that have one address, the older keeps it.
+class _Ingress(msgspec.Struct, gc=False):
+    ip: str = ""
+
+
+class _LoadBalancer(msgspec.Struct):
+    ingress: tuple[_Ingress, ...] | None = None
+
+
+class _Status(msgspec.Struct):
+    load_balancer: _LoadBalancer | None = msgspec.field(default=None, name="loadBalancer")
+
+
+class _Spec(msgspec.Struct):
+    type: str | None = None
+
+
+class _Wire(msgspec.Struct):
+    spec: _Spec | None = None
+    status: _Status | None = None
+
+
+_decoder = msgspec.json.Decoder(_Wire)
+
+
+def addresses_of(obj: Object) -> list[str]:
+    """Return the addresses that a service's status tells, as far as they mean anything.
+
+    Elsewhere than on a load balancer that is there, or goes, they mean nothing.
+    """
+    try:
+        wire = decode(_decoder, obj.raw)
+    except msgspec.MsgspecError:
+        return []
+    if wire.status is None or wire.status.load_balancer is None:
+        return []
+    is_load_balancer = wire.spec is not None and wire.spec.type == "LoadBalancer"
+    if not is_load_balancer and FINALIZER not in obj.meta.finalizers:
+        return []
+    return [each.ip for each in wire.status.load_balancer.ingress or () if each.ip]
+
+
+class StatusAddresses:
+    """The addresses in the status of all services: an index of their cache, and a handler of it.
+
+    A cache takes a whole list in one step, so nobody gets an address that stands in another's
+    status, in whichever order services are worked on.
 
     Args:
-        queue: takes the changes.
-        provider: keeps the addresses.
         freed: called when an address was let go.
     """
 
-    def __init__(
-        self, queue: ReflectorStore, provider: KeepsAddresses, freed: Callable[[], object]
-    ) -> None:
-        self._queue = queue
-        self._provider = provider
+    def __init__(self, freed: Callable[[], object]) -> None:
         self._freed = freed
-        self._uids: dict[str, str] = {}
+        self._indexer: Indexer | None = None
 
-    def add(self, obj: Object) -> None:
-        """Take a service that is new."""
-        let_go = self._reserve(obj)
-        self._queue.add(obj)
-        self._tell(let_go=let_go)
+    def index(self, indexer: Indexer) -> None:
+        """Read this cache from now on."""
+        indexer.add_indexers({_INDEX: addresses_of})
+        self._indexer = indexer
 
-    def update(self, obj: Object) -> None:
-        """Take a service's new state."""
-        let_go = self._reserve(obj)
-        self._queue.update(obj)
-        self._tell(let_go=let_go)
+    def holders(self, address: str) -> Iterator[Service]:
+        """Yield the services whose status tells an address, the oldest first."""
+        if self._indexer is None:
+            return
+        found: Iterable[Object] = self._indexer.by_index(_INDEX, address)
+        for obj in sorted(found, key=_age):
+            try:
+                yield Service.of(obj)
+            except InvalidServiceError:
+                yield Service.unreadable(obj)
 
-    def delete(self, obj: Item) -> None:
-        """Take the end of a service."""
-        let_go = self._let_go(obj.key)
-        self._queue.delete(obj)
-        self._tell(let_go=let_go)
+    # --- The handler's side ---
 
-    def replace(self, objs: Sequence[Object], resource_version: str) -> None:
-        """Take all services."""
-        gone = self._uids.keys() - {obj.key for obj in objs}
-        let_go = [self._let_go(key) for key in gone]
-        let_go += [self._reserve(obj) for obj in sorted(objs, key=_age)]
-        self._queue.replace(objs, resource_version)
-        self._tell(let_go=any(let_go))
+    def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: FBT001 - the protocol's
+        """Do nothing: the index has it."""
 
-    def resync(self) -> None:
-        """Tell the controller of every service again."""
-        self._queue.resync()
+    def on_update(self, old: Object, new: Object) -> None:
+        """Tell of the addresses that a status has lost."""
+        before = set(addresses_of(old))
+        if before and (old.uid != new.uid or not before.issubset(addresses_of(new))):
+            self._freed()
 
-    def bookmark(self, resource_version: str) -> None:
-        """Take a position."""
-        self._queue.bookmark(resource_version)
-
-    def _reserve(self, obj: Object) -> bool:
-        try:
-            service = Service.of(obj)
-        except InvalidServiceError:
-            return False  # what it had before stays reserved
-        let_go = self._uids.get(obj.key, obj.uid) != obj.uid and self._let_go(obj.key)
-        # Elsewhere than on a load balancer that is there, or goes, a status means nothing.
-        counts = service.spec.type == "LoadBalancer" or FINALIZER in obj.meta.finalizers
-        addresses = [each.ip for each in service.status.ingress if each.ip] if counts else []
-        self._uids[obj.key] = obj.uid
-        return self._provider.reserve(obj.uid, addresses) or let_go
-
-    def _let_go(self, key: str) -> bool:
-        uid = self._uids.pop(key, None)
-        return uid is not None and self._provider.reserve(uid, ())
-
-    def _tell(self, *, let_go: bool) -> None:
-        if let_go:
+    def on_delete(self, obj: Item) -> None:
+        """Tell of the addresses of a service that is gone."""
+        last = last_state(obj)
+        if last is None or addresses_of(last):
             self._freed()
 
 

@@ -162,7 +162,7 @@ def service_controller_command(
                     node_sync_period=node_sync_period,
                 )
                 controllers[:] = [controller]
-                await controller.run()
+                await controller.run(app.guard)
 
     def figures() -> Iterator["Metric"]:
         for controller in controllers:

@@ -1,8 +1,7 @@
 """Which nodes load balancers send to, and when that changes."""
 
-import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -91,47 +90,39 @@ def eligible_node(obj: Object) -> Node | None:
 
 
 class NodeSet:
-    """The nodes that load balancers send to, fed by a reflector.
+    """The nodes that load balancers send to: a handler of an informer's nodes.
 
     For one event loop.
+
+    Args:
+        on_change: called after each change of the set; changes of nodes that change nothing that
+            a load balancer depends on are none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], object] = lambda: None) -> None:
+        self._on_change = on_change
         self._nodes: dict[str, Node] = {}
-        #: Set whenever the set changes; whoever acts on it clears it.
-        self.changed = asyncio.Event()
-        #: Set once the nodes are known.
-        self.synced = asyncio.Event()
+        self._sorted: tuple[Node, ...] = ()
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._nodes)
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes, by name."""
-        return tuple(sorted(self._nodes.values()))
+        return self._sorted
 
-    def add(self, obj: Object) -> None:
+    def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: ARG002, FBT001 - the protocol's
         """Take a node that is new."""
-        self.update(obj)
-
-    def update(self, obj: Object) -> None:
-        """Take a node's new state."""
         self._put(obj.name, _read(obj))
 
-    def delete(self, obj: Item) -> None:
+    def on_update(self, old: Object, new: Object) -> None:  # noqa: ARG002 - the protocol's
+        """Take a node's new state."""
+        self._put(new.name, _read(new))
+
+    def on_delete(self, obj: Item) -> None:
         """Take the end of a node."""
         self._put(obj.key, None)
-
-    def replace(self, objs: Sequence[Object], resource_version: str) -> None:  # noqa: ARG002 - the protocol's
-        """Take all nodes."""
-        found = {node.name: node for obj in objs if (node := _read(obj)) is not None}
-        if found != self._nodes:
-            self._nodes = found
-            self.changed.set()
-        self.synced.set()
-
-    def resync(self) -> None:
-        """Do nothing: the controller looks at the whole set by itself."""
-
-    def bookmark(self, resource_version: str) -> None:
-        """Do nothing: nobody asks for a position."""
 
     def _put(self, name: str, node: Node | None) -> None:
         if self._nodes.get(name) == node:
@@ -140,7 +131,8 @@ class NodeSet:
             del self._nodes[name]
         else:
             self._nodes[name] = node
-        self.changed.set()
+        self._sorted = tuple(sorted(self._nodes.values()))
+        self._on_change()
 
 
 def _read(obj: Object) -> Node | None:

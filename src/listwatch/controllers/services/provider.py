@@ -4,8 +4,8 @@
 checks one.
 """
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.service import LoadBalancerStatus, Service
@@ -37,23 +37,20 @@ class AddressTakenError(ProviderError):
     """Others have the address, or all of them; the controller calls again when one is let go."""
 
 
+#: Gives the services whose status tells an address, the oldest first.
+Holders: TypeAlias = Callable[[str], Iterable[Service]]
+
+
 @runtime_checkable
 class KeepsAddresses(Protocol):
-    """A provider that gives each service addresses of its own, and must give none twice.
+    """A provider that gives each service addresses of its own, and must give none twice."""
 
-    The controller tells it the addresses in the status of every service before it asks for any
-    load balancer, and from then on each change. Returns at once.
-    """
+    def use_holders(self, holders: Holders) -> None:
+        """Take what tells which services have an address in their status.
 
-    def reserve(self, uid: str, addresses: Sequence[str]) -> bool:
-        """Keep addresses for a service; of two that have one, the first that was told keeps it.
-
-        Args:
-            uid: whose addresses they are.
-            addresses: all that its status tells; those from before are let go.
-
-        Returns:
-            Whether any address was let go.
+        Called once, before any load balancer is asked for. From then on it always knows the status
+        of every service, so an address that any of them tells is given to no other one. A change
+        is in force before the services that it concerns are worked on.
         """
         ...
 

@@ -145,6 +145,11 @@ class Service(msgspec.Struct, frozen=True):
             raise InvalidServiceError(f"Service {obj.key}: {error}") from error
         return Service(obj, wire.metadata.annotations or {}, wire.spec, wire.status.load_balancer)
 
+    @staticmethod
+    def unreadable(obj: Object) -> "Service":
+        """Return a stand-in for a service whose fields can't be read: it asks for nothing."""
+        return Service(obj, {}, ServiceSpec(), LoadBalancerStatus())
+
     @property
     def key(self) -> str:
         """Namespace and name."""

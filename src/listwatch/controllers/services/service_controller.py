@@ -1,35 +1,53 @@
 """Provide load balancers for services, as `k8s.io/cloud-provider/controllers/service` does.
 
-A DeltaFIFO that keeps only the newest change of each service feeds several workers.
+A reconciler of the runtime: its queue keeps the workers apart and the next tries, and `machine.py`
+decides what is done.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from listwatch.backoff import LOAD_BALANCER
-from listwatch.cache.delta_fifo import DeltaFIFO
-from listwatch.cache.deltas import (
-    Delta,
-    Deltas,
-    DeltaType,
-    Item,
-    QueueStatistics,
-    ReflectorStore,
-)
-from listwatch.cache.known import NewestKnown
+from listwatch.cache.factory import Selection
 from listwatch.cache.list_watch import ListerWatcher
-from listwatch.cache.reflector import Reflector
 from listwatch.cache.reflector_statistics import ReflectorStatistics
-from listwatch.clock import Clock, Timer
+from listwatch.clock import Clock
 from listwatch.controllers.failures import single_error
 from listwatch.controllers.recorder import Recorder
-from listwatch.controllers.services.addresses import ReservingQueue
+from listwatch.controllers.services.addresses import StatusAddresses
 from listwatch.controllers.services.api import ServicesAPI
-from listwatch.controllers.services.nodes import Node, NodeSet
+from listwatch.controllers.services.machine import (
+    EXISTING,
+    Action,
+    Check,
+    Checked,
+    Claim,
+    Elsewhere,
+    Ensure,
+    Ensured,
+    Finished,
+    Outcome,
+    Phase,
+    Release,
+    Remove,
+    Seen,
+    State,
+    UpdateNodes,
+    Waiting,
+    WriteStatus,
+    Written,
+    begun,
+    differences,
+    done,
+    kept,
+    step,
+)
+from listwatch.controllers.services.nodes import NodeSet
 from listwatch.controllers.services.provider import (
     AddressTakenError,
     ImplementedElsewhereError,
@@ -40,20 +58,23 @@ from listwatch.controllers.services.provider import (
 from listwatch.controllers.services.service import (
     FINALIZER,
     InvalidServiceError,
-    LoadBalancerStatus,
     Service,
-    changes,
-    needs_cleanup,
-    needs_update,
-    wants_load_balancer,
 )
-from listwatch.objects import DeletedFinalStateUnknown, Object, meta_namespace_key
-from listwatch.workqueue.metrics import Histogram, HistogramStatistics
-from listwatch.workqueue.rate_limiters import ItemExponentialFailureRateLimiter
+from listwatch.objects import Object
+from listwatch.runtime.caches import Caches
+from listwatch.runtime.reconciler import Reconciler
+from listwatch.runtime.results import Result, requeue_after
+from listwatch.shard_range import ShardRange
+from listwatch.workqueue.metrics import Histogram, HistogramStatistics, WorkQueueStatistics
+
+if TYPE_CHECKING:
+    from listwatch.runtime.leader_election import LeadershipGuard
 
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_SERVICES, _NODES = Selection("services"), Selection("nodes")
 
 
 class ServiceControllerStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +96,7 @@ class ServiceControllerStatistics(msgspec.Struct, frozen=True, kw_only=True):
         host_update_seconds: how long one load balancer took.
     """
 
-    queue: QueueStatistics
+    queue: WorkQueueStatistics
     reflector: ReflectorStatistics
     services: int
     nodes: int
@@ -90,60 +111,27 @@ class ServiceControllerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     host_update_seconds: HistogramStatistics
 
 
-class _Cached:
-    """What is known of one service."""
+class _Source:
+    """Gives the caches the two list-watches."""
 
-    __slots__ = (
-        "applied",
-        "claimed",
-        "gone",
-        "last",
-        "lock",
-        "nodes",
-        "status",
-        "touched",
-        "written",
-    )
+    def __init__(self, services: ListerWatcher, nodes: ListerWatcher) -> None:
+        self._list_watches = {_SERVICES.resource: services, _NODES.resource: nodes}
 
-    def __init__(self, last: Object) -> None:
-        self.last = last
-        #: The server has it no longer, but its load balancer may be left.
-        self.gone = False
-        #: Finalizer and status may have been written, also if no object seen so far shows it.
-        self.claimed = False
-        #: Something of a load balancer may exist, made for this state.
-        self.touched: Service | None = None
-        #: The load balancer is as this state wants it, and the status says so.
-        self.applied: Service | None = None
-        self.status = LoadBalancerStatus()
-        self.nodes: tuple[Node, ...] = ()
-        #: The version that the status was written at.
-        self.written = ""
-        # Between a worker and the node loop; the queue keeps the workers apart.
-        self.lock = asyncio.Lock()
+    def list_watch(
+        self,
+        resource: str,
+        namespace: str | None = None,  # noqa: ARG002 - the protocol's, as all that follow
+        *,
+        label_selector: str = "",  # noqa: ARG002
+        field_selector: str = "",  # noqa: ARG002
+        metadata_only: bool = False,  # noqa: ARG002
+        shard: ShardRange | None = None,  # noqa: ARG002
+    ) -> ListerWatcher:
+        return self._list_watches[resource]
 
 
-class _ServiceCache:
-    """The queue's known objects (Go: `serviceCache`)."""
-
-    def __init__(self) -> None:
-        self.services: dict[str, _Cached] = {}
-
-    def list_keys(self) -> Iterable[str]:
-        return list(self.services)
-
-    def get_by_key(self, key: str) -> Item | None:
-        cached = self.services.get(key)
-        if cached is None:
-            return None
-        if cached.gone:
-            return DeletedFinalStateUnknown(key, cached.last)
-        return cached.last
-
-
-def newest_only(deltas: Deltas) -> Sequence[Delta]:
-    """Return only the last change: a compressor for consumers of the current state."""
-    return deltas[-1:]
+class _Gone(Exception):  # noqa: N818 - no failure
+    """The service is gone, or another one has its name: its deletion is on its way."""
 
 
 class ServiceController:
@@ -197,36 +185,32 @@ class ServiceController:
         self._cluster = cluster
         self._class = load_balancer_class
         self._recorder = recorder
-        self._workers = workers
-        self._node_sync_period = node_sync_period
         self._provider_timeout = provider_timeout
-        self._cache = _ServiceCache()
-        self._queue = DeltaFIFO(
-            meta_namespace_key,
-            compressor=newest_only,
-            known_objects=self._cache,
-            clock=self._clock,
-        )
-        store: ReflectorStore = self._queue
-        if isinstance(provider, KeepsAddresses):
-            store = ReservingQueue(self._queue, provider, self._address_freed)
-        self._reflector = Reflector(
-            services,
-            store,
-            name="services",
-            resync_period=service_sync_period,
-            known=NewestKnown(self._queue),
-            clock=self._clock,
-        )
-        self._nodes = NodeSet()
-        self._node_reflector = Reflector(nodes, self._nodes, name="nodes", clock=self._clock)
-        self._backoff: ItemExponentialFailureRateLimiter[str] = ItemExponentialFailureRateLimiter(
-            min_retry_delay, max_retry_delay
-        )
-        self._retries: dict[str, Timer] = {}
+        self._backoff = replace(LOAD_BALANCER, base=min_retry_delay, cap=max_retry_delay)
+        self._states: dict[str, State] = {}
+        # Services whose load balancers are to be looked for, though nothing has changed.
+        self._to_check: set[str] = set()
         # Services that lack an address which others have, the first one first.
         self._lacking: dict[str, None] = {}
         self._freed = 0
+        self._nodes = NodeSet(self._nodes_changed)
+        self._addresses = StatusAddresses(self._address_freed)
+        self._caches = Caches(self._clock)
+        self._source = _Source(services, nodes)
+        self._reconciler = Reconciler(
+            "service-controller", self._caches, concurrency=workers, clock=self._clock
+        )
+        self._reconciler(self._reconcile)
+        self._reconciler.for_(_SERVICES.resource).reads(_NODES.resource)
+        self._reconciler.every(service_sync_period, self._all_to_check)
+        self._reconciler.every(node_sync_period, self._begin_round)
+        self._caches.of(_SERVICES).add_handler(self._addresses, "addresses")
+        self._caches.of(_NODES).add_handler(self._nodes, "nodes")
+        # The services that were there at the start and wait for their turn; None before the start.
+        self._first: set[str] | None = None
+        # The load balancers that a round of nodes still has to come to, and when it began.
+        self._round: set[str] = set()
+        self._round_began = 0.0
         self._syncs = self._ensured = self._deleted = self._failures = 0
         self._node_syncs = self._node_errors = 0
         self._node_seconds = Histogram()
@@ -237,246 +221,272 @@ class ServiceController:
     @property
     def has_synced(self) -> bool:
         """Whether every service that was there at the start has been worked on once."""
-        return self._queue.has_synced
+        return self._first is not None and not self._first
 
-    async def run(self) -> None:
-        """Work until cancelled. Load balancers stay as they are then."""
-        try:
-            with single_error():
-                await self._run_tasks()
-        finally:
-            for timer in self._retries.values():
-                timer.cancel()
-            self._retries.clear()
+    async def run(self, guard: "LeadershipGuard | None" = None) -> None:
+        """Work until cancelled. Load balancers stay as they are then.
 
-    async def _run_tasks(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._node_reflector.run(), name="nodes")
-            # A load balancer without nodes would be made, and changed at once.
-            await self._nodes.synced.wait()
-            self._nodes.changed.clear()
-            group.create_task(self._reflector.run(), name="services")
-            group.create_task(self._sync_nodes_forever(), name="node sync")
-            for number in range(self._workers):
-                group.create_task(self._work(), name=f"service worker {number}")
+        Args:
+            guard: no step is taken once this says that another process may lead.
+        """
+        self._caches.open(self._source)
+        services = self._caches.of(_SERVICES)
+        self._addresses.index(services.indexer)
+        if isinstance(self._provider, KeepsAddresses):
+            self._provider.use_holders(self._addresses.holders)
+        with single_error():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._caches.run(), name="caches")
+                # A server may be away for as long as it likes.
+                for cache in self._caches:
+                    await cache.informer.wait_until_synced()
+                self._first = set(services.indexer.list_keys())
+                group.create_task(self._reconciler.run(guard), name="service workers")
 
     def statistics(self) -> ServiceControllerStatistics:
         """Return the figures of this moment."""
+        states = self._states.values()
         return ServiceControllerStatistics(
-            queue=self._queue.statistics(),
-            reflector=self._reflector.statistics(),
-            services=sum(c.touched is not None for c in self._cache.services.values()),
-            nodes=len(self._nodes.nodes()),
+            queue=self._reconciler.queue.statistics(),
+            reflector=self._caches.of(_SERVICES).informer.statistics().controller.reflector,
+            services=sum(state.phase in EXISTING for state in states),
+            nodes=len(self._nodes),
             syncs=self._syncs,
             ensured=self._ensured,
             deleted=self._deleted,
             failures=self._failures,
-            retrying=len(self._retries),
+            retrying=sum(state.waiting is not None for state in states),
             node_syncs=self._node_syncs,
             node_errors=self._node_errors,
             node_sync_seconds=self._node_seconds.statistics(),
             host_update_seconds=self._host_seconds.statistics(),
         )
 
-    # --- Services ---
+    # --- What wakes a service, beside its own changes ---
 
-    async def _work(self) -> None:
-        while True:
-            await self._queue.pop(self._process)
-            await asyncio.sleep(0)
+    def _all_to_check(self) -> Iterable[str]:
+        self._to_check.update(self._states)
+        return list(self._states)
 
-    async def _process(self, deltas: Deltas) -> None:
-        key, newest = deltas.key, deltas.newest()
-        item = newest.object
-        if isinstance(item, DeletedFinalStateUnknown):
-            item = item.obj
-        is_gone = newest.type is DeltaType.DELETED
-        cached = self._cache.services.get(key)
-        if cached is None:
-            if item is None or is_gone:
-                return  # no load balancer of it is known
-            cached = self._cache.services[key] = _Cached(item)
-        else:
-            before, was_gone = cached.last, cached.gone
-            if item is not None:
-                cached.last = item
-            cached.gone = is_gone
-            if key in self._retries and is_gone == was_gone and not _matters(before, cached.last):
-                return  # its retry comes in due time, with this state
-        self._syncs += 1
-        async with cached.lock:
-            self._cancel_retry(key)
-            freed = self._freed
-            try:
-                await self._sync(cached, newest.type)
-            except AddressTakenError as error:
-                self._failures += 1
-                self._lacking.setdefault(key)
-                # An address may have been let go while it looked for one.
-                delay = self._backoff.when(key) if freed == self._freed else 0.0
-                _logger.warning("service %s waits for an address: %s", key, error)
-                self._retry(key, cached, delay)
-                return
-            except RetryAfterError as error:
-                _logger.info("service %s waits %g s: %s", key, error.seconds, error)
-                self._retry(key, cached, error.seconds)
-            except Exception as error:  # noqa: BLE001 - whatever a provider or server raises: tried again
-                self._failures += 1
-                delay = self._backoff.when(key)
-                _logger.warning(
-                    "service %s failed, next try in %g s: %s", key, delay, _words(error)
-                )
-                self._retry(key, cached, delay)
-            else:
-                self._backoff.forget(key)
-                self._lacking.pop(key, None)
-                # What failed stays known, so that its deletion is told even before it is retried.
-                if not cached.claimed and cached.touched is None:
-                    self._cache.services.pop(key, None)
+    def _nodes_changed(self) -> None:
+        for key in self._begin_round():
+            self._reconciler.enqueue(key)
 
-    def _retry(self, key: str, cached: _Cached, delay: float) -> None:
-        """Queue a service again in due time, unless something newer of it comes before."""
-        self._cancel_retry(key)
-        self._retries[key] = self._clock.call_later(delay, self._queue_again, key, cached)
+    def _begin_round(self) -> Iterable[str]:
+        """Return the services whose load balancers are to be compared with the nodes."""
+        if not self._round:
+            self._round_began = self._clock.now()
+        self._node_syncs += 1
+        keys = [key for key, state in self._states.items() if state.phase in EXISTING]
+        self._round.update(keys)
+        if not keys:
+            self._node_seconds.observe(0.0)
+        return keys
 
-    def _queue_again(self, key: str, cached: _Cached) -> None:
-        self._cancel_retry(key)
-        kind = DeltaType.DELETED if cached.gone else DeltaType.UPDATED
-        self._queue.add_if_not_present(Deltas((Delta(kind, cached.last),), key))
+    def _end_of_round(self, key: str) -> None:
+        if key in self._round:
+            self._round.discard(key)
+            if not self._round:
+                self._node_seconds.observe(self._clock.now() - self._round_began)
 
     def _address_freed(self) -> None:
         """Try those again at once that lack an address."""
         self._freed += 1
         waiting, self._lacking = self._lacking, {}
         for key in waiting:
-            if key in self._retries and (cached := self._cache.services.get(key)) is not None:
-                self._queue_again(key, cached)
+            state = self._states.get(key)
+            if state is not None and state.waiting is not None:
+                now = replace(state.waiting, until=self._clock.now())
+                self._states[key] = replace(state, waiting=now)
+                self._reconciler.enqueue(key)
 
-    def _cancel_retry(self, key: str) -> None:
-        if (timer := self._retries.pop(key, None)) is not None:
-            timer.cancel()
+    # --- Services ---
 
-    async def _sync(self, cached: _Cached, kind: DeltaType) -> None:
-        if cached.gone:
-            if cached.touched is not None:
-                await self._remove(cached, cached.touched)
-            cached.claimed = False
-            return
-        service = self._read(cached.last)
-        if cached.touched is not None and cached.touched.uid != service.uid:
-            await self._remove(cached, cached.touched)
-            cached.claimed = False
-        wanted = not service.is_deleted and wants_load_balancer(service, self._class)
-        if needs_cleanup(service, self._class) or (cached.claimed and not wanted):
-            await self._remove(cached, service)
-            await self._release(cached, service)
-        elif wanted:
-            await self._ensure_if_needed(cached, service, is_check=kind is DeltaType.SYNC)
+    async def _reconcile(self, key: str) -> Result | None:
+        found = self._reconciler.get(key)
+        wait = self._state(key).wait(found, self._clock.now())
+        if wait > 0:
+            self._end_of_round(key)
+            return requeue_after(wait)
+        self._syncs += 1
+        freed = self._freed
+        try:
+            await self._bring(key, found)
+        except AddressTakenError as error:
+            _logger.warning("service %s waits for an address: %s", key, error)
+            self._lacking.setdefault(key)
+            # An address may have been let go while it looked for one.
+            return self._failed(key, found, None if freed == self._freed else 0.0)
+        except RetryAfterError as error:
+            _logger.info("service %s waits %g s: %s", key, error.seconds, error)
+            return self._put_off(key, found, error.seconds)
+        except Exception as error:  # noqa: BLE001 - whatever a provider or server raises: tried again
+            result = self._failed(key, found)
+            _logger.warning(
+                "service %s failed, next try in %g s: %s", key, result.requeue_after, _words(error)
+            )
+            return result
+        finally:
+            self._end_of_round(key)
+            if self._first:
+                self._first.discard(key)
+        self._lacking.pop(key, None)
+        return None
+
+    def _state(self, key: str) -> State:
+        return self._states.get(key, _NOTHING)
+
+    def _failed(self, key: str, found: Object | None, seconds: float | None = None) -> Result:
+        self._failures += 1
+        waiting = self._state(key).waiting
+        failures = 0 if waiting is None else waiting.failures
+        delay = self._backoff.delay(failures) if seconds is None else seconds
+        return self._put_off(key, found, delay, failures + (seconds is None))
+
+    def _put_off(
+        self, key: str, found: Object | None, seconds: float, failures: int | None = None
+    ) -> Result:
+        state = self._state(key)
+        if failures is None:
+            failures = 0 if state.waiting is None else state.waiting.failures
+        waiting = Waiting(self._clock.now() + seconds, found, failures)
+        self._states[key] = replace(state, waiting=waiting)
+        return requeue_after(seconds)
+
+    async def _bring(self, key: str, found: Object | None) -> None:
+        """Bring a service's load balancer to what its present state asks for."""
+        service = None if found is None else self._read(found)
+        seen = Seen.of(
+            service,
+            self._state(key),
+            self._nodes.nodes(),
+            self._class,
+            check=key in self._to_check,
+        )
+        self._to_check.discard(key)
+        try:
+            while (action := step(self._state(key), seen)) is not None:
+                self._explain(self._state(key), action)
+                self._states[key] = begun(self._state(key), action)
+                outcome = await self._perform(self._states[key], action, seen)
+                self._states[key], seen = done(self._states[key], seen, action, outcome)
+        except _Gone:
+            pass
+        state = kept(self._state(key), seen)
+        if state is None:
+            self._states.pop(key, None)
+        else:
+            self._states[key] = state
 
     def _read(self, obj: Object) -> Service:
         try:
             return Service.of(obj)
         except InvalidServiceError as error:
-            if self._recorder is not None:
-                words = _failed("syncing", error)
-                self._recorder.event(obj, "Warning", "SyncLoadBalancerFailed", words)
+            self._tell(obj, "Warning", "SyncLoadBalancerFailed", _failed("syncing", error))
             raise
 
-    async def _ensure_if_needed(self, cached: _Cached, service: Service, *, is_check: bool) -> None:
-        applied = cached.applied
-        if applied is not None:
-            differences = list(changes(applied, service))
-            if differences:
-                _logger.info("service %s changed: %s", service.key, ", ".join(differences))
-            elif is_check and await self._call(self._provider.get(self._cluster, service)) is None:
-                _logger.warning("the load balancer of service %s is missing", service.key)
-            else:
-                await self._restore(cached, service)
-                return
-        cached.applied = None
+    # --- One action ---
+
+    def _explain(self, state: State, action: Action) -> None:
+        """Say in the log why something is done that is done already."""
+        if isinstance(action, Ensure) and (why := ", ".join(differences(state, action.service))):
+            _logger.info("service %s changed: %s", action.service.key, why)
+
+    async def _perform(self, state: State, action: Action, seen: Seen) -> Outcome:
+        obj = action.service.object
         try:
-            await self._ensure(cached, service)
-        except RetryAfterError:
-            raise
+            match action:
+                case Claim(service):
+                    return await self._write(service, {"metadata": {"finalizers": [FINALIZER]}})
+                case Ensure(service):
+                    return await self._ensure(service, seen)
+                case WriteStatus(service):
+                    return await self._write_status(state, service)
+                case Check(service):
+                    return await self._check(service)
+                case UpdateNodes(service):
+                    return await self._update_nodes(service, seen)
+                case Remove(service):
+                    return await self._remove(service)
+                case Release(service):
+                    return await self._release(service)
         except ImplementedElsewhereError as error:
-            _logger.info("service %s belongs to another controller: %s", service.key, error)
-            cached.applied, cached.nodes = service, self._nodes.nodes()
+            _logger.info("service %s belongs to another controller: %s", obj.key, error)
+            return Elsewhere()
+        except (RetryAfterError, _Gone):
+            raise
         except Exception as error:
-            self._tell(service, "Warning", "SyncLoadBalancerFailed", _failed("syncing", error))
+            self._tell(obj, "Warning", *_complaint(action, error))
             raise
 
-    async def _ensure(self, cached: _Cached, service: Service) -> None:
-        self._tell(service, "Normal", "EnsuringLoadBalancer", "Ensuring load balancer")
-        cached.claimed = True
-        if not service.has_finalizer:
-            patch = {"metadata": {"finalizers": [FINALIZER]}}
-            if await self._api.patch(service, patch) is None:
-                return  # gone by now
-        nodes = self._nodes.nodes()
-        if not nodes:
-            self._tell(
-                service,
-                "Warning",
-                "UnAvailableLoadBalancer",
-                "There are no available nodes for LoadBalancer",
-            )
-        cached.touched = service
-        status = await self._call(self._provider.ensure(self._cluster, service, nodes))
-        cached.status, cached.nodes = status, nodes
-        if status != service.status:
-            await self._write_status(cached, service, status)
-        cached.applied = service
+    async def _write(self, service: Service, patch: dict[str, object]) -> Written:
+        written = await self._api.patch(service, patch)
+        if written is None:
+            raise _Gone
+        return Written(written.resource_version)
+
+    async def _ensure(self, service: Service, seen: Seen) -> Ensured:
+        self._tell(service.object, "Normal", "EnsuringLoadBalancer", "Ensuring load balancer")
+        self._warn_of_no_nodes(service, seen)
+        status = await self._call(self._provider.ensure(self._cluster, service, seen.nodes))
+        if status == seen.status:
+            self._tell_ensured(service)
+        return Ensured(status)
+
+    async def _write_status(self, state: State, service: Service) -> Written:
+        ingress = state.status.to_dict().get("ingress")
+        written = await self._write(service, {"status": {"loadBalancer": {"ingress": ingress}}})
+        if state.phase is Phase.MADE:
+            self._tell_ensured(service)
+        return written
+
+    def _tell_ensured(self, service: Service) -> None:
         self._ensured += 1
-        self._tell(service, "Normal", "EnsuredLoadBalancer", "Ensured load balancer")
+        self._tell(service.object, "Normal", "EnsuredLoadBalancer", "Ensured load balancer")
 
-    async def _restore(self, cached: _Cached, service: Service) -> None:
-        """Write what somebody took away; another load balancer's status is left alone."""
-        if _is_older(service.object.resource_version, cached.written):
-            return
-        if not service.has_finalizer:
-            patch = {"metadata": {"finalizers": [FINALIZER]}}
-            await self._api.patch(service, patch)
-        if not service.status.ingress and cached.status.ingress:
-            await self._write_status(cached, service, cached.status)
+    async def _check(self, service: Service) -> Checked:
+        found = await self._call(self._provider.get(self._cluster, service))
+        if found is None:
+            _logger.warning("the load balancer of service %s is missing", service.key)
+        return Checked(found is not None)
 
-    async def _write_status(
-        self, cached: _Cached, service: Service, status: LoadBalancerStatus
-    ) -> None:
-        ingress = status.to_dict().get("ingress")
-        written = await self._api.patch(service, {"status": {"loadBalancer": {"ingress": ingress}}})
-        if written is not None:
-            cached.written = written.resource_version
-
-    async def _remove(self, cached: _Cached, service: Service) -> None:
-        """Remove a load balancer, as far as there may be one."""
-        cached.applied = None
+    async def _update_nodes(self, service: Service, seen: Seen) -> Finished:
+        self._warn_of_no_nodes(service, seen)
+        start = self._clock.now()
         try:
-            if await self._call(self._provider.get(self._cluster, service)) is not None:
-                self._tell(service, "Normal", "DeletingLoadBalancer", "Deleting load balancer")
-            await self._call(self._provider.ensure_deleted(self._cluster, service))
-        except RetryAfterError:
-            raise
+            await self._call(self._provider.update(self._cluster, service, seen.nodes))
         except ImplementedElsewhereError:
-            pass
-        except Exception as error:
-            self._tell(service, "Warning", "DeleteLoadBalancerFailed", _failed("deleting", error))
             raise
-        cached.touched = None
-        cached.status, cached.nodes = LoadBalancerStatus(), ()
+        except Exception:
+            self._node_errors += 1
+            raise
+        finally:
+            self._host_seconds.observe(self._clock.now() - start)
+        words = "Updated load balancer with new hosts"
+        self._tell(service.object, "Normal", "UpdatedLoadBalancer", words)
+        return Finished()
+
+    async def _remove(self, service: Service) -> Finished:
+        """Remove a load balancer, as far as there may be one."""
+        obj = service.object
+        if await self._call(self._provider.get(self._cluster, service)) is not None:
+            self._tell(obj, "Normal", "DeletingLoadBalancer", "Deleting load balancer")
+        await self._call(self._provider.ensure_deleted(self._cluster, service))
         self._deleted += 1
         self._address_freed()
-        self._tell(service, "Normal", "DeletedLoadBalancer", "Deleted load balancer")
+        self._tell(obj, "Normal", "DeletedLoadBalancer", "Deleted load balancer")
+        return Finished()
 
-    async def _release(self, cached: _Cached, service: Service) -> None:
+    async def _release(self, service: Service) -> Finished:
         """Let a service go whose load balancer is gone."""
-        patch: dict[str, Any] = {}
-        if cached.claimed or service.status.ingress:
-            patch["status"] = {"loadBalancer": {"ingress": None}}
-        if cached.claimed or service.has_finalizer:
-            patch["metadata"] = {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}
-        if patch:
-            await self._api.patch(service, patch)
-        cached.claimed = False
+        await self._api.patch(
+            service,
+            {
+                "status": {"loadBalancer": {"ingress": None}},
+                "metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]},
+            },
+        )
+        return Finished()
 
     async def _call(self, call: Awaitable[T]) -> T:
         try:
@@ -487,84 +497,19 @@ class ServiceController:
                 str(error) or f"the provider did not finish within {self._provider_timeout:g} s"
             ) from error
 
+    def _warn_of_no_nodes(self, service: Service, seen: Seen) -> None:
+        if not seen.nodes:
+            words = "There are no available nodes for LoadBalancer"
+            self._tell(service.object, "Warning", "UnAvailableLoadBalancer", words)
+
     def _tell(
-        self, service: Service, kind: Literal["Normal", "Warning"], reason: str, message: str
+        self, obj: Object, kind: Literal["Normal", "Warning"], reason: str, message: str
     ) -> None:
         if self._recorder is not None:
-            self._recorder.event(service.object, kind, reason, message)
-
-    # --- Nodes ---
-
-    async def _sync_nodes_forever(self) -> None:
-        while True:
-            try:
-                async with self._clock.timeout(self._node_sync_period):
-                    await self._nodes.changed.wait()
-            except TimeoutError:
-                pass  # compared all the same: this is the period
-            self._nodes.changed.clear()
-            await self._sync_nodes()
-
-    async def _sync_nodes(self) -> None:
-        start = self._clock.now()
-        nodes = self._nodes.nodes()
-        slots = asyncio.Semaphore(self._workers)
-
-        async def update(key: str, cached: _Cached) -> None:
-            async with slots, cached.lock:
-                await self._update_nodes(key, cached, nodes)
-
-        async with asyncio.TaskGroup() as group:
-            for key, cached in list(self._cache.services.items()):
-                if cached.applied is not None and cached.nodes != nodes:
-                    group.create_task(update(key, cached))
-        self._node_syncs += 1
-        self._node_seconds.observe(self._clock.now() - start)
-
-    async def _update_nodes(self, key: str, cached: _Cached, nodes: tuple[Node, ...]) -> None:
-        service = cached.applied
-        if service is None or cached.nodes == nodes:
-            return  # a worker was here meanwhile
-        if not nodes:
-            self._tell(
-                service,
-                "Warning",
-                "UnAvailableLoadBalancer",
-                "There are no available nodes for LoadBalancer",
-            )
-        start = self._clock.now()
-        try:
-            await self._call(self._provider.update(self._cluster, service, nodes))
-        except ImplementedElsewhereError:
-            cached.nodes = nodes
-        except Exception as error:  # noqa: BLE001 - a provider's failure: told, and tried again as a whole
-            self._node_errors += 1
-            self._tell(
-                service,
-                "Warning",
-                "UpdateLoadBalancerFailed",
-                f"Error updating load balancer with new hosts: {_words(error)}",
-            )
-            cached.applied = None
-            if key not in self._retries:
-                self._retry(key, cached, self._backoff.when(key))
-        else:
-            cached.nodes = nodes
-            self._tell(
-                service, "Normal", "UpdatedLoadBalancer", "Updated load balancer with new hosts"
-            )
-        finally:
-            self._host_seconds.observe(self._clock.now() - start)
+            self._recorder.event(obj, kind, reason, message)
 
 
-def _matters(old: Object, new: Object) -> bool:
-    """Tell whether a change is a reason to try again what has just failed."""
-    if (old.meta.deletion_timestamp, old.uid) != (new.meta.deletion_timestamp, new.uid):
-        return True
-    try:
-        return needs_update(Service.of(old), Service.of(new))
-    except InvalidServiceError:
-        return old.resource_version != new.resource_version
+_NOTHING = State()
 
 
 def _words(error: Exception) -> str:
@@ -575,6 +520,13 @@ def _failed(what: str, error: Exception) -> str:
     return f"Error {what} load balancer (will retry): {_words(error)}"
 
 
-def _is_older(version: str, than: str) -> bool:
-    """Tell whether a state is from before a write; versions are numbers (KEP-5504)."""
-    return version.isdigit() and than.isdigit() and int(version) < int(than)
+def _complaint(action: Action, error: Exception) -> tuple[str, str]:
+    """Return reason and message of the event that tells of a failure."""
+    match action:
+        case UpdateNodes():
+            words = f"Error updating load balancer with new hosts: {_words(error)}"
+            return "UpdateLoadBalancerFailed", words
+        case Remove() | Release():
+            return "DeleteLoadBalancerFailed", _failed("deleting", error)
+        case _:
+            return "SyncLoadBalancerFailed", _failed("syncing", error)

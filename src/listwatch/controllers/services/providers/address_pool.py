@@ -5,7 +5,7 @@ import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from listwatch.controllers.services.provider import AddressTakenError, ProviderError
+from listwatch.controllers.services.provider import AddressTakenError, Holders, ProviderError
 
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -20,8 +20,8 @@ class AddressPool:
     """Gives each owner an address of its own from a number of networks.
 
     An owner gets the same address each time as far as it is free, so that it survives a restart
-    even where nobody has written it down. What is reserved for an owner is given to no other, also
-    before the owner takes it. Addresses of 127.0.0.0/24 are given only when asked for.
+    even where nobody has written it down. What the status of a service tells is given to no other,
+    also before the service takes it. Addresses of 127.0.0.0/24 are given only when asked for.
 
     Args:
         networks: such as "127.0.0.0/8" (usable on Linux without any set-up) or "192.0.2.0/28".
@@ -37,9 +37,7 @@ class AddressPool:
         if not self.networks:
             raise ValueError("give the address pool a network, such as 127.0.0.0/8")
         self._owners: dict[IPAddress, str] = {}
-        # Who is said to have an address, the first one first; and what was said of each.
-        self._reserved: dict[IPAddress, list[str]] = {}
-        self._reservations: dict[str, tuple[IPAddress, ...]] = {}
+        self._holders: Holders = lambda _address: ()
 
     def __len__(self) -> int:
         """Return how many addresses are in use."""
@@ -83,36 +81,9 @@ class AddressPool:
         """Take an address back."""
         self._owners.pop(ipaddress.ip_address(address), None)
 
-    def reserve(self, owner: str, addresses: Iterable[str]) -> bool:
-        """Give these addresses to no other owner from now on; those from before are let go.
-
-        Of two that have one address reserved, it is kept for the first. Others' addresses than the
-        pool's don't matter.
-
-        Returns:
-            Whether any address was let go.
-        """
-        parsed = (self._parse(text) for text in addresses)
-        wanted = tuple(dict.fromkeys(address for address in parsed if address is not None))
-        before = self._reservations.pop(owner, ())
-        if wanted:
-            self._reservations[owner] = wanted
-        for address in wanted:
-            owners = self._reserved.setdefault(address, [])
-            if owner not in owners:
-                owners.append(owner)
-        let_go = [address for address in before if address not in wanted]
-        for address in let_go:
-            owners = self._reserved[address]
-            owners.remove(owner)
-            if not owners:
-                del self._reserved[address]
-        return bool(let_go)
-
-    def forget_reservations(self) -> None:
-        """Let all reserved addresses go."""
-        self._reserved.clear()
-        self._reservations.clear()
+    def use_holders(self, holders: Holders) -> None:
+        """Give no address that a service's status tells to another one, from now on."""
+        self._holders = holders
 
     def _check(self, owner: str, text: str) -> IPAddress:
         address = self._parse(text)
@@ -134,7 +105,7 @@ class AddressPool:
     def _is_free(self, owner: str, address: IPAddress) -> bool:
         holder = self._owners.get(address)
         if holder is None:
-            holder = next(iter(self._reserved.get(address, ())), owner)
+            holder = next((each.uid for each in self._holders(str(address))), owner)
         return holder == owner
 
     def _tries(self, owner: str) -> Iterator[IPAddress]:

@@ -13,7 +13,11 @@ from listwatch.cache.reflector import Reflector
 from listwatch.clock import Clock
 from listwatch.controllers.failures import single_error
 from listwatch.controllers.services.nodes import Node
-from listwatch.controllers.services.provider import ProviderError, default_load_balancer_name
+from listwatch.controllers.services.provider import (
+    Holders,
+    ProviderError,
+    default_load_balancer_name,
+)
 from listwatch.controllers.services.providers.address_pool import AddressPool
 from listwatch.controllers.services.providers.balancing import Backend
 from listwatch.controllers.services.providers.endpoints import Endpoints
@@ -113,7 +117,6 @@ class PoolProvider(ABC, Generic[B]):
             task.cancel()
         for balancer in self._balancers.values():
             self._pool.release(balancer.address)
-        self._pool.forget_reservations()
         self._balancers.clear()
         self._by_key.clear()
 
@@ -156,9 +159,9 @@ class PoolProvider(ABC, Generic[B]):
         """Return the load balancer's name."""
         return default_load_balancer_name(service)
 
-    def reserve(self, uid: str, addresses: Sequence[str]) -> bool:
-        """Keep addresses for a service."""
-        return self._pool.reserve(uid, addresses)
+    def use_holders(self, holders: Holders) -> None:
+        """Take what tells which services have an address in their status."""
+        self._pool.use_holders(holders)
 
     async def get(self, cluster: str, service: Service) -> LoadBalancerStatus | None:  # noqa: ARG002 - as above
         """Return where a service's load balancer is reached, or None if there is none."""

@@ -1,0 +1,321 @@
+"""What is done next for one service: a state machine, without input or output of its own.
+
+`step` is the whole policy. The `ServiceController` performs the actions one at a time: `begun` is
+the state while an action runs, so that one which fails or is cancelled leaves what may be true, and
+`done` is the state after it.
+"""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from listwatch.controllers.services.nodes import Node
+from listwatch.controllers.services.service import (
+    InvalidServiceError,
+    LoadBalancerStatus,
+    Service,
+    changes,
+    needs_cleanup,
+    needs_update,
+    wants_load_balancer,
+)
+from listwatch.objects import Object
+
+
+class Phase(StrEnum):
+    """How far a service's load balancer has come."""
+
+    #: The provider has nothing, and the service names nothing, as far as is known.
+    ABSENT = "Absent"
+    #: Finalizer and status may be written; the provider has nothing.
+    CLAIMED = "Claimed"
+    #: The provider may have something.
+    PARTIAL = "Partial"
+    #: The provider has what the service wants; the status may not say so.
+    MADE = "Made"
+    #: So does the status.
+    SERVING = "Serving"
+    #: The provider says that another controller takes care of it.
+    ELSEWHERE = "Elsewhere"
+
+
+#: Phases in which the provider may have something.
+EXISTING = frozenset({Phase.PARTIAL, Phase.MADE, Phase.SERVING, Phase.ELSEWHERE})
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A service is tried again in due time, or when something changes that matters.
+
+    Attributes:
+        until: time of the next try, of the clock.
+        tried: the state that was tried; None for a service that is gone.
+        failures: in a row, before the next try.
+    """
+
+    until: float
+    tried: Object | None
+    failures: int
+
+
+class State(msgspec.Struct, frozen=True):
+    """What is known of one service's load balancer.
+
+    Attributes:
+        phase: how far it has come.
+        service: the state of the service that it was claimed, begun or made for; None if ABSENT.
+        status: what the provider said last.
+        nodes: what it sends to.
+        written: resource version of the last write to the service.
+        waiting: for the next try, after a failure.
+    """
+
+    phase: Phase = Phase.ABSENT
+    service: Service | None = None
+    status: LoadBalancerStatus = LoadBalancerStatus()
+    nodes: tuple[Node, ...] = ()
+    written: str = ""
+    waiting: Waiting | None = None
+
+    def wait(self, found: Object | None, now: float) -> float:
+        """Return for how many seconds the next try of what was found has to wait; usually 0."""
+        if self.waiting is None or _matters(self.waiting.tried, found):
+            return 0.0
+        return max(0.0, self.waiting.until - now)
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a state is compared with.
+
+    Attributes:
+        service: as it is now; None if it is gone.
+        nodes: that may be sent to.
+        load_balancer_class: which services are meant; None for those without a class.
+        check: ask the provider whether the load balancer is still there.
+        has_finalizer: whether the service has our finalizer, our own writes included.
+        status: what the service tells, our own writes included.
+    """
+
+    service: Service | None
+    nodes: tuple[Node, ...] = ()
+    load_balancer_class: str | None = None
+    check: bool = False
+    has_finalizer: bool = False
+    status: LoadBalancerStatus = LoadBalancerStatus()
+
+    @staticmethod
+    def of(
+        service: Service | None,
+        state: State,
+        nodes: tuple[Node, ...],
+        load_balancer_class: str | None,
+        *,
+        check: bool,
+    ) -> "Seen":
+        """Return what is seen of a service; where it is older than our last write, that counts."""
+        seen = Seen(service, nodes, load_balancer_class, check)
+        if service is None:
+            return seen
+        if _is_older(service.object.resource_version, state.written):
+            return replace(seen, has_finalizer=True, status=state.status)
+        return replace(seen, has_finalizer=service.has_finalizer, status=service.status)
+
+
+# --- Actions -------------------------------------------------------------------------------------
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Write the finalizer."""
+
+    service: Service
+
+
+class Ensure(msgspec.Struct, frozen=True):
+    """Let the provider make or change the load balancer."""
+
+    service: Service
+
+
+class WriteStatus(msgspec.Struct, frozen=True):
+    """Write what the provider said into the status."""
+
+    service: Service
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Ask the provider whether the load balancer is there."""
+
+    service: Service
+
+
+class UpdateNodes(msgspec.Struct, frozen=True):
+    """Give the provider other nodes."""
+
+    service: Service
+
+
+class Remove(msgspec.Struct, frozen=True):
+    """Let the provider remove whatever there may be."""
+
+    service: Service
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Take finalizer and status back."""
+
+    service: Service
+
+
+Action: TypeAlias = Claim | Ensure | WriteStatus | Check | UpdateNodes | Remove | Release
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A write succeeded, and gave the service this version."""
+
+    resource_version: str
+
+
+class Ensured(msgspec.Struct, frozen=True):
+    """The provider has what the service wants."""
+
+    status: LoadBalancerStatus
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """The provider was asked whether it has the load balancer."""
+
+    found: bool
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """The provider has done it."""
+
+
+class Elsewhere(msgspec.Struct, frozen=True):
+    """The provider says that another controller does it."""
+
+
+Outcome: TypeAlias = Written | Ensured | Checked | Finished | Elsewhere
+
+
+# --- The policy ----------------------------------------------------------------------------------
+
+
+def step(state: State, seen: Seen) -> Action | None:
+    """Return what is to be done next; None for nothing until something changes."""
+    own, now = state.service, seen.service
+    if own is not None and (now is None or now.uid != own.uid):
+        if state.phase in EXISTING:
+            return Remove(own)
+        own, state = None, State()  # its finalizer and status are gone with it
+    if now is None:
+        return None
+    if now.is_deleted or not wants_load_balancer(now, seen.load_balancer_class):
+        return _step_down(state, now, seen)
+    if not seen.has_finalizer:
+        return Claim(now)
+    if own is None or state.phase in {Phase.ABSENT, Phase.CLAIMED, Phase.PARTIAL}:
+        return Ensure(now)
+    return _keep(state, own, now, seen)
+
+
+def _step_down(state: State, now: Service, seen: Seen) -> Action | None:
+    if state.phase in EXISTING:
+        return Remove(now)
+    if state.phase is Phase.CLAIMED:
+        return Release(now)
+    # A former process may have made something.
+    left = seen.has_finalizer and needs_cleanup(now, seen.load_balancer_class)
+    return Remove(now) if left else None
+
+
+def _keep(state: State, own: Service, now: Service, seen: Seen) -> Action | None:
+    if needs_update(own, now):
+        return Ensure(now)
+    if state.phase is Phase.MADE:
+        return WriteStatus(now)
+    if seen.check:
+        return Check(now)
+    if state.phase is Phase.ELSEWHERE:
+        return None
+    if state.nodes != seen.nodes:
+        return UpdateNodes(own)
+    # What somebody took away is written again; another load balancer's status is left alone.
+    return WriteStatus(now) if state.status.ingress and not seen.status.ingress else None
+
+
+def begun(state: State, action: Action) -> State:
+    """Return the state while an action runs: whatever it may have done by now."""
+    match action:
+        case Claim():
+            if state.phase is Phase.ABSENT or _is_another(state, action.service):
+                return replace(State(), phase=Phase.CLAIMED, service=action.service)
+            return state
+        case Ensure() | Remove() | UpdateNodes():
+            return replace(state, phase=Phase.PARTIAL, service=action.service)
+        case WriteStatus() | Check() | Release():
+            return state
+
+
+def done(state: State, seen: Seen, action: Action, outcome: Outcome) -> tuple[State, Seen]:
+    """Return the state after an action that succeeded, and what is seen then."""
+    match action, outcome:
+        case Claim(), Written(version):
+            return replace(state, written=version), replace(seen, has_finalizer=True)
+        case WriteStatus(), Written(version):
+            state = replace(state, phase=Phase.SERVING, written=version)
+            return state, replace(seen, status=state.status)
+        case Release(), _:
+            return State(), replace(seen, has_finalizer=False, status=LoadBalancerStatus())
+        case Ensure(), Ensured(status):
+            phase = Phase.SERVING if status == seen.status else Phase.MADE
+            state = replace(state, phase=phase, status=status, nodes=seen.nodes)
+            return state, replace(seen, check=False)
+        case Ensure(), Elsewhere():
+            return replace(state, phase=Phase.ELSEWHERE), replace(seen, check=False)
+        case UpdateNodes(), _:
+            return replace(state, phase=Phase.SERVING, nodes=seen.nodes), seen
+        case Check(), Checked(found):
+            phase = state.phase if found else Phase.PARTIAL
+            return replace(state, phase=phase), replace(seen, check=False)
+        case Remove(), _:
+            state = replace(State(), phase=Phase.CLAIMED, service=action.service)
+            return state, seen
+        case _:
+            raise TypeError(f"{action} does not end with {outcome}")
+
+
+def kept(state: State, seen: Seen) -> State | None:
+    """Return what is to be remembered when nothing is left to do; None for nothing."""
+    if state.phase is Phase.ABSENT or state.service is None or seen.service is None:
+        return None
+    return None if state.service.uid != seen.service.uid else replace(state, waiting=None)
+
+
+def differences(state: State, service: Service) -> Iterator[str]:
+    """Yield in words why a load balancer that is there is ensured anew."""
+    if state.service is not None and state.phase in {Phase.MADE, Phase.SERVING, Phase.ELSEWHERE}:
+        yield from changes(state.service, service)
+
+
+def _is_another(state: State, service: Service) -> bool:
+    return state.service is None or state.service.uid != service.uid
+
+
+def _matters(tried: Object | None, found: Object | None) -> bool:
+    """Tell whether a change is a reason to try again what has just failed."""
+    if tried is None or found is None:
+        return tried is not found
+    if (tried.meta.deletion_timestamp, tried.uid) != (found.meta.deletion_timestamp, found.uid):
+        return True
+    try:
+        return needs_update(Service.of(tried), Service.of(found))
+    except InvalidServiceError:
+        return tried.resource_version != found.resource_version
+
+
+def _is_older(version: str, than: str) -> bool:
+    """Tell whether a state is from before a write; versions are numbers (KEP-5504)."""
+    return version.isdigit() and than.isdigit() and int(version) < int(than)
