@@ -24,6 +24,7 @@ from listwatch.cel.syntax import (
     Node,
     ObjectLiteral,
     Select,
+    Visitor,
 )
 from listwatch.cel.types import (
     BOOL,
@@ -72,24 +73,15 @@ def check(source: str, root: Node, environment: Environment) -> Type:
     return root.type
 
 
-class _Checker:
+class _Checker(Visitor[Type]):
     def __init__(self, environment: Environment) -> None:
+        super().__init__()
         self.issues: list[Issue] = []
         self._environment = environment
         self._bound = Substitution()
         self._scopes: list[dict[str, Type]] = []
         self._parameters = 0
         self._mixed = 0
-        self._by_node: dict[type[Node], Callable[..., Type]] = {
-            Literal: self._literal,
-            Ident: self._ident,
-            Select: self._select,
-            Call: self._call,
-            ListLiteral: self._list,
-            MapLiteral: self._map,
-            ObjectLiteral: self._object,
-            Comprehension: self._comprehension,
-        }
 
     def check(self, node: Node) -> Type:
         node.type = found = self._by_node[type(node)](node)

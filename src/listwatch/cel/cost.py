@@ -24,12 +24,11 @@ from listwatch.cel.syntax import (
     Node,
     ObjectLiteral,
     Select,
+    Visitor,
 )
 from listwatch.cel.types import SCALARS, Type, unwrap_optional
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from listwatch.cel.schema_types import SchemaType
 
 UNLIMITED = (1 << 64) - 1
@@ -111,23 +110,14 @@ def estimate(root: Node, of: SchemaType | None) -> int:
     return _Estimator(of).cost(root).most
 
 
-class _Estimator:
+class _Estimator(Visitor[Range]):
     def __init__(self, of: SchemaType | None) -> None:
+        super().__init__()
         self._root = of
         self._paths: dict[int, Path] = {}
         self._sizes: dict[int, Range] = {}
         self._entries: dict[int, _Entries] = {}
         self._locals: dict[str, list[_Local]] = {}
-        self._by_node: dict[type[Node], Callable[..., Range]] = {
-            Literal: lambda node: NONE,
-            Ident: self._ident,
-            Select: self._select,
-            Call: self._call,
-            ListLiteral: self._list,
-            MapLiteral: self._map,
-            ObjectLiteral: self._object,
-            Comprehension: self._comprehension,
-        }
 
     def cost(self, node: Node) -> Range:
         return self._by_node[type(node)](node)
@@ -142,6 +132,9 @@ class _Estimator:
     def path(self, node: Node) -> Path:
         local = self._local(node)
         return local.path if local is not None else self._paths.get(id(node), ())
+
+    def _literal(self, node: Literal) -> Range:  # noqa: ARG002 - a constant is free
+        return NONE
 
     def _ident(self, node: Ident) -> Range:
         local = self._local(node)

@@ -30,6 +30,7 @@ from listwatch.cel.syntax import (
     Node,
     ObjectLiteral,
     Select,
+    Visitor,
 )
 from listwatch.cel.values import (
     NOTHING,
@@ -137,20 +138,11 @@ def _walk(root: Node) -> list[Node]:
     return nodes
 
 
-class _Planner:
+class _Planner(Visitor[Step]):
     def __init__(self, environment: Environment) -> None:
+        super().__init__()
         self._environment = environment
         self._locals: list[str] = []
-        self._by_node: dict[type[Node], Callable[..., Step]] = {
-            Literal: self._literal,
-            Ident: self._ident,
-            Select: self._select,
-            Call: self._call,
-            ListLiteral: self._list,
-            MapLiteral: self._map,
-            ObjectLiteral: self._object,
-            Comprehension: self._comprehension,
-        }
 
     def plan(self, node: Node) -> Step:
         return self._by_node[type(node)](node)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from listwatch.cel.types import DYN, Type
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 Constant: TypeAlias = "bool | int | float | str | bytes | None"
 
 
@@ -106,6 +111,39 @@ class Comprehension(Node):
     def binds(self) -> bool:
         """Say whether it is no loop, but a name for a value."""
         return self.accumulator != ACCUMULATOR
+
+
+class Visitor(ABC, Generic[T]):
+    """Makes something of a tree, with a method for each class of nodes."""
+
+    def __init__(self) -> None:
+        self._by_node: dict[type[Node], Callable[..., T]] = {
+            Literal: self._literal,
+            Ident: self._ident,
+            Select: self._select,
+            Call: self._call,
+            ListLiteral: self._list,
+            MapLiteral: self._map,
+            ObjectLiteral: self._object,
+            Comprehension: self._comprehension,
+        }
+
+    @abstractmethod
+    def _literal(self, node: Literal) -> T: ...
+    @abstractmethod
+    def _ident(self, node: Ident) -> T: ...
+    @abstractmethod
+    def _select(self, node: Select) -> T: ...
+    @abstractmethod
+    def _call(self, node: Call) -> T: ...
+    @abstractmethod
+    def _list(self, node: ListLiteral) -> T: ...
+    @abstractmethod
+    def _map(self, node: MapLiteral) -> T: ...
+    @abstractmethod
+    def _object(self, node: ObjectLiteral) -> T: ...
+    @abstractmethod
+    def _comprehension(self, node: Comprehension) -> T: ...
 
 
 ACCUMULATOR = "@result"
