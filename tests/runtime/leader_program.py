@@ -10,13 +10,10 @@ from collections.abc import AsyncIterator
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.errors import ListWatchError
+from listwatch.runtime.candidate import LeaseTimings
 from listwatch.runtime.fencing import fenced
-from listwatch.runtime.leader_election import (
-    LeaderElector,
-    LeadershipGuard,
-    LeadershipLostError,
-    LeaseTimings,
-)
+from listwatch.runtime.leader_election import LeaderElector
+from listwatch.runtime.leading import LeadershipGuard, LeadershipLostError
 from listwatch.runtime.lease import ClientLeases, LeaseClient
 
 

@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Callable
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.errors import ListWatchError
+from listwatch.runtime.candidate import LeaseTimings
 from listwatch.runtime.fencing import fenced
-from listwatch.runtime.leader_election import LeadershipGuard, LeadershipLostError, LeaseTimings
+from listwatch.runtime.leading import LeadershipGuard, LeadershipLostError
 from listwatch.runtime.lease import ClientLeases, LeaseClient
 from listwatch.runtime.sharing import ShareMember
 

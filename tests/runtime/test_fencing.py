@@ -11,7 +11,7 @@ from listwatch.client.discovery import Resource
 from listwatch.client.http import Answer
 from listwatch.clock import FakeClock
 from listwatch.runtime.fencing import fenced
-from listwatch.runtime.leader_election import LeadershipGuard, LeadershipLostError
+from listwatch.runtime.leading import LeadershipGuard, LeadershipLostError
 
 
 class FakeHTTP:
@@ -104,11 +104,23 @@ PODS = Resource(group="", version="v1", plural="pods", kind="Pod", namespaced=Tr
 POD: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "uid": "u"}}
 
 #: Every method that only reads, or sends nothing; all others must be fenced.
-READS = {"close", "from_config", "get", "list", "list_watch", "pages", "through"}
+READS = {
+    "close",
+    "from_config",
+    "get",
+    "list",
+    "list_watch",
+    "logs",
+    "pages",
+    "through",
+    "wait_for",
+    "wait_for_deletion",
+}
 WRITES: dict[str, Callable[[Client], Awaitable[object]]] = {
     "create": lambda client: client.create(POD, resource=PODS),
     "update": lambda client: client.update(POD, resource=PODS),
     "patch": lambda client: client.patch(PODS, "a", {}),
+    "apply": lambda client: client.apply(POD, resource=PODS, field_manager="m"),
     "delete": lambda client: client.delete(PODS, "a"),
     "delete_collection": lambda client: client.delete_collection(PODS, "default"),
     "update_existing": lambda client: client.update_existing(PODS, "a", lambda pod: pod | {"x": 1}),

@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 
 from listwatch.clock import Clock, FakeClock
 from listwatch.errors import ConfigError
-from listwatch.runtime.leader_election import (
-    ElectionEvent,
-    LeaderElector,
-    LeadershipGuard,
-    LeadershipLostError,
-    LeaseTimings,
-    default_identity,
-)
+from listwatch.runtime.candidate import ElectionEvent, LeaseTimings, default_identity
+from listwatch.runtime.leader_election import LeaderElector
+from listwatch.runtime.leading import LeadershipGuard, LeadershipLostError
 from listwatch.runtime.lease import LeaseClient, LeaseRecord, new_lease
 from runtime.lease_server import FAULTS, FaultyLeaseClient, LeaseServer, ProcessClock, opened, until
 

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from listwatch.clock import FakeClock
-from listwatch.runtime.leader_election import LeadershipGuard, LeadershipLostError
-from listwatch.runtime.leading import WhileLeading
+from listwatch.runtime.leading import LeadershipGuard, LeadershipLostError, WhileLeading
 from listwatch.runtime.results import Result
 from runtime.reconciler_world import World, widget
 

@@ -16,7 +16,7 @@ from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.errors import ConfigError
 from listwatch.runtime.health import Check
-from listwatch.runtime.leader_election import LeadershipLostError
+from listwatch.runtime.leading import LeadershipLostError
 from listwatch.runtime.manager import Manager, ManagerError
 from listwatch.runtime.reconciler import NotStartedError
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.clock import FakeClock
-from listwatch.runtime.leader_election import LeadershipGuard, LeadershipLostError
+from listwatch.runtime.leading import LeadershipGuard, LeadershipLostError
 from listwatch.runtime.sharing import Claim, ShareMember, owner
 from runtime.lease_server import FAULTS, FaultyLeaseClient, LeaseServer, ProcessClock, opened, until
 

@@ -5,18 +5,15 @@ from typing import TYPE_CHECKING
 from listwatch.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from listwatch.runtime.candidate import LeaseTimings
     from listwatch.runtime.crash import (
         handle_crash,
     )
     from listwatch.runtime.events import (
         EventRecorder,
     )
-    from listwatch.runtime.leader_election import (
-        LeaderElector,
-        LeadershipGuard,
-        LeadershipLostError,
-        LeaseTimings,
-    )
+    from listwatch.runtime.leader_election import LeaderElector
+    from listwatch.runtime.leading import LeadershipGuard, LeadershipLostError
     from listwatch.runtime.loading import (
         load_app,
     )
@@ -108,11 +105,11 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "listwatch.runtime.candidate": "LeaseTimings",
         "listwatch.runtime.crash": "handle_crash",
         "listwatch.runtime.events": "EventRecorder",
-        "listwatch.runtime.leader_election": (
-            "LeaderElector LeadershipGuard LeadershipLostError LeaseTimings"
-        ),
+        "listwatch.runtime.leader_election": "LeaderElector",
+        "listwatch.runtime.leading": "LeadershipGuard LeadershipLostError",
         "listwatch.runtime.loading": "load_app",
         "listwatch.runtime.manager": "Manager ManagerError",
         "listwatch.runtime.predicates": (

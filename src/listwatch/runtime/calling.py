@@ -13,7 +13,7 @@ from listwatch.runtime.leading import WhileLeading
 from listwatch.runtime.results import Result, checked
 
 if TYPE_CHECKING:
-    from listwatch.runtime.leader_election import LeadershipGuard
+    from listwatch.runtime.leading import LeadershipGuard
 
 _logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from listwatch.clock import Clock
-from listwatch.runtime.leader_election import LeadershipGuard, LeadershipLostError
+from listwatch.runtime.leading import LeadershipGuard, LeadershipLostError
 
 if TYPE_CHECKING:
     from listwatch.client.client import Client

@@ -30,17 +30,13 @@ from listwatch.errors import (
 )
 from listwatch.runtime.api_time import api_time
 from listwatch.runtime.caches import Cache, Caches
+from listwatch.runtime.candidate import ElectionEvent, LeaseTimings
 from listwatch.runtime.events import ClientEvents, EventRecorder, component_of
 from listwatch.runtime.fencing import fenced
 from listwatch.runtime.health import Check, HealthServer
 from listwatch.runtime.held import Loading, current_loading
-from listwatch.runtime.leader_election import (
-    ElectionEvent,
-    LeaderElector,
-    LeadershipGuard,
-    LeaseTimings,
-)
-from listwatch.runtime.leading import WhileLeading
+from listwatch.runtime.leader_election import LeaderElector
+from listwatch.runtime.leading import LeadershipGuard, WhileLeading
 from listwatch.runtime.lease import ClientLeases, LeaseClient
 from listwatch.runtime.metrics import Parts, make_registry
 from listwatch.runtime.reconciler import NotStartedError, Reconciler

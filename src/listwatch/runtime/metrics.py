@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from listwatch.runtime.caches import Cache
+from listwatch.runtime.candidate import LeaderElectionStatistics
 from listwatch.runtime.events import EventRecorderStatistics
-from listwatch.runtime.leader_election import LeaderElectionStatistics
 from listwatch.runtime.reconciler import ReconcilerStatistics
 from listwatch.workqueue.metrics import (
     BOUNDS,

@@ -29,7 +29,7 @@ from listwatch.workqueue.rate_limiters import RateLimiter
 
 if TYPE_CHECKING:
     from listwatch.client.discovery import Resource
-    from listwatch.runtime.leader_election import LeadershipGuard
+    from listwatch.runtime.leading import LeadershipGuard
 
 _logger = logging.getLogger(__name__)
 

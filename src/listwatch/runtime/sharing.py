@@ -27,17 +27,14 @@ import msgspec
 from listwatch.clock import Clock
 from listwatch.errors import ConflictError, NotFoundError
 from listwatch.objects import Object
-from listwatch.runtime.leader_election import (
+from listwatch.runtime.candidate import (
     Candidate,
-    Clocks,
-    Contender,
     ElectionEvent,
     LeaderElectionStatistics,
-    LeaderElector,
-    LeadershipGuard,
     LeaseTimings,
-    OpenLeaseClient,
 )
+from listwatch.runtime.leader_election import Contender, LeaderElector, OpenLeaseClient
+from listwatch.runtime.leading import Clocks, LeadershipGuard
 from listwatch.runtime.lease import LeaseClient, LeaseRecord
 
 T = TypeVar("T")
