@@ -68,7 +68,7 @@ from listwatch.shard_range import ShardRange
 from listwatch.workqueue.metrics import Histogram, HistogramStatistics, WorkQueueStatistics
 
 if TYPE_CHECKING:
-    from listwatch.runtime.leader_election import LeadershipGuard
+    from listwatch.runtime.leading import LeadershipGuard
 
 _logger = logging.getLogger(__name__)
 
