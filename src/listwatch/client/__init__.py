@@ -1,4 +1,4 @@
-"""Reading, writing and watching any resource of an API server."""
+"""Reads, writes and watches any resource of an API server."""
 
 from typing import TYPE_CHECKING
 

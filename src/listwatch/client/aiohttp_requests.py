@@ -1,7 +1,7 @@
-"""Requests that aiohttp sends: writes, and all there is where no other transport leads.
+"""Requests sent by aiohttp: writes, and everything that no other transport can send.
 
-Importing aiohttp takes a tenth of a second and a dozen megabytes, which a program that only reads
-is to be spared; so this module is imported when its first request is sent.
+Importing aiohttp takes a tenth of a second and a dozen megabytes. Programs that only read avoid
+that: this module is imported when its first request is sent.
 """
 
 import errno
@@ -34,7 +34,7 @@ _QUOTE: Final = re.compile(r"[\s:]*b?['\"]")
 
 
 class AiohttpResponse:
-    """An answer that aiohttp reads."""
+    """A response read by aiohttp."""
 
     def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
         self.status = response.status
@@ -44,7 +44,7 @@ class AiohttpResponse:
         self._where = where
 
     async def read_pieces(self) -> list[bytes]:
-        """Return what has come of the body; none at its orderly end."""
+        """Return the body bytes that have arrived; none at its normal end."""
         try:
             chunk = await self._read()
         except (aiohttp.ClientError, OSError) as error:
@@ -53,7 +53,7 @@ class AiohttpResponse:
 
 
 class _Progress:
-    """How far a request has come that waits for its answer's head."""
+    """The progress of a request that waits for response headers."""
 
     def __init__(self, limit: Timeout, headers_timeout: float) -> None:
         self.limit = limit
@@ -62,15 +62,15 @@ class _Progress:
 
 
 class AiohttpRequests:
-    """A session of aiohttp to one server, of any number of connections. For one event loop.
+    """An aiohttp session to one server, with any number of connections. For one event loop.
 
     Args:
-        context: None is plain HTTP.
-        clock: for every time-out; those of aiohttp are off.
+        context: None for plain HTTP.
+        clock: for every time-out; aiohttp's own are off.
         where: the server, for messages.
         server_hostname: the name in the server's certificate, if not the URL's.
-        proxy: the URL of one.
-        unix_socket: the path of a socket in place of host and port.
+        proxy: the proxy's URL.
+        unix_socket: path of a socket, instead of host and port.
 
     Raises:
         ConfigError: the proxy needs an extra that is not installed.
@@ -95,9 +95,9 @@ class AiohttpRequests:
             self._errors += _socks_errors()
         self._make_session = partial(_session, context, proxy, unix_socket)
         self._session = self._make_session()
-        #: For requests on connections of their own, made when it is needed.
+        #: For requests on their own connections; created when needed.
         self._own: aiohttp.ClientSession | None = None
-        # aiohttp forgets who waits for a connection that it closes.
+        # aiohttp does not wake tasks that wait for a connection that it closes.
         self._waiting: set[Timeout] = set()
         self._reading: set[aiohttp.ClientResponse] = set()
         self._is_closed = False
@@ -113,20 +113,20 @@ class AiohttpRequests:
         own: bool = False,
         headers_timeout: float = HEADERS_TIMEOUT,
     ) -> AsyncIterator[Response]:
-        """Send a request; entering returns the answer's head, leaving closes what is not read.
+        """Send a request. Entering returns the response headers; leaving closes what is not read.
 
         Args:
             method: the HTTP method.
-            url: of the request.
-            headers: of the request.
-            body: of the request; None for none.
-            own: on a new connection, which no other request gets.
-            headers_timeout: seconds in which the answer must begin.
+            url: the URL.
+            headers: the headers.
+            body: the body; None for none.
+            own: use a new connection, for this request only.
+            headers_timeout: seconds within which the response must begin.
 
         Raises:
             DisconnectedError: no connection, it broke, or `close` was called.
-            FrameError: the answer is no HTTP.
-            TimeoutError: no answer in time.
+            FrameError: the response is not HTTP.
+            TimeoutError: no response in time.
         """
         try:
             async with self._clock.timeout(headers_timeout) as limit:
@@ -144,7 +144,7 @@ class AiohttpRequests:
                         trace_request_ctx=progress,
                     )
                 except self._errors as error:
-                    # Without its cause, which tells the request's headers.
+                    # Without its cause, which contains the request's headers.
                     raise translated(error, self._where, self._proxy) from None
                 finally:
                     self._waiting.discard(limit)
@@ -158,7 +158,7 @@ class AiohttpRequests:
             raise TimeoutError(f"{self._where} has not answered in time") from None
         self._reading.add(response)
         try:
-            if self._is_closed:  # since the head came
+            if self._is_closed:  # since the headers came
                 raise DisconnectedError(f"{self._where}: the client is closed")
             yield AiohttpResponse(response, self._where)
         finally:
@@ -173,7 +173,7 @@ class AiohttpRequests:
         return self._own
 
     async def close(self) -> None:
-        """Close every connection: who waits or reads gets a `DisconnectedError`."""
+        """Close every connection: waiting and reading tasks get a `DisconnectedError`."""
         self._is_closed = True
         for limit in self._waiting:
             limit.postpone(0)
@@ -207,7 +207,7 @@ def _connector(
     if proxy.startswith("socks"):
         from aiohttp_socks import ProxyConnector  # noqa: PLC0415 - an extra
 
-        # The proxy looks the name up, which is what one is behind a proxy for.
+        # The proxy resolves the name, as is expected behind a proxy.
         url = proxy.replace("socks5h://", "socks5://", 1)
         connector: aiohttp.BaseConnector = ProxyConnector.from_url(
             url, rdns=True, ssl=trust, limit=0, force_close=force_close
@@ -252,7 +252,7 @@ async def _connected(_session: object, trace: SimpleNamespace, _params: object) 
 
 
 def _make_socket(info: tuple[Any, ...]) -> socket.socket:
-    """Make a socket that finds out within a minute that the peer's host is gone."""
+    """Create a socket that notices within a minute that the peer's host is gone."""
     made = socket.socket(info[0], info[1], info[2])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
@@ -268,18 +268,18 @@ def _make_socket(info: tuple[Any, ...]) -> socket.socket:
 
 
 def close_at_once(response: aiohttp.ClientResponse) -> None:
-    """End an answer; one that is not whole ends its connection, without a word to the peer.
+    """Close a response; an incomplete one closes its connection, without notice to the peer.
 
-    A polite end of TLS would wait for the peer's.
+    A proper TLS shutdown would wait for the peer.
     """
-    connection = response.connection  # a whole answer has given it back
+    connection = response.connection  # a complete response has returned it
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
     response.close()
 
 
 def translated(error: Exception, where: str, proxy: str = "") -> Exception:
-    """Return what an error of aiohttp or of the socket means, in words fit for a user's eyes."""
+    """Return what an error of aiohttp or of the socket means, with a message fit for users."""
     if isinstance(error, aiohttp.ClientPayloadError):
         if isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError):
             return FrameError(f"{where}: the answer can't be decompressed")
@@ -287,7 +287,7 @@ def translated(error: Exception, where: str, proxy: str = "") -> Exception:
     if isinstance(error, aiohttp.ClientResponseError) and not isinstance(
         error, aiohttp.ClientHttpProxyError
     ):
-        # Its words quote the answer, in which the server may have sent anything back.
+        # Its message quotes the response, in which the server may have echoed anything.
         words = _QUOTE.split(_first_line(error.message), maxsplit=1)[0]
         return FrameError(f"{where}: the answer is no HTTP: {words}")
     refused = (
@@ -327,7 +327,7 @@ def _disconnection(error: Exception, proxy: str) -> str:
 def _reason(error: OSError) -> str:
     if (
         error.errno is not None and error.errno in errno.errorcode
-    ):  # the event loop's own words only repeat the address
+    ):  # the event loop's message only repeats the address
         return os.strerror(error.errno)
     return _first_line(error.strerror or str(error))
 

@@ -1,4 +1,4 @@
-"""Who a request comes from: the source of its credentials, and whom to act as."""
+"""Who sends a request: the source of its credentials, and whom it impersonates."""
 
 from urllib.parse import quote
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def impersonation_headers(who: Impersonation) -> list[tuple[str, str]]:
-    """Return the headers that make the server act as somebody else.
+    """Return the headers for impersonation.
 
     Keys of `extra` are percent-encoded, as in client-go's `transport/round_trippers.go`.
 
@@ -47,10 +47,10 @@ def impersonation_headers(who: Impersonation) -> list[tuple[str, str]]:
 
 
 def make_authenticator(config: Config, clock: Clock) -> Authenticator:
-    """Return the source of the credentials that a configuration asks for.
+    """Return the source of credentials for a configuration.
 
-    A token, a password or a certificate that the configuration has comes before a plugin, as in
-    client-go's `plugin/pkg/client/auth/exec/exec.go`.
+    A token, a password or a certificate in the configuration precedes a plugin, as in client-go's
+    `plugin/pkg/client/auth/exec/exec.go`.
 
     Raises:
         ConfigError: the configuration contradicts itself.

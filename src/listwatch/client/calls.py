@@ -1,4 +1,4 @@
-"""What all verbs of a client share: resources looked up, options, patience, answers read."""
+"""What all verbs of a client share: looking up resources, options, retries, responses."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -16,26 +16,26 @@ from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder, ObjectMe
 
 T = TypeVar("T")
 
-#: Seconds that a server may ask to wait; what it puts off for longer is its refusal.
+#: Longest Retry-After to obey, in seconds; with a longer one the refusal is raised.
 MAX_RETRY_AFTER: Final = 60.0
 
-#: An object to send: one that was read, or its decoded form.
+#: An object to send: one that was read, or a decoded form.
 Sendable: TypeAlias = Object | Mapping[str, Any]
-#: What the server does with unknown and duplicate fields; "" is its default, which warns.
+#: What the server does with unknown and duplicate fields; "" for its default, to warn.
 FieldValidation: TypeAlias = Literal["", "Ignore", "Warn", "Strict"]
 
-#: Reads what a write returns; managedFields are kept, as a write may be about them.
+#: Decodes the result of a write; keeps managedFields, because a write may be about them.
 decode = ObjectDecoder(keep_managed_fields=True)
 encode = msgspec.json.Encoder().encode
 
 
 class Calls:
-    """Sends requests about objects and returns what the server says. For one event loop.
+    """Sends requests about objects and returns the server's responses. For one event loop.
 
     Args:
-        http: what sends them.
+        http: sends the requests.
         discovery: finds resources.
-        clock: for waits between tries.
+        clock: for delays between tries.
     """
 
     def __init__(self, http: HTTP, discovery: Discovery, clock: Clock) -> None:
@@ -44,7 +44,7 @@ class Calls:
         self._clock = clock
 
     async def resource(self, resource: str | Resource) -> Resource:
-        """Return the resource that a word means."""
+        """Return the resource that a name means."""
         if isinstance(resource, Resource):
             return resource
         return await self._discovery.find(resource)
@@ -58,11 +58,11 @@ class Calls:
     ) -> Resource:
         """Return the resource that an object to send belongs to.
 
-        A subresource may have a kind of its own, which several resources share, as Scale does;
-        then the object's uid tells which one it was read from.
+        A subresource may have its own kind that several resources share, as Scale does. Then the
+        object's uid decides which resource it was read from.
 
         Raises:
-            UnknownResourceError: none, or several of which none has an object of this uid.
+            UnknownResourceError: there is none, or several of which none has an object of this uid.
         """
         if resource is not None:
             return await self.resource(resource)
@@ -98,7 +98,7 @@ class Calls:
         """Return the namespace of one object.
 
         Raises:
-            ValueError: the object says another one than the caller.
+            ValueError: the object's namespace differs from the caller's.
         """
         if not resource.namespaced:
             if given:
@@ -120,7 +120,7 @@ class Calls:
         body: bytes | None = None,
         content_type: str = JSON,
     ) -> Object:
-        """Send a request about one object by its name, and return the object."""
+        """Send a request about one object by name, and return the object."""
         if not name:
             raise ValueError("an object's name must not be empty")
         found = await self.resource(resource)
@@ -137,10 +137,10 @@ class Calls:
         body: bytes | None = None,
         content_type: str = JSON,
     ) -> Object:
-        """Send a request and return the object that the server answers with.
+        """Send a request and return the object in the response.
 
         Raises:
-            FrameError: the answer is no object.
+            FrameError: the response is not an object.
         """
         answer = await self.request(method, path, query, body=body, content_type=content_type)
         try:
@@ -159,14 +159,14 @@ class Calls:
         body: bytes | None = None,
         content_type: str = JSON,
     ) -> Answer:
-        """Send a request, again where the server puts it off."""
+        """Send a request, and send it again when the server asks to retry later."""
         request = partial(
             self._http.request, method, path, query, body=body, content_type=content_type
         )
         return await self.patiently(request, is_safe=method == "GET")
 
     async def patiently(self, call: Callable[[], Awaitable[T]], *, is_safe: bool) -> T:
-        """Call again what the server asks to send later, if it was not carried out or only read."""
+        """Repeat a call that the server asks to retry, if it was refused or only reads."""
 
         def after(error: Exception, least: float) -> float | None:
             if not isinstance(error, StatusError) or error.retry_after is None:
@@ -179,7 +179,7 @@ class Calls:
         return await retry(call, PUT_OFF, after, clock=self._clock)
 
     async def despite_conflicts(self, change: Callable[[], Awaitable[Object]]) -> Object:
-        """Read and change anew when others were faster, as often as `backoff.CONFLICT` says."""
+        """Read and change again after each conflict, as `backoff.CONFLICT` allows."""
         return await retry(change, CONFLICT, on(ConflictError), clock=self._clock)
 
 
@@ -189,7 +189,7 @@ class _Type(msgspec.Struct):
 
 
 def _nameless(body: bytes) -> Object | None:
-    """Return the answer to a create that keeps nothing, such as a review or a `Status`."""
+    """Return the response to a create that stores nothing, such as a review or a `Status`."""
     try:
         type_ = msgspec.json.decode(body, type=_Type)
     except (msgspec.DecodeError, RecursionError):
@@ -201,7 +201,7 @@ def outgoing(obj: Sendable) -> Mapping[str, Any]:
     """Return the decoded form of an object to send.
 
     Raises:
-        ObjectDecodeError: its metadata are none.
+        ObjectDecodeError: its metadata is not a mapping.
     """
     body = obj.to_dict() if isinstance(obj, Object) else obj
     metadata_of(body)
@@ -209,7 +209,7 @@ def outgoing(obj: Sendable) -> Mapping[str, Any]:
 
 
 def metadata_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metadata of a decoded object, which a review needs none of."""
+    """Return the metadata of a decoded object; a review needs none."""
     meta = obj.get("metadata")
     if meta is None:
         return {}
@@ -224,7 +224,7 @@ def metadata_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
 def write_query(
     *, field_manager: str = "", field_validation: FieldValidation = "", dry_run: bool = False
 ) -> list[tuple[str, str]]:
-    """Return the options of a create, an update or a patch, which stand in the query."""
+    """Return the options of a create, an update or a patch, which go into the query."""
     query = []
     if field_manager:
         query.append(("fieldManager", field_manager))
@@ -245,7 +245,7 @@ def delete_options(
 ) -> dict[str, Any]:
     """Return the body of a DELETE with all of its options.
 
-    A server that gets a body ignores the same options in the query (apiserver's
+    If there is a body, a server ignores options in the query (apiserver's
     `endpoints/handlers/delete.go`): a `dryRun` there would really delete.
     """
     options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}

@@ -94,7 +94,7 @@ class Client:
         hooks: Iterable[RequestHook] = (),
         connections: Connections | None = None,
     ) -> None:
-        #: What it waits by.
+        #: The client's clock.
         self.clock = Clock() if clock is None else clock
         self.http = HTTP(
             config,
@@ -116,11 +116,10 @@ class Client:
         return cls(load_config() if config is None else config, clock=clock)
 
     def through(self, http: HTTP) -> "Client":
-        """Return a client that sends by other means, and shares all else with this one.
+        """Return a client that sends through another `HTTP` and shares everything else.
 
         Args:
-            http: sends all that the methods of the client ask for; looking resources up stays
-                this client's business.
+            http: sends the requests of the client's methods; discovery still uses this client's.
         """
         twin = copy.copy(self)
         twin.http = http
@@ -129,7 +128,7 @@ class Client:
 
     @property
     def config(self) -> Config:
-        """The configuration that this client was made of."""
+        """The configuration of this client."""
         return self.http.config
 
     async def __aenter__(self) -> Self:
@@ -598,9 +597,9 @@ class Client:
     ) -> Object:
         """Wait until an object is in a state, and return that state.
 
-        Every state that the watch delivers is examined, the present one first. An object that does
-        not exist yet is waited for; one that is deleted may come back. Interruptions of the watch
-        are survived.
+        Every state that the watch delivers is checked, starting with the current one. The object
+        need not exist yet, and a deleted one may come back. The wait survives interruptions of the
+        watch.
 
             await client.wait_for("deployments", "web", "Available", seconds=60)
             await client.wait_for("pods", "web-0", lambda pod: pod["status"]["phase"] == "Running")
@@ -608,9 +607,9 @@ class Client:
         Args:
             resource: of the object.
             name: of the object.
-            condition: type of a condition that must be true, as "Ready"; "Ready=False" for another
-                status. One that was observed of an older generation does not count. Or a function
-                that gets the object, and must not block; what it raises ends the wait.
+            condition: type of a condition that must be true, such as "Ready", or "Ready=False" for
+                another status; a condition observed for an older generation does not count. Or a
+                function of the object, which must not block; its exception ends the wait.
             namespace: of the object.
             seconds: time limit; None for no limit.
 
@@ -623,7 +622,7 @@ class Client:
         obj = await self._wait(
             resource, name, namespace, is_met, words or "the condition", conditions_of, seconds
         )
-        if obj is None:  # `accepts` accepts no absence
+        if obj is None:  # `accepts` never accepts None
             raise AssertionError("waiting for an object ended without one")
         return obj
 
@@ -642,7 +641,7 @@ class Client:
             resource: of the object.
             name: of the object.
             namespace: of the object.
-            uid: wait for the end of this object only, not for that of a successor.
+            uid: wait for the deletion of this object only, not of its successor.
             seconds: time limit; None for no limit.
 
         Raises:
@@ -696,22 +695,23 @@ class Client:
     ) -> AsyncGenerator[str, None]:
         """Iterate over the lines of a container's log, without their line breaks.
 
-        Bytes that are no UTF-8 become U+FFFD. A line of more than 1 MiB comes in pieces. Close the
-        iterator (`contextlib.aclosing`) when leaving early. Output is not made safe for a terminal.
+        Bytes that are not UTF-8 become U+FFFD. A line over 1 MiB arrives in pieces. Close the
+        iterator (`contextlib.aclosing`) when leaving early. The output is not escaped for a
+        terminal.
 
         Args:
             pod: name of the pod.
             namespace: of the pod.
-            container: its name; may be left out if the pod has only one.
-            follow: go on until the container ends.
+            container: name of the container; optional if the pod has only one.
+            follow: continue until the container ends.
             previous: read the log of the container's last instance, before its restart.
-            since_seconds: only lines that are not older.
-            tail_lines: only so many of the last lines.
-            timestamps: begin each line with its time.
+            since_seconds: only lines no older than this.
+            tail_lines: only this many of the last lines.
+            timestamps: start each line with its time.
 
         Raises:
-            NotFoundError: no such pod.
-            BadRequestError: the container is not running yet, or must be named.
+            NotFoundError: the pod does not exist.
+            BadRequestError: the container is not running yet, or its name is missing.
         """
         return log_lines(
             self.http,
@@ -752,7 +752,7 @@ class Client:
         found = await self._calls.resource(resource)
 
         async def change() -> Object:
-            # A status comes with its object; any other subresource is an object of its own.
+            # A status is part of its object; any other subresource is its own object.
             read = "" if subresource == "status" else subresource
             before = await self.get(found, name, namespace, subresource=read)
             value = before.to_dict()

@@ -1,4 +1,4 @@
-"""Shared by all commands: reading of Go-style switches, exit codes and failures."""
+"""What all commands share: Go-style switches, exit codes and failures."""
 
 from collections.abc import Sequence
 from typing import IO, Any, Final
@@ -15,7 +15,7 @@ from listwatch.errors import (
 )
 from listwatch.printable import printable
 
-#: What Go's strconv.ParseBool reads.
+#: The values that Go's strconv.ParseBool accepts.
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 

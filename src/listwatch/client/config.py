@@ -1,4 +1,4 @@
-"""How to reach an API server, and as whom."""
+"""The server to connect to, and the identity to use."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _SECRETS: Final = frozenset({"token", "password", "client_key_data", "proxy_url"
 
 
 def without_password(url: str) -> str:
-    """Return a URL, or what should have been one, without what may be secret in it."""
+    """Return a URL, valid or not, without its secrets."""
     text, mark, _ = url.partition("?")
     shown = f"{text}?{_HIDDEN}" if mark else text
     before, at, host = shown.rpartition("@")
@@ -30,13 +30,13 @@ class ExecConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A credential plugin, as `users[].user.exec` of a kubeconfig (KEP-541).
 
     Attributes:
-        command: a name that is looked up in PATH, or a path.
+        command: a name to look up in PATH, or a path.
         api_version: "client.authentication.k8s.io/v1" or ".../v1beta1".
         env: set in addition to this process's environment.
-        install_hint: what to tell when the command is missing.
-        provide_cluster_info: tell the plugin of the cluster.
+        install_hint: shown if the command is missing.
+        provide_cluster_info: pass the cluster to the plugin.
         interactive_mode: "Never", "IfAvailable" or "Always".
-        config: the cluster's extension `client.authentication.k8s.io/exec`, handed on as it is.
+        config: the cluster's extension `client.authentication.k8s.io/exec`, passed on unchanged.
     """
 
     command: str
@@ -49,20 +49,20 @@ class ExecConfig(msgspec.Struct, frozen=True, kw_only=True):
     config: object = None
 
     def __repr__(self) -> str:
-        # Arguments and environment may hold secrets.
+        # Arguments and environment may contain secrets.
         return f"ExecConfig(command={self.command!r}, api_version={self.api_version!r})"
 
 
 class OIDCConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """An `auth-provider` of the name "oidc", whose id token is renewed by its refresh token.
+    """An `auth-provider` named "oidc", whose refresh token renews its ID token.
 
     Attributes:
-        issuer_url: whose `/.well-known/openid-configuration` names the token endpoint.
-        certificate_authority: a PEM file, and `certificate_authority_data` PEM bytes, to trust
-            for the issuer in place of the system's.
-        kubeconfig: the file that new tokens are written to, since an issuer may let a refresh
-            token be used only once; empty for none.
-        user: the name of the file's entry.
+        issuer_url: the issuer; its `/.well-known/openid-configuration` names the token endpoint.
+        certificate_authority: a PEM file, or `certificate_authority_data` PEM bytes, to trust for
+            the issuer instead of the system's.
+        kubeconfig: the file to write new tokens to, because an issuer may accept a refresh token
+            only once; empty for none.
+        user: name of the user's entry in that file.
     """
 
     issuer_url: str = ""
@@ -81,7 +81,7 @@ class OIDCConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Impersonation(msgspec.Struct, frozen=True, kw_only=True):
-    """As whom to act: the kubeconfig's `as`, `as-uid`, `as-groups` and `as-user-extra`."""
+    """The user to impersonate: the kubeconfig's `as`, `as-uid`, `as-groups`, `as-user-extra`."""
 
     user: str = ""
     uid: str = ""
@@ -90,30 +90,30 @@ class Impersonation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach an API server, and as whom; `load_config` makes one as kubectl would.
+    """The server to connect to and the identity to use; `load_config` loads kubectl's.
 
-    Its `repr` shows no secret. Certificates and keys are PEM, by a file or as data, of which the
-    data counts when both are given.
+    Its `repr` hides secrets. Certificates and keys are PEM, in a file or as data; data takes
+    precedence.
 
     Attributes:
-        server: the URL, with a path if the API lives under one.
-        namespace: the default for single objects.
-        certificate_authority: whom to trust as issuer of the server's certificate; the system's
-            issuers if neither this nor `certificate_authority_data` is set.
-        insecure_skip_tls_verify: trust any server.
+        server: the URL, with a path if the API is below one.
+        namespace: default namespace of single objects.
+        certificate_authority: CA to trust for the server's certificate; the system's CAs if neither
+            this nor `certificate_authority_data` is set.
+        insecure_skip_tls_verify: accept any server certificate.
         tls_server_name: the name that the server's certificate must have, if not the URL's host.
         proxy_url: http, https or socks5.
-        disable_compression: do not ask for gzip. It is never asked for on loopback.
-        token: a bearer token; `token_file` holds one that may change, and wins when it can be
-            read.
-        username: with `password`, for basic authentication.
+        disable_compression: do not request gzip. It is never requested on loopback.
+        token: a bearer token; `token_file` contains one that may change, and takes precedence if
+            readable.
+        username: for basic authentication, with `password`.
         user_agent: a name and version to send; listwatch's own if empty.
-        qps: requests a second that this client allows itself, 0 for no limit, after a `burst`.
-        request_timeout: seconds that one request may take with its whole answer, 0 for no such
-            limit; streams (long lists and watches) have other limits.
-        source: where this came from, for messages.
-        tls_only: send credentials over TLS only, as kubectl does with those of a kubeconfig; else
-            over plain HTTP to loopback too, and never to another host.
+        qps: this client's own limit of requests per second, after a `burst`; 0 for no limit.
+        request_timeout: seconds for one request with its whole response, 0 for no limit; streams
+            (long lists and watches) have other limits.
+        source: origin of the configuration, for messages.
+        tls_only: send credentials only over TLS, as kubectl does with those of a kubeconfig;
+            otherwise also over plain HTTP to loopback, never to other hosts.
     """
 
     server: str
@@ -143,7 +143,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     tls_only: bool = False
 
     def shown(self) -> dict[str, object]:
-        """Return what is set, secrets hidden."""
+        """Return the settings, with secrets hidden."""
         shown: dict[str, object] = {}
         for name in self.__struct_fields__:
             value = getattr(self, name)
@@ -169,12 +169,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def base_url(config: Config) -> tuple[str, str]:
-    """Return the server's URL without a slash at its end, and the path of a socket if it has one.
+    """Return the server's URL without trailing slash, and the path of its socket, if any.
 
     `unix:///PATH` means plain HTTP over a unix socket.
 
     Raises:
-        ConfigError: it is no URL of a server.
+        ConfigError: it is not a server URL.
     """
     text = config.server
     if text.startswith("unix:///"):
@@ -193,7 +193,7 @@ def base_url(config: Config) -> tuple[str, str]:
         parts = urlsplit(text)
         host = parts.hostname or ""
         valid = bool(host) and parts.port != 0 and text.isprintable() and " " not in text
-        host.encode("ascii" if ":" in host else "idna")  # that of a name has limits
+        host.encode("ascii" if ":" in host else "idna")  # a name's encoding has limits
     except ValueError:
         parts, valid = urlsplit(""), False
     if not valid or parts.scheme not in {"http", "https"}:
@@ -208,7 +208,7 @@ def base_url(config: Config) -> tuple[str, str]:
 
 
 def is_loopback(url: str) -> bool:
-    """Return whether a URL leads to this machine alone, by its address or as localhost."""
+    """Return whether a URL leads to this machine only, by address or as localhost."""
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -217,12 +217,12 @@ def is_loopback(url: str) -> bool:
 
 
 def in_clear(config: Config) -> bool:
-    """Return whether what is sent to the server can be read on the way."""
+    """Return whether requests to the server are unencrypted."""
     url, unix_socket = base_url(config)
     return url.startswith("http:") and not unix_socket
 
 
 def without_credentials(config: Config) -> Config:
-    """Return the configuration without what says who asks, but for whom to act as."""
+    """Return the configuration without credentials, but with the impersonation."""
     nobody = Config(server=config.server)
     return msgspec.structs.replace(config, **{name: getattr(nobody, name) for name in _CREDENTIALS})

@@ -1,4 +1,4 @@
-"""Connections to one API server, and what can go wrong with them."""
+"""Connections to one API server, and their failures."""
 
 import asyncio
 import ssl
@@ -35,66 +35,66 @@ __all__ = [
     "Response",
 ]
 
-#: As HEADERS_TIMEOUT, for a page of a list and for a watch, which begin at once; then a new
-#: connection is tried, since the silence may be that of a connection that is dead.
+#: HEADERS_TIMEOUT for a page of a list and for a watch, which respond at once. After it a new
+#: connection is tried, because the silent one may be dead.
 PROMPT_TIMEOUT: Final = 30.0
-#: Requests that are sent at once.
+#: Maximum concurrent requests.
 MAX_REQUESTS: Final = 100
-#: Connections that wait for a next read, as client-go's transport/cache.go has it.
+#: Maximum idle connections, as in client-go's transport/cache.go.
 MAX_IDLE: Final = 25
 
 
 class Connections(Protocol):
-    """What sends requests: a `Pool`, or another client's session."""
+    """Sends requests: a `Pool`, or another client's session."""
 
     def used(self) -> AbstractAsyncContextManager[None]:
-        """Keep the connections while the body runs."""
+        """Keep the connections open while the body runs."""
 
     def stream(
         self, url: str, headers: list[tuple[str, str]], *, watch: bool, prompt: bool
     ) -> AbstractAsyncContextManager[Response]:
-        """Get what is long; entering returns its head, leaving closes what is not read.
+        """Get a long response. Entering returns its headers; leaving closes what is not read.
 
         Args:
-            url: of the request.
-            headers: of the request.
-            watch: on a connection of its own.
-            prompt: the answer begins soon, or the connection is dead.
+            url: the URL.
+            headers: the headers.
+            watch: use a separate connection.
+            prompt: the response begins soon, or the connection is dead.
 
         Raises:
             DisconnectedError: no connection, or it broke.
-            FrameError: the answer is no HTTP.
-            TimeoutError: no answer in time.
+            FrameError: the response is not HTTP.
+            TimeoutError: no response in time.
         """
 
     def request(
         self, method: str, url: str, headers: list[tuple[str, str]], body: bytes | None
     ) -> AbstractAsyncContextManager[Response]:
-        """Send a request; entering returns the answer's head, leaving closes what is not read.
+        """Send a request. Entering returns the response headers; leaving closes what is not read.
 
         Raises:
             As `stream`.
         """
 
     async def close(self) -> None:
-        """Close what was opened here."""
+        """Close everything opened here."""
 
 
 class Pool:
-    """The connections that show one client certificate.
+    """The connections that use one client certificate.
 
-    What is read (GET) comes by this package's own transport where it is installed and leads to
-    the server, which it doesn't through proxies; everything else by aiohttp, which is loaded then.
-    Of requests, `MAX_REQUESTS` are sent at once; what is streamed never waits, nor makes one wait.
+    GET requests use this package's transport if it is installed and can reach the server, which it
+    can't through proxies. All other requests use aiohttp, loaded on first use. At most
+    `MAX_REQUESTS` are sent at once; streams neither wait nor make requests wait.
 
     Args:
-        certificate: what the context shows.
-        context: None is plain HTTP.
+        certificate: the certificate of the context.
+        context: None for plain HTTP.
         clock: for every time-out.
         where: the server, for messages.
         server_hostname: the name in the server's certificate, if not the URL's.
-        proxy: the URL of one.
-        unix_socket: the path of a socket in place of host and port.
+        proxy: the proxy's URL.
+        unix_socket: path of a socket, instead of host and port.
     """
 
     def __init__(
@@ -131,19 +131,19 @@ class Pool:
     async def stream(
         self, url: str, headers: list[tuple[str, str]], *, watch: bool, prompt: bool
     ) -> AsyncIterator[Response]:
-        """Get what is long; entering returns its head, leaving closes what is not read.
+        """Get a long response. Entering returns its headers; leaving closes what is not read.
 
         Args:
-            url: of the request.
-            headers: of the request.
-            watch: on a connection of its own.
-            prompt: the answer begins within `PROMPT_TIMEOUT`, or is asked for once more on a new
-                connection.
+            url: the URL.
+            headers: the headers.
+            watch: use a separate connection.
+            prompt: the response begins within `PROMPT_TIMEOUT`; otherwise send the request once
+                more on a new connection.
 
         Raises:
             DisconnectedError: no connection, or it broke.
-            FrameError: the answer is no HTTP.
-            TimeoutError: no answer in time.
+            FrameError: the response is not HTTP.
+            TimeoutError: no response in time.
         """
         limit = PROMPT_TIMEOUT if prompt else HEADERS_TIMEOUT
         async with AsyncExitStack() as stack:
@@ -160,10 +160,10 @@ class Pool:
             yield response
 
     async def try_to_connect(self) -> None:
-        """Connect to the server once, without a request and without a proxy.
+        """Connect to the server once, without a request or a proxy.
 
         Raises:
-            DisconnectedError: the server can't be reached.
+            DisconnectedError: the server is unreachable.
         """
         if self._is_closed:
             raise DisconnectedError(f"{self._where}: the client is closed")
@@ -181,7 +181,7 @@ class Pool:
     async def request(
         self, method: str, url: str, headers: list[tuple[str, str]], body: bytes | None
     ) -> AsyncIterator[Response]:
-        """Send a request; entering returns the answer's head, leaving closes what is not read.
+        """Send a request. Entering returns the response headers; leaving closes what is not read.
 
         Raises:
             As `stream`; and `ConfigError` for a proxy that needs an extra.
@@ -242,10 +242,10 @@ class Pool:
 
     @asynccontextmanager
     async def used(self) -> AsyncIterator[None]:
-        """Keep the connections while the body runs, even when they are retired meanwhile.
+        """Keep the connections open while the body runs, even if they are retired.
 
         Raises:
-            RuntimeError: they belong to another event loop, where an answer would be read.
+            RuntimeError: they belong to another event loop, which would read the response.
         """
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError(
@@ -261,13 +261,13 @@ class Pool:
                 await self.close()
 
     async def retire(self) -> None:
-        """Close when the last user has gone."""
+        """Close once the last user has left."""
         self._is_retired = True
         if not self._users:
             await self.close()
 
     async def close(self) -> None:
-        """Close them all: who waits or reads gets a `DisconnectedError`."""
+        """Close all connections: waiting and reading tasks get a `DisconnectedError`."""
         self._is_closed = True
         if self._reads is not None:
             self._reads.close()

@@ -1,4 +1,4 @@
-"""Takes the compression off a body while it arrives (RFC 9110, 8.4)."""
+"""Decompresses a body while it arrives (RFC 9110, 8.4)."""
 
 import zlib
 from collections import deque
@@ -6,12 +6,12 @@ from typing import Final
 
 from listwatch.errors import FrameError
 
-#: Bytes that one step of decompression may give.
+#: Maximum bytes that one step of decompression returns.
 MAX_DECODED_BYTES: Final = 1024 * 1024
 
 
 class ContentDecoder:
-    """Takes the compression off a body, so much in one step that memory stays bounded.
+    """Decompresses a body in bounded steps, so that memory is bounded.
 
     For one task; nothing here waits.
 
@@ -26,7 +26,7 @@ class ContentDecoder:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a step would give more without being fed."""
+        """Whether another step returns more without new input."""
         return bool(self._waiting)
 
     def feed(self, pieces: list[bytes]) -> None:
@@ -34,10 +34,10 @@ class ContentDecoder:
         self._waiting.extend(pieces)
 
     def decode(self) -> list[bytes]:
-        """Return what the bytes fed so far give, `MAX_DECODED_BYTES` of it at most.
+        """Return the decoded bytes of the input so far, at most `MAX_DECODED_BYTES`.
 
         Raises:
-            FrameError: they are not of this coding.
+            FrameError: the input is not of this coding.
         """
         decoded: list[bytes] = []
         room = MAX_DECODED_BYTES
@@ -67,10 +67,10 @@ class ContentDecoder:
         return zlib.MAX_WBITS if piece[0] & 0x0F == 8 else -zlib.MAX_WBITS
 
     def finish(self) -> None:
-        """Note that the body has ended.
+        """Mark the end of the body.
 
         Raises:
-            FrameError: it ended in the middle.
+            FrameError: it is truncated.
         """
         if self._inflate is not None:
             raise FrameError(f"a {self._coding} body that is truncated")

@@ -1,4 +1,4 @@
-"""Credentials: what they are, and those of a configuration and of the files that it names."""
+"""Credentials, and their sources in a configuration and its files."""
 
 import base64
 import logging
@@ -26,7 +26,7 @@ class Certificate(msgspec.Struct, frozen=True):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """What a request is sent with.
+    """The credentials of a request.
 
     Attributes:
         authorization: the header's value; empty for none.
@@ -41,7 +41,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 class Authenticator(Protocol):
-    """A source of credentials. Belongs to one event loop; any number of tasks may ask at once."""
+    """A source of credentials. For one event loop; any number of its tasks may use it at once."""
 
     async def credentials(self) -> Credentials:
         """Return the credentials for the next request.
@@ -52,12 +52,12 @@ class Authenticator(Protocol):
         ...
 
     async def renew(self, refused: Credentials) -> bool:
-        """Take note that the server answered 401; return whether there are others to try."""
+        """Handle a 401 from the server; return whether there are other credentials to try."""
         ...
 
 
 class FileReader:
-    """Reads a file again when it has changed, as rotated tokens and certificates do."""
+    """Reads a file again when it has changed, for rotated tokens and certificates."""
 
     def __init__(self, path: str, what: str) -> None:
         self._path = Path(path)
@@ -84,18 +84,18 @@ class FileReader:
         return self._content
 
     def forget(self) -> None:
-        """Read anew next time, whatever the file's time stamp says."""
+        """Read the file again next time, whatever its modification time."""
         self._seen = None
 
 
 class ConfiguredAuthenticator:
-    """The credentials that stand in the configuration, or in files that it names."""
+    """The credentials in the configuration, or in files that it names."""
 
     def __init__(self, config: Config) -> None:
         self._static = ""
-        self._last = ""  # of the token file
+        self._last = ""  # from the token file
         self._last_certificate: Certificate | None = None
-        self._complaints: set[str] = set()  # what was told, until it is well again
+        self._complaints: set[str] = set()  # reported and not yet resolved
         self._token_path = config.token_file
         self._token_file = FileReader(config.token_file, "token") if config.token_file else None
         if config.token:
@@ -118,7 +118,7 @@ class ConfiguredAuthenticator:
             raise ConfigError(f"{config.source}: both a token and a username; remove one of them")
 
     async def credentials(self) -> Credentials:
-        """Return what is in force now."""
+        """Return the current credentials."""
         return Credentials(self._authorization(), self._certificate())
 
     def _certificate(self) -> Certificate | None:
@@ -149,7 +149,7 @@ class ConfiguredAuthenticator:
             self._complaints.discard("token")
             self._last = f"Bearer {token}"
             return self._last
-        # As client-go's transport/token_source.go: the last token may be good for long.
+        # As client-go's transport/token_source.go: the last token may still be valid for long.
         last = self._last or self._static
         if not last:
             raise problem
@@ -162,7 +162,7 @@ class ConfiguredAuthenticator:
             _log.warning("%s; the last %s is used", problem, what)
 
     async def renew(self, refused: Credentials) -> bool:
-        """Read the files again; whether they now say something else."""
+        """Read the files again; return whether they have changed."""
         for reader in (self._token_file, self._chain, self._key):
             if isinstance(reader, FileReader):
                 reader.forget()

@@ -1,4 +1,4 @@
-"""Proves that a resource is defined no more; everything in its cache ends with that."""
+"""Proves that a resource is no longer defined; then its whole cache is emptied."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,47 +20,47 @@ _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _AGGREGATED: Final = (
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 )
-#: Seconds between two discovery answers that together are a proof: one of a server that has just
-#: started lacks what it has not read yet.
+#: Seconds between two discovery responses that together are a proof: a server that has just started
+#: may not have read all definitions yet.
 _APART: Final = 10.0
-#: Seconds after which the first of them counts no more.
+#: Seconds after which the first response no longer counts.
 _STALE: Final = 300.0
 
 
 class Definition:
-    """What is known of the definition of one resource.
+    """What is known about the definition of one resource.
 
-    A resource is gone when its CustomResourceDefinition is not found, or when two complete answers
-    of discovery, some time apart, lack it in every version of its group. Whatever else a server
-    answers is no proof: it may be starting, older than others, or not the server at all.
+    A resource is gone if its CustomResourceDefinition is not found, or if two complete discovery
+    responses, some time apart, lack it in every version of its group. No other response is proof:
+    the server may be starting, older than others, or not the right server.
 
     Args:
         http: the server.
-        clock: time.
+        clock: the time.
     """
 
     def __init__(self, http: HTTP, clock: Clock) -> None:
         self._http = http
         self._clock = clock
         self._may_read = True
-        #: When the first discovery answer came that lacks the resource.
+        #: When a discovery response first lacked the resource.
         self._lacking_since: float | None = None
 
     def seen(self) -> None:
-        """Note that the resource was listed, so that it is defined."""
+        """Note that the resource was listed, so it is defined."""
         self._lacking_since = None
 
     async def is_gone(self, resource: Resource) -> bool:
-        """Ask the server; at most two requests, where discovery is aggregated.
+        """Ask the server, with at most two requests if discovery is aggregated.
 
         Raises:
             DisconnectedError: no connection, or it broke.
-            TimeoutError: no answer in time.
+            TimeoutError: no response in time.
         """
         group = resource.group
         if not group:
-            return False  # what every server has
-        # No such group belongs to a custom resource: kubernetes/enhancements, protected groups.
+            return False  # every server has these
+        # A custom resource can't have such a group: kubernetes/enhancements, protected groups.
         may_be_custom = "." in group and not group.endswith(".k8s.io")
         if may_be_custom and self._may_read:
             defined = await self._is_defined(resource)
@@ -74,7 +74,7 @@ class Definition:
         try:
             await self._http.request("GET", path)
         except NotFoundError as error:
-            # A balancer or another server says 404 as well, but no Status.
+            # A load balancer or another server may also respond with 404, but without a Status.
             return False if error.is_status else None
         except (ForbiddenError, UnauthorizedError):
             self._may_read = False
@@ -87,7 +87,7 @@ class Definition:
         now = self._clock.now()
         since = self._lacking_since
         if since is not None and now - since < _APART:
-            return False  # another answer would prove nothing yet
+            return False  # another response would prove nothing yet
         served = await self._is_served(resource)
         if served is None:
             return False
@@ -97,7 +97,7 @@ class Definition:
         return True
 
     async def _is_served(self, resource: Resource) -> bool | None:
-        """Return whether discovery has the resource in some version; None if it can't tell."""
+        """Return whether discovery has the resource in some version; None if unknown."""
         try:
             answer = await self._ask("/apis", _AGGREGATED)
             if answers.is_aggregated(answer):
@@ -127,9 +127,9 @@ class Definition:
 
 
 def _is_complete(answer: Mapping[str, Any], key: str) -> bool:
-    """Return whether the answer names groups, and every one of them in the expected form.
+    """Return whether the response has groups, all of them in the expected form.
 
-    One without any group is of a server that has just started, or of none at all.
+    A response without any group is from a server that has just started, or from something else.
     """
     groups = answer.get(key)
     return isinstance(groups, list) and bool(groups) and all(map(_is_whole, groups))

@@ -30,18 +30,19 @@ _AGGREGATED: Final = (
     "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,"
     "application/json"
 )
-#: How many group versions are asked for at a time where the server can't tell all at once.
+#: Group versions requested at a time if the server has no aggregated discovery.
 _AT_ONCE: Final = 8
-#: How many different complaints about groups are logged.
+#: Maximum different complaints about groups that are logged.
 _MOST_WARNINGS: Final = 1000
 
 
 class Discovery:
-    """Finds resources; asks the server when it is first used, and again on a miss.
+    """Finds resources; asks the server on first use, and again if a name is not found.
 
-    Aggregated discovery (two requests) where the server has it, else one request for each group
-    version. A group whose server answers nothing of use costs only its own resources; it is
-    logged. Belongs to one event loop; any number of tasks may ask, one of them does the work.
+    Uses aggregated discovery (two requests) if the server supports it, otherwise one request per
+    group version. If a group's server fails, only that group's resources are missing; the failure
+    is logged. For one event loop; any number of tasks may use it, and one of them sends the
+    requests.
     """
 
     def __init__(self, http: HTTP) -> None:
@@ -52,12 +53,12 @@ class Discovery:
         self._lock = asyncio.Lock()
 
     async def resources(self) -> Sequence[Resource]:
-        """Return all that is served: groups in the server's order, preferred versions first."""
+        """Return all resources: groups in the server's order, preferred versions first."""
         resources = self._resources
         return await self.refresh() if resources is None else resources
 
     async def refresh(self) -> Sequence[Resource]:
-        """Ask the server anew.
+        """Ask the server again.
 
         Raises:
             As `HTTP.request`.
@@ -71,19 +72,18 @@ class Discovery:
             return self._resources
 
     def forget(self) -> None:
-        """Ask the server anew when something is looked up next."""
+        """Ask the server again at the next look-up."""
         self._resources = None
 
     async def find(self, word: str) -> Resource:
         """Return the resource that a word means.
 
         The word is a plural, singular, short name or kind, alone or followed by `.GROUP` or
-        `.VERSION.GROUP`: `pods`, `po`, `Pod`, `deployments.apps`, `deployments.v1.apps`. Where
-        several groups serve it, the core group comes first, then the groups that Kubernetes
-        itself brings.
+        `.VERSION.GROUP`: `pods`, `po`, `Pod`, `deployments.apps`, `deployments.v1.apps`. If several
+        groups serve it, the core group comes first, then the groups of Kubernetes itself.
 
         Raises:
-            UnknownResourceError: none is meant, or several that none comes before.
+            UnknownResourceError: the word means no resource, or several of equal rank.
         """
         asked = self._resources is None
         found = _candidates(await self.resources(), word)
@@ -134,9 +134,9 @@ class Discovery:
         raise UnknownResourceError(f"the server has no kind {kind!r} in {api_version!r}")
 
     async def with_subresource(self, name: str, api_version: str, kind: str) -> Sequence[Resource]:
-        """Return the resources whose subresource of this name takes an apiVersion and kind.
+        """Return the resources whose subresource of this name accepts an apiVersion and kind.
 
-        Where none is known to, the resource of that kind itself.
+        If none is known, return the resource of that kind itself.
 
         Raises:
             UnknownResourceError: the server has none.
@@ -146,7 +146,7 @@ class Discovery:
         while True:
             own: list[Resource] = []
             others: dict[tuple[str, str], Resource] = {}
-            silent: list[Resource] = []  # the server names no subresources
+            silent: list[Resource] = []  # the server lists no subresources
             for resource in resources:
                 if (resource.api_version, resource.kind) == (api_version, kind):
                     (own if name in resource.subresources else silent).append(resource)
@@ -196,9 +196,10 @@ class Discovery:
             answer = await self._http.request("GET", path)
             return answers.plain(answers.decode(answer.body, path), group, version)
         except NotFoundError:
-            return Served(())  # it went away since the groups were listed
+            return Served(())  # it disappeared after the groups were listed
         except (StatusError, FrameError, DisconnectedError, TimeoutError) as error:
-            # Another server may answer for a group, and one that nobody listens to is ours.
+            # An aggregated server may answer for a group; if nothing listens at all, it is ours
+            # that fails.
             if not group or getattr(error, "refused", False):
                 raise
             self._warn(f"{group}/{version}", str(error))
@@ -227,7 +228,7 @@ def _rank(group: str) -> int:
 def _candidates(resources: Iterable[Resource], word: str) -> list[Resource]:
     resources = list(resources)
     for name, version, group in _readings(word):
-        for is_prefix in (False, True):  # kubectl takes the beginning of a group's name too
+        for is_prefix in (False, True):  # kubectl accepts a prefix of the group's name too
             fitting = [
                 resource
                 for resource in resources
@@ -247,7 +248,7 @@ def _candidates(resources: Iterable[Resource], word: str) -> list[Resource]:
 
 
 def _readings(word: str) -> Iterable[tuple[str, str | None, str | None]]:
-    """Yield name, version and group as a word can be read, the likeliest first."""
+    """Yield name, version and group for each way to read a word, most likely first."""
     name, _, rest = word.strip().partition(".")
     name = name.lower()
     if "." not in word:

@@ -1,7 +1,7 @@
-"""What servers answer to discovery, read so that an odd part costs only itself.
+"""Parses discovery responses; an invalid part affects only itself.
 
-An aggregated server may answer anything for its group. A null is an absent field, as everywhere in
-the API; a resource whose name, kind or scope can't be read is left out, and whatever else has the
+An aggregated server may return anything for its group. A null is an absent field, as everywhere in
+the API. A resource whose name, kind or scope can't be read is skipped, and any other value of the
 wrong type counts as absent.
 """
 
@@ -16,7 +16,7 @@ from listwatch.errors import FrameError
 
 
 class Served(NamedTuple):
-    """The resources that an answer names, and the group versions that it can't tell all of."""
+    """The resources in a response, and the group versions that it reports as incomplete."""
 
     resources: Sequence[Resource]
     unavailable: Sequence[str] = ()
@@ -26,12 +26,12 @@ def decode(body: bytes, path: str) -> Mapping[str, Any]:
     """Return a body as a mapping.
 
     Raises:
-        FrameError: it is none.
+        FrameError: it is not a mapping.
     """
     try:
         try:
             value = msgspec.json.decode(body)
-        except msgspec.DecodeError:  # stricter than Go with half characters and invalid UTF-8
+        except msgspec.DecodeError:  # stricter than Go about surrogates and invalid UTF-8
             value = json.loads(body.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         value = None
@@ -41,12 +41,12 @@ def decode(body: bytes, path: str) -> Mapping[str, Any]:
 
 
 def is_aggregated(answer: Mapping[str, Any]) -> bool:
-    """Return whether the answer tells everything at once."""
+    """Return whether the response is aggregated discovery."""
     return _text(answer, "kind") == "APIGroupDiscoveryList"
 
 
 def aggregated(answer: Mapping[str, Any]) -> Served:
-    """Read an APIGroupDiscoveryList."""
+    """Parse an APIGroupDiscoveryList."""
     resources: list[Resource] = []
     unavailable: list[str] = []
     for group in _mappings(answer, "items"):
@@ -59,7 +59,7 @@ def aggregated(answer: Mapping[str, Any]) -> Served:
                 _aggregated(resource, name, version) for resource in _mappings(item, "resources")
             ]
             resources += [resource for resource in found if resource is not None]
-            # Stale: an aggregated server that does not answer. What it served last is shown.
+            # Stale: an aggregated server does not respond, and its last resources are shown.
             if _text(item, "freshness") == "Stale" or None in found:
                 unavailable.append(f"{name}/{version}")
     return Served(resources, unavailable)
@@ -91,12 +91,12 @@ def _aggregated(item: Mapping[str, Any], group: str, version: str) -> Resource |
 
 
 def core_versions(answer: Mapping[str, Any]) -> Sequence[str]:
-    """Read an APIVersions: the versions of the core group."""
+    """Parse an APIVersions: the versions of the core group."""
     return _texts(answer, "versions")
 
 
 def group_versions(answer: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    """Read an APIGroupList: groups and versions, of each group the preferred version first."""
+    """Parse an APIGroupList: groups and versions, each group's preferred version first."""
     found: list[tuple[str, str]] = []
     for group in _mappings(answer, "groups"):
         versions = [_text(item, "version") for item in _mappings(group, "versions")]
@@ -108,7 +108,7 @@ def group_versions(answer: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
 
 
 def plain(answer: Mapping[str, Any], group: str, version: str) -> Served:
-    """Read the APIResourceList of one group version."""
+    """Parse the APIResourceList of one group version."""
     listed = _mappings(answer, "resources")
     resources = [
         _plain(item, group, version, listed) for item in listed if "/" not in _text(item, "name")
@@ -145,7 +145,7 @@ def _plain(
 
 
 def _type(item: Mapping[str, Any], group: str, version: str) -> tuple[str, str]:
-    """Return the apiVersion and kind of an answer; what it leaves out is the group version's."""
+    """Return the apiVersion and kind of an entry, by default those of the group version."""
     own = _text(item, "version")
     if own:
         group, version = _text(item, "group"), own

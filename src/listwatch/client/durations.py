@@ -1,4 +1,4 @@
-"""Durations as Go and kubectl write them."""
+"""Durations in Go's and kubectl's format."""
 
 import re
 from typing import Final
@@ -11,7 +11,7 @@ def seconds_of(text: str) -> float:
     """Return the seconds of a duration such as 90s, 1m30s, 500ms or 2h; a bare number is seconds.
 
     Raises:
-        ValueError: anything else; the message says what a duration looks like.
+        ValueError: invalid; the message shows the format.
     """
     try:
         seconds = float(text)

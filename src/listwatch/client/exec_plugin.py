@@ -1,4 +1,4 @@
-"""Credentials from a plugin: a command of the user's that prints them (KEP-541)."""
+"""Credentials from a plugin: a command that prints them (KEP-541)."""
 
 import asyncio
 import base64
@@ -24,21 +24,21 @@ from listwatch.objects.json_values import mend
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that a plugin may take; one that may ask the user gets longer.
+#: Time limit of a plugin in seconds; one that may ask the user gets longer.
 TIMEOUT: Final = 60.0
 INTERACTIVE_TIMEOUT: Final = 600.0
-#: Seconds before its end at which a credential is renewed, at most a quarter of its life.
+#: Seconds before its expiry at which a credential is renewed, at most a quarter of its life.
 _AHEAD: Final = 60.0
-#: Seconds between tries to renew a credential that is still good.
+#: Seconds between tries to renew a credential that is still valid.
 _HOLD_OFF: Final = 10.0
-#: What Go writes where there is no time.
+#: What Go writes for an unset time.
 _NO_TIME: Final = datetime(1, 1, 1, tzinfo=UTC)
-#: Bytes of a plugin's output that are read.
+#: Maximum bytes read of a plugin's output.
 _MAX_OUTPUT: Final = 2**20
-#: Characters from which on something that a plugin was given may be a secret.
+#: Minimum length of a plugin's argument or variable that may be a secret.
 _MIN_SECRET: Final = 8
-#: What is called a secret, and what looks like one: a JWT, or a long word with digits in it that
-#: is no path, host or file name.
+#: What is labelled as a secret, or looks like one: a JWT, or a long word with digits that is not a
+#: path, host or file name.
 _NAMED_SECRET: Final = re.compile(
     r"(?i)((?:token|secret|password|passwd|credential|key)s?[\"']?\s*[:=]\s*"
     r"|\b(?:bearer|basic) )\S+"
@@ -63,11 +63,11 @@ class _ExecCredential(msgspec.Struct, rename="camel"):
 
 
 class ExecAuthenticator:
-    """Runs a credential plugin when its last credential nears its end or was refused.
+    """Runs a credential plugin when its last credential is about to expire or was refused.
 
-    Many requests at once share one run. A plugin that fails is an error of each request: none is
-    ever sent without credentials; while the last credential is still good, the failure is logged
-    and the credential is used. Belongs to one event loop.
+    Concurrent requests share one run. If the plugin fails, each request fails: none is sent without
+    credentials. While the last credential is still valid, the failure is logged and the credential
+    used. For one event loop.
     """
 
     def __init__(self, config: Config, clock: Clock) -> None:
@@ -78,16 +78,16 @@ class ExecAuthenticator:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._current: Credentials | None = None
-        self._due: float | None = None  # when to renew, and when the end comes, by the wall clock
+        self._due: float | None = None  # when to renew, and when it expires, by the wall clock
         self._end: float | None = None
         self._not_before = 0.0
 
     async def credentials(self) -> Credentials:
-        """Return the last credential, renewed if it is time.
+        """Return the last credential, renewed if it is due.
 
         Raises:
-            ConfigError: the plugin failed; the message says how, and what its user wrote for the
-                case that the command is missing.
+            ConfigError: the plugin failed; the message says how, and shows the install hint if the
+                command is missing.
         """
         async with self._lock:
             current = self._current
@@ -103,7 +103,7 @@ class ExecAuthenticator:
                 return current
 
     async def renew(self, refused: Credentials) -> bool:
-        """Run the plugin anew, unless that has happened since the refused request was sent."""
+        """Run the plugin again, unless it has run since the refused request was sent."""
         async with self._lock:
             if self._current is not None and self._current != refused:
                 return True
@@ -128,8 +128,9 @@ class ExecAuthenticator:
         if status.expiration_timestamp is not None:
             stamp = status.expiration_timestamp
             stamp = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
-            # Go's zero time is no end. One that is past by this clock is used for this request,
-            # since the server's clock decides, and renewed for the next, as kubectl does.
+            # Go's zero time means no expiry. A credential that has expired by this clock is used
+            # for this request, because the server's clock decides, and renewed for the next, as
+            # kubectl does.
             end = None if stamp == _NO_TIME else stamp.timestamp()
         certificate = None
         if status.client_certificate_data and status.client_key_data:
@@ -149,7 +150,7 @@ class ExecAuthenticator:
         try:
             credential = _read_credential(output)
         except (ValueError, RecursionError):
-            # The output may hold a secret, so it is not shown.
+            # The output may contain a secret, so it is not shown.
             raise self._error("printed no ExecCredential") from None
         expected = ("ExecCredential", self._plugin.api_version)
         if (credential.kind, credential.api_version) != expected:
@@ -187,7 +188,7 @@ class ExecAuthenticator:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=None if interactive else asyncio.subprocess.PIPE,
                 env=environ,
-                # Its own group, so that what it starts ends with it; a terminal needs ours.
+                # A separate session, so that its children end with it; a terminal needs ours.
                 start_new_session=not interactive,
             )
         except (OSError, ValueError) as error:
@@ -215,7 +216,7 @@ class ExecAuthenticator:
         return reading.result()
 
     def _without_secrets(self, text: str) -> str:
-        """Return a plugin's complaint without what the plugin was given or may have got."""
+        """Return a plugin's error output without values that it was given or may have received."""
         given = {
             *self._plugin.env.values(),
             *(arg.rpartition("=")[2] for arg in self._plugin.args),
@@ -258,22 +259,22 @@ class ExecAuthenticator:
             "disable-compression": config.disable_compression,
         }
         given = {name: value for name, value in cluster.items() if value or name == "server"}
-        return {**given, "config": self._plugin.config}  # any value, as kubectl hands it on
+        return {**given, "config": self._plugin.config}  # any value, passed on as kubectl does
 
 
 def _read_credential(output: bytes) -> _ExecCredential:
-    """Read JSON or YAML, as kubectl does.
+    """Parse JSON or YAML, as kubectl does.
 
     Raises:
         ValueError: it is neither.
-        msgspec.ValidationError: it is of other types.
+        msgspec.ValidationError: it has values of other types.
     """
     try:
         return msgspec.json.decode(mend(output), type=_ExecCredential)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        if output.lstrip().startswith(b"{"):  # as kubectl takes it for JSON
+        if output.lstrip().startswith(b"{"):  # kubectl's test for JSON
             raise
         from listwatch.client import go_yaml  # noqa: PLC0415 - loads PyYAML, rarely needed
 
@@ -285,7 +286,7 @@ def _read_credential(output: bytes) -> _ExecCredential:
 
 
 async def _read(stream: asyncio.StreamReader | None, stop: Callable[[], None]) -> bytes:
-    """Read all of a stream; on one that has more than is read, call `stop` and read no further."""
+    """Read a whole stream; if it is too long, call `stop` and read no further."""
     if stream is None:
         return b""
     pieces: list[bytes] = []
@@ -300,10 +301,10 @@ async def _read(stream: asyncio.StreamReader | None, stop: Callable[[], None]) -
 
 
 async def _end(process: asyncio.subprocess.Process, *, has_group: bool) -> None:
-    """Make sure that the process is gone and waited for, also when we are cancelled.
+    """Kill the process and wait for it, even if cancelled.
 
     A process that has left its group may keep the output open for ever, and `wait` waits for the
-    end of the output: it is closed here.
+    output's end. So the output is closed here.
     """
     _kill(process, has_group=has_group)
     process._transport.close()  # type: ignore[attr-defined] # noqa: SLF001 - nothing public does

@@ -1,4 +1,4 @@
-"""Finalizers added and removed, whoever else changes them."""
+"""Adds and removes finalizers despite concurrent changes."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -16,8 +16,8 @@ async def change_finalizers(
     """Patch an object's finalizers if `mutate` changes them, and return the object.
 
     Raises:
-        NotFoundError: there is no such object.
-        ConflictError: others were faster six times.
+        NotFoundError: the object does not exist.
+        ConflictError: the object changed during each of six tries.
     """
     found = await calls.resource(resource)
 
@@ -26,7 +26,7 @@ async def change_finalizers(
         after = mutate(obj.meta.finalizers)
         if after == obj.meta.finalizers:
             return obj
-        # The version makes a conflict of whatever came between; the uid, of another life.
+        # The version turns any concurrent change into a conflict; the uid does so for a successor.
         meta = {
             "uid": obj.uid,
             "resourceVersion": obj.resource_version,
@@ -47,7 +47,7 @@ async def change_finalizers(
 
 
 def with_finalizer(finalizer: str) -> FinalizerEdit:
-    """Return a change that adds a finalizer, unless it is there."""
+    """Return a change that adds a finalizer if it is missing."""
     return lambda value: value if finalizer in value else (*value, finalizer)
 
 

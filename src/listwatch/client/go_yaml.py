@@ -1,8 +1,8 @@
-"""YAML as the Go tools read it, whose word counts for kubeconfig files.
+"""YAML as Go's tools parse it, which decides for kubeconfig files.
 
-PyYAML follows YAML 1.1 to the letter. Go's parser (`sigs.k8s.io/yaml`, of `go-yaml` v2) knows
-neither dates nor sexagesimal numbers, takes `y` and `n` for booleans, lets a tab stand between
-tokens, and reads the first of several documents.
+PyYAML implements YAML 1.1 strictly. Go's parser (`sigs.k8s.io/yaml`, from `go-yaml` v2) has neither
+dates nor sexagesimal numbers, treats `y` and `n` as booleans, accepts tabs between tokens, and
+reads the first of several documents.
 """
 
 import base64
@@ -48,17 +48,17 @@ _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0
 _BETWEEN_DIGITS: Final = re.compile("(?<=[0-9])_(?=[0-9])")
 _BOMS: Final = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _HALF: Final = re.compile("[\ud800-\udfff]").search
-#: What a quoted part of a parser's message may hold is a secret: `password: *x` is an alias.
+#: The quoted part of a parser's message may be a secret: `password: *x` is an alias.
 _QUOTED: Final = re.compile(r"(['\"]).{2,}\1")
-#: What PyYAML raises beside its own errors.
+#: What PyYAML raises besides its own errors.
 _FOREIGN: Final = (RecursionError, ValueError, TypeError, AttributeError, LookupError)
 
 
 class YAMLError(Exception):
-    """What is no YAML; the message shows nothing of the text.
+    """Invalid YAML; the message shows none of the text.
 
     Attributes:
-        line: where, from 1 on; None if that can't be told.
+        line: the line, from 1; None if unknown.
     """
 
     def __init__(self, message: str, line: int | None = None) -> None:
@@ -67,10 +67,10 @@ class YAMLError(Exception):
 
 
 def decode_text(content: bytes) -> tuple[str, str]:
-    """Return a file's text, byte order mark included, and its encoding.
+    """Return a file's text, including its byte order mark, and its encoding.
 
     Raises:
-        UnicodeDecodeError: it is in none.
+        UnicodeDecodeError: no supported encoding fits.
     """
     for bom, encoding in _BOMS:
         if content.startswith(bom) and content != bom:
@@ -79,7 +79,7 @@ def decode_text(content: bytes) -> tuple[str, str]:
 
 
 def load(text: str) -> object:
-    """Return the value of the first document; None where there is none.
+    """Return the value of the first document; None if there is none.
 
     Raises:
         YAMLError: Go's parser would refuse it.
@@ -89,7 +89,7 @@ def load(text: str) -> object:
 
 
 def compose(text: str) -> Node | None:
-    """Return the first document as nodes, whose marks say where they stand in the text.
+    """Return the first document as nodes, whose marks are positions in the text.
 
     Raises:
         YAMLError: as `load`.
@@ -106,7 +106,7 @@ def compose(text: str) -> Node | None:
 
 
 def scalar_value(text: str) -> tuple[str, object]:
-    """Return the kind and value of a plain scalar: "str", "null", "bool", "int" or "float"."""
+    """Return type and value of a plain scalar: "str", "null", "bool", "int" or "float"."""
     if (found := _WORDS.get(text)) is not None:
         return found
     if text[0] == ".":
@@ -127,7 +127,7 @@ def _integer(match: re.Match[str]) -> int:
 
 
 class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
-    """PyYAML up to the nodes, with the scanner's and the resolver's rules of Go."""
+    """PyYAML up to the nodes, with Go's rules for scanner and resolver."""
 
     def __init__(self, text: str) -> None:
         Reader.__init__(self, text)
@@ -138,7 +138,7 @@ class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
 
     def scan_to_next_token(self) -> None:
         super().scan_to_next_token()
-        # As libyaml, of which Go's parser is a translation.
+        # As in libyaml, of which Go's parser is a translation.
         while self.peek() == "\t" and (self.flow_level or not self.allow_simple_key):
             self.forward()
             super().scan_to_next_token()
@@ -155,7 +155,7 @@ class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
 
     def compose_scalar_node(self, anchor: Any) -> ScalarNode:
         event = self.peek_event()  # type: ignore[no-untyped-call] # the stubs lack it
-        if event.tag == "!":  # it says that the value is not to be resolved
+        if event.tag == "!":  # it marks a value that is not to be resolved
             event.tag = _STR
         return super().compose_scalar_node(anchor)
 
@@ -166,7 +166,7 @@ class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
 
 
 class _Values:
-    """Makes values of nodes; what has several aliases is made once."""
+    """Creates values from nodes; a node with several aliases is converted once."""
 
     def __init__(self) -> None:
         self._made: dict[int, object] = {}
@@ -198,7 +198,7 @@ class _Values:
             if isinstance(key, ScalarNode) and key.value == "<<" and key.style is None:
                 self._merge(item, value)
             else:
-                value[_key(key)] = self.of(item)  # of two keys the last counts
+                value[_key(key)] = self.of(item)  # the last of two equal keys counts
         return value
 
     def _merge(self, node: Node, into: dict[str, object]) -> None:
@@ -224,7 +224,7 @@ def _scalar(node: ScalarNode) -> object:
             return base64.b64decode(node.value).decode()
         except ValueError:
             raise YAMLError("the tag !!binary needs base64", line) from None
-    if _HALF(node.value):  # an escape; nothing could be sent or shown of it
+    if _HALF(node.value):  # an escape; it could neither be sent nor shown
         raise YAMLError("half a character", line)
     return node.value
 

@@ -1,4 +1,4 @@
-"""Requests to one API server: its refusals, broken connections and silences as errors."""
+"""Requests to one API server; refusals, broken connections and silence become errors."""
 
 import html
 import json
@@ -39,13 +39,13 @@ from listwatch.workqueue.rate_limiters import TokenBucket
 
 _log = logging.getLogger(__name__)
 
-#: Seconds without a byte after which a body that is not a watch's is given up.
+#: Seconds without a byte after which a body, except a watch's, is given up.
 SILENCE_TIMEOUT: Final = 150.0
-#: Bytes of an answer that is read whole, and of an error's body.
+#: Maximum bytes of a response read whole, and of an error's body.
 MAX_BODY_BYTES: Final = 64 * 2**20
 MAX_ERROR_BYTES: Final = 2**20
 
-#: Bytes of a page or of words in which something to show is looked for.
+#: Maximum bytes of a page or text that are searched for a message.
 MAX_PAGE_BYTES: Final = 4096
 
 _TITLE: Final = re.compile(r"(?is)<title[^>]{0,200}>([^<]{1,1000})")
@@ -59,7 +59,7 @@ Query = Iterable[tuple[str, str]]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     headers: Mapping[str, str]
@@ -67,13 +67,13 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct):
-    """What a hook is told of a request.
+    """The request that a hook sees.
 
     Attributes:
         method: the HTTP method.
         path: without the query.
-        headers: names and values; a hook may add some. Credentials are added after it.
-        status: of the answer, once there is one.
+        headers: names and values; a hook may add some. Credentials are added later.
+        status: of the response, once there is one.
     """
 
     method: str
@@ -82,29 +82,29 @@ class Request(msgspec.Struct):
     status: int | None = None
 
 
-#: Returns what is entered before a request is sent and left when its answer has ended; an error
-#: of the connection passes through it.
+#: Returns a context manager that is entered before a request is sent and left when its response has
+#: ended; connection errors pass through it.
 RequestHook: TypeAlias = Callable[[Request], AbstractContextManager[object]]
 
 
 class Body:
-    """The body of an answer, in pieces as they arrive.
+    """The body of a response, in pieces as they arrive.
 
     Attributes:
-        headers: of the answer, by their names in any case.
+        headers: of the response; names are case-insensitive.
     """
 
     def __init__(self, response: Response) -> None:
-        #: Returns the pieces that have come, at least one; none at the orderly end.
+        #: Returns the pieces that have arrived, at least one; none at the normal end.
         self.read_pieces = response.read_pieces
         self.headers: Mapping[str, str] = response.headers
 
     async def read(self) -> bytes:
-        """Return all bytes that have come, at least one; b"" at the orderly end.
+        """Return all bytes that have arrived, at least one; b"" at the normal end.
 
         Raises:
             DisconnectedError: the connection broke.
-            FrameError: what came is no HTTP, or can't be decompressed.
+            FrameError: the bytes are not HTTP, or can't be decompressed.
         """
         return b"".join(await self.read_pieces())
 
@@ -112,20 +112,20 @@ class Body:
 class HTTP:
     """A connection pool to one API server: `async with HTTP(config) as http`.
 
-    Any number of watches never makes a write wait.
-    A certificate that was renewed gets new connections; those in use go on until they end.
-    Belongs to one event loop; any number of tasks may use it.
+    Watches never make a write wait, however many there are. A renewed client certificate gets new
+    connections; those in use continue until they end. For one event loop; any number of tasks may
+    use it.
 
     Args:
-        config: the server, and who asks.
+        config: the server and the identity.
         clock: for every time-out.
-        authenticator: in place of what the configuration asks for.
-        hooks: entered for every request that is sent, for tracing and metrics.
-        connections: in place of one's own; they then say how the server is reached, and the
+        authenticator: replaces the configuration's credentials.
+        hooks: entered for every request sent, for tracing and metrics.
+        connections: replace its own; they determine how the server is reached, and the
             configuration only its URL and the default namespace.
 
     Raises:
-        ConfigError: the configuration can't be used.
+        ConfigError: the configuration is invalid.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class HTTP:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; requests that run fail with `DisconnectedError`."""
+        """Close every connection; running requests fail with `DisconnectedError`."""
         self._closed = True
         if self._given is not None:
             await self._given.close()
@@ -196,20 +196,20 @@ class HTTP:
         content_type: str = JSON,
         accept: str = JSON,
     ) -> Answer:
-        """Send a request and return the whole answer, of at most 64 MiB.
+        """Send a request and return the complete response, of at most 64 MiB.
 
         Args:
             method: the HTTP method.
-            path: below the server's URL, percent-encoded, as `path_of` makes it.
+            path: below the server's URL, percent-encoded, as `path_of` returns it.
             query: names and values, not encoded.
-            body: to send; None for none.
+            body: the body; None for none.
             content_type: of the body.
-            accept: the media types wanted.
+            accept: the accepted media types.
 
         Raises:
-            StatusError: the server's refusal, as its kind.
-            DisconnectedError: no connection, or it broke; a write may have been carried out.
-            TimeoutError: no headers, silence within the answer, or `Config.request_timeout`.
+            StatusError: the server refused; raised as the matching subclass.
+            DisconnectedError: no connection, or it broke; a write may have been executed.
+            TimeoutError: no headers, silence within the response, or `Config.request_timeout`.
             ConfigError: there are no credentials.
         """
         limit = self._clock.timeout(self.config.request_timeout or None)
@@ -238,14 +238,15 @@ class HTTP:
         watch: bool = False,
         prompt: bool = False,
     ) -> AsyncIterator[Body]:
-        """Get what is long: enter when the headers have come, read the body, leave to close.
+        """Get a long response: enter when the headers have come, read the body, leave to close.
 
         Args:
             path: as in `request`.
             query: as in `request`.
             accept: as in `request`.
-            watch: the body has no end: never ask for compression.
-            prompt: the answer begins within 30 s, or is asked for once more on a new connection.
+            watch: the body has no end: never request compression.
+            prompt: the response begins within 30 s; otherwise send the request once more on a new
+                connection.
 
         Raises:
             As `request`.
@@ -311,10 +312,10 @@ class HTTP:
             raise error
 
     async def wait_until_reachable(self) -> bool:
-        """Return when the server accepts connections, without a request; whether it did not before.
+        """Return when the server accepts connections, without a request; True if it did not before.
 
-        False also where that can't be found out: through a proxy, by connections that were given,
-        and before the first request. One task connects for all who wait.
+        Returns False also if that is unknown: through a proxy, with the caller's connections, and
+        before the first request. One task connects for all that wait.
         """
         if self._pool is None or self._proxy:
             return False
@@ -357,9 +358,9 @@ class HTTP:
             )
 
     def _hidden(self, text: str, credentials: Credentials) -> str:
-        """Return a server's words without the credentials, which it may send back."""
+        """Return a server's text without the credentials, which it may have echoed."""
         for secret in (credentials.authorization.partition(" ")[2], self.config.password):
-            if len(secret) >= 8:  # a shorter one would be found in common words
+            if len(secret) >= 8:  # a shorter one would match common words
                 text = text.replace(secret, "<hidden>")
         return text
 
@@ -389,8 +390,8 @@ class HTTP:
     async def _check_no_page(
         self, request: str, response: Response, credentials: Credentials
     ) -> None:
-        """Refuse a page for people, such as a login page before the server."""
-        if "/proxy" in request:  # what a pod, a service or a node answers
+        """Refuse a page for people, such as a login page in front of the server."""
+        if "/proxy" in request:  # the response of a pod, a service or a node
             return
         try:
             body = await self._read(response, MAX_ERROR_BYTES)
@@ -422,8 +423,8 @@ class HTTP:
             except ConfigError as error:
                 if pool is None:
                     raise
-                # Its files are being replaced, or were by something else; the connections that
-                # stand go on, as in client-go's transport/cert_rotation.go.
+                # The files are being replaced, or were replaced by something else. Existing
+                # connections continue, as in client-go's transport/cert_rotation.go.
                 if certificate != self._unusable:
                     self._unusable = certificate
                     _log.warning("%s; the last certificate is used", error)
@@ -445,7 +446,7 @@ class HTTP:
 
 
 def _sendable(config: Config) -> Config:
-    """Return a configuration without credentials where they must not be read on the way."""
+    """Return a configuration without the credentials that must not be sent in clear text."""
     if not (config.tls_only and in_clear(config)):
         return config
     sendable = without_credentials(config)
@@ -483,13 +484,13 @@ def _redirected_to(location: str) -> str:
 
 
 def _words(body: bytes, response: Response) -> str:
-    """Return what an answer that is no Status says, in one line."""
+    """Return the message of a response that is not a Status, in one line."""
     text = body[:MAX_PAGE_BYTES].decode("utf-8", "replace").strip()
     reason = f"HTTP status {response.status} {response.reason}".strip()
     if title := _TITLE.search(text):
         line = f"{reason}: {html.unescape(' '.join(title[1].split()))}"
     elif text and text[0] != "<" and _media_type(response) in {"", "text/plain"}:
-        line = " ".join(text.split())  # Go's net/http names no type for some of its own words
+        line = " ".join(text.split())  # Go's net/http sends some of its own messages without a type
     else:
         line = reason
     if response.status == 400 and ("HTTPS server" in line or "HTTPS port" in line):
@@ -502,6 +503,6 @@ def _media_type(response: Response) -> str:
 
 
 def _warning_text(header: str) -> str:
-    """Return the text of a Warning header of the code 299 (RFC 7234, 5.5), else ""."""
+    """Return the text of a Warning header with code 299 (RFC 7234, 5.5), otherwise ""."""
     match = _WARNING.fullmatch(header.strip())
     return re.sub(r"\\(.)", r"\1", match[1]) if match else ""

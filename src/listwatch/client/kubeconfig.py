@@ -1,4 +1,4 @@
-"""The configuration that kubectl would use: kubeconfig files, or the pod's service account."""
+"""kubectl's configuration: kubeconfig files, or the pod's service account."""
 
 import base64
 import binascii
@@ -18,7 +18,7 @@ from listwatch.client.config import (
 )
 from listwatch.errors import ConfigError
 
-#: Where a pod finds its service account.
+#: The service account's directory in a pod.
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 _EXEC_VERSIONS: Final = tuple(f"client.authentication.k8s.io/{v}" for v in ("v1", "v1beta1"))
@@ -92,7 +92,7 @@ class _Entry(msgspec.Struct, frozen=True):
             raise ConfigError(f"{self.where}: {field} is not valid base64") from None
 
     def path(self, field: str) -> str:
-        """Return a file's path; a relative one counts from the file that names it."""
+        """Return a file's path; a relative one is relative to the file that contains it."""
         text = self.text(field)
         return str(self.file.parent / text) if text else ""
 
@@ -120,7 +120,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def _texts(value: object, where: str, field: str) -> tuple[str, ...]:
-    """Return a list of texts, in which Go reads a null as an empty one."""
+    """Return a list of strings; Go reads a null as an empty one."""
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(item, str | None) for item in value):
@@ -129,20 +129,20 @@ def _texts(value: object, where: str, field: str) -> tuple[str, ...]:
 
 
 def _text_of(item: Mapping[str, Any], field: str) -> object:
-    """Return a field, as the empty text where it is absent."""
+    """Return a field, "" if it is absent."""
     value = item.get(field)
     return "" if value is None else value
 
 
 def _shown(value: object) -> str:
-    # The kind only: the value of a field in the wrong place may be a secret.
+    # Only the type: the value of a misplaced field may be a secret.
     return {dict: "a mapping", list: "a list", bool: "true or false"}.get(
         type(value), f"a {type(value).__name__}"
     )
 
 
 class _Files(msgspec.Struct):
-    """The merged kubeconfig: of each entry and setting the first file that has it counts."""
+    """The merged kubeconfig: the first file that has an entry or setting counts."""
 
     clusters: dict[str, _Entry]
     users: dict[str, _Entry]
@@ -166,26 +166,26 @@ def load_config(
 ) -> Config:
     """Return the configuration that kubectl would use.
 
-    The files are `path`, else those that KUBECONFIG lists, else `~/.kube/config`; where none of
-    them exists, the service account of the pod that this runs in. Credentials of a file are sent
-    over TLS only. Reads files; may be called from any thread.
+    The files are `path`, otherwise those in KUBECONFIG, otherwise `~/.kube/config`. If none of them
+    exists, it is the service account of the pod that this runs in. Credentials from a file are sent
+    only over TLS. Reads files; may be called from any thread.
 
     Args:
         path: a kubeconfig file, which must exist.
-        context: in place of the files' current-context.
-        cluster: in place of the context's cluster.
-        user: in place of the context's user.
-        namespace: in place of the context's.
-        environ: in place of the process's environment.
+        context: overrides the files' current-context.
+        cluster: overrides the context's cluster.
+        user: overrides the context's user.
+        namespace: overrides the context's namespace.
+        environ: replaces the process's environment.
 
     Raises:
-        ConfigError: there is none, or it is broken; the message names the file, the entry and
-            what to do.
+        ConfigError: there is no configuration, or it is invalid; the message names the file, the
+            entry and what to do.
     """
     environ = os.environ if environ is None else environ
     paths, explicit = _paths(path, environ)
     files = _read(paths, must_exist=path is not None)
-    # An empty file is none where there is a service account, as in client-go's
+    # An empty file is ignored if there is a service account, as in client-go's
     # tools/clientcmd/merged_client_builder.go.
     is_empty = not (files.clusters or files.users or files.contexts or files.current_context)
     is_pod = "KUBERNETES_SERVICE_HOST" in environ and (SERVICE_ACCOUNT / "token").is_file()
@@ -209,11 +209,11 @@ def parse_kubeconfig(
     user: str | None = None,
     namespace: str | None = None,
 ) -> Config:
-    """Return the configuration of a kubeconfig that is no file, such as one read from a Secret.
+    """Return the configuration of a kubeconfig without a file, such as one read from a Secret.
 
-    Relative paths in it start at the working directory; renewed OIDC tokens are kept in memory. A
-    kubeconfig can name files to read and commands to run: do not use one from strangers. May be
-    called from any thread.
+    Relative paths in it are relative to the working directory; renewed OIDC tokens stay in memory.
+    A kubeconfig can name files to read and commands to run: do not load one that you do not trust.
+    May be called from any thread.
 
     Args:
         kubeconfig: its YAML or JSON, or its decoded form.
@@ -223,8 +223,8 @@ def parse_kubeconfig(
         namespace: as in `load_config`.
 
     Raises:
-        ConfigError: it is broken; the message names the entry and what to do.
-        TypeError: neither text nor a mapping.
+        ConfigError: it is invalid; the message names the entry and what to do.
+        TypeError: it is neither text nor a mapping.
     """
     path = Path("kubeconfig")  # for messages
     if isinstance(kubeconfig, str):
@@ -246,10 +246,10 @@ def parse_kubeconfig(
 def in_cluster_config(
     *, environ: Mapping[str, str] | None = None, directory: Path = SERVICE_ACCOUNT
 ) -> Config:
-    """Return the configuration of a pod's service account, whose token file is read as it rotates.
+    """Return the configuration of the pod's service account; its token file is re-read.
 
     Raises:
-        ConfigError: this is no pod, or it has no service account.
+        ConfigError: this is not a pod, or it has no service account.
     """
     environ = os.environ if environ is None else environ
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
@@ -344,7 +344,7 @@ def _merge(files: _Files, path: Path, loaded: Mapping[str, Any]) -> None:
             raise ConfigError(f"{path}: {kind}s must be a list, not {_shown(listed)}")
         names: set[str] = set()
         for number, given in enumerate(listed):
-            item = {} if given is None else given  # Go reads a null as what is absent
+            item = {} if given is None else given  # Go reads a null as absent
             name = _text_of(item, "name") if isinstance(item, Mapping) else None
             if not isinstance(name, str) or not isinstance(item, Mapping):
                 raise ConfigError(f"{path}: {kind}s[{number}] has no name")
@@ -415,7 +415,7 @@ def _config(
 
 
 def _warn_of_unknown(entry: _Entry) -> None:
-    # kubectl says nothing, and an anonymous request is what comes of `tokenfile`.
+    # kubectl ignores unknown fields; a misspelt `tokenfile` would mean an anonymous request.
     known = _FIELDS[entry.kind]
     for name in entry.fields:
         if name not in known:
@@ -543,13 +543,13 @@ def _oidc(user: _Entry) -> OIDCConfig:
 def save_tokens(kubeconfig: Path, user: str, *, id_token: str, refresh_token: str) -> None:
     """Write the renewed tokens of an OIDC user back to a kubeconfig file, as kubectl does.
 
-    The file is replaced in one step, and nothing but the two tokens changes in it; like kubectl,
-    this waits for nobody. May be called from any thread.
+    Replaces the file in one step, and changes only the two tokens; like kubectl, it never waits.
+    May be called from any thread.
 
     Raises:
-        ConfigError: the file is being written by somebody else, can't be read or written, has
-            changed, or shares the tokens' places with something else (an anchor). It is then as
-            it was.
+        ConfigError: another process is writing the file; it can't be read or written, or has
+            changed; or the tokens share their place with something else (an anchor). The file is
+            then unchanged.
     """
     from listwatch.client.renewed_tokens import (  # noqa: PLC0415 - loads PyYAML, rarely needed
         write_tokens,

@@ -1,4 +1,4 @@
-"""The list and watch of one resource at an API server."""
+"""The list and watch of one resource on an API server."""
 
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -27,14 +27,14 @@ from listwatch.objects import Object, decode_object, split_key
 from listwatch.objects.json_values import identity
 from listwatch.shard_range import ShardRange
 
-#: Bytes of a list; etcd holds no more, so that a longer one comes from no API server.
+#: Upper bound on a list body: etcd cannot hold more.
 MAX_LIST_BYTES: Final = 8 * 2**30
 
-#: Bytes of space that may stand between two events.
+#: Maximum bytes of whitespace between two events.
 MAX_SPACE_BYTES: Final = 2**20
-#: Bytes of a list that are cut in one step.
+#: Bytes of a list that are split in one step.
 _STEP: Final = 2**16
-#: What an API server says of a path that it does not know.
+#: What an API server says about an unknown path.
 _NO_PAGE: Final = "404 page not found"
 #: Seconds between two look-ups of a resource that is not served.
 _LOOK_UP_SECONDS: Final = 60.0
@@ -46,10 +46,10 @@ _METADATA_LIST: Final = "as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 class ResourceListWatch:
-    """Lists and watches one resource: a `ListerWatcher` that `Client.list_watch` makes.
+    """Lists and watches one resource: the `ListerWatcher` of `Client.list_watch`.
 
-    The resource is looked up when it is first needed, so making one costs nothing and fails
-    never, and again after the server knew it no more. Belongs to the client's event loop.
+    The resource is looked up on first use, so creating this is free and never fails, and again
+    after the server stopped serving it. For the client's event loop.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class ResourceListWatch:
         self._metadata_only = metadata_only
         self._shard = shard
         self._definition = Definition(http, clock)
-        #: The resource as it was found last.
+        #: The resource from the last look-up.
         self._last: Resource | None = self._resource
-        #: The last list was answered by 404, which is a reason to look for the definition.
+        #: The last list was answered by 404, a reason to check the definition.
         self._was_not_found = False
-        #: What was looked up anew in vain, and when that may be done again.
+        #: The resource last looked up without success, and when to try again.
         self._in_vain: Resource | None = None
         self._look_up_at = 0.0
-        #: Whether the server chose the objects of the shard, by the last list; None before one.
+        #: Whether the server applied the shard selector to the last list; None before one.
         self.server_shards: bool | None = None
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class ResourceListWatch:
         return f"<list and watch of {self._word}{place}>"
 
     async def resource(self) -> Resource:
-        """Return the resource, which is looked up once.
+        """Return the resource; looks it up once.
 
         Raises:
             UnknownResourceError: the server has none of this name, or several.
@@ -117,7 +117,7 @@ class ResourceListWatch:
         return self._expected
 
     async def _served(self) -> Resource:
-        """Return the resource; as it was, if the server knows it no more: it must say so itself."""
+        """Return the resource; the old one if discovery lacks it, so that the server decides."""
         try:
             resource = await self.resource()
         except UnknownResourceError:
@@ -128,15 +128,15 @@ class ResourceListWatch:
         return resource
 
     async def wait_until_reachable(self) -> bool:
-        """Return when the server accepts connections; whether it did not before (see `HTTP`)."""
+        """Return when the server accepts connections; True if it did not before (see `HTTP`)."""
         return await self._http.wait_until_reachable()
 
     async def is_gone(self) -> bool:
-        """Tell whether the resource was defined once and certainly is no more (see `Definition`).
+        """Return whether the resource was defined and certainly is no longer (see `Definition`).
 
         Raises:
             DisconnectedError: no connection, or it broke.
-            TimeoutError: no answer in time.
+            TimeoutError: no response in time.
         """
         if self._last is None or not self._was_not_found:
             return False
@@ -146,11 +146,11 @@ class ResourceListWatch:
         """Return the objects, or one page of them; decoded while the body arrives.
 
         Raises:
-            StatusError: the server's refusal.
+            StatusError: the server refused.
             DisconnectedError: no connection, or it broke.
-            FrameError: the body is no list.
+            FrameError: the body is not a list.
             TimeoutError: no headers, or silence within the body.
-            UnknownResourceError: there is no such resource.
+            UnknownResourceError: the server has no such resource.
         """
         resource = await self._served()
         query = list(self._selectors)
@@ -169,7 +169,7 @@ class ResourceListWatch:
             expected=self._expected_kind(resource),
         )
         path = resource.path(self._namespace)
-        # Only a page begins at once: a whole list is collected first.
+        # Only a page begins at once: the server collects a whole list first.
         opening = self._http.stream(
             path, query, accept=self._accept(_METADATA_LIST), prompt=bool(options.limit)
         )
@@ -185,7 +185,7 @@ class ResourceListWatch:
         self._in_vain = None
         self._definition.seen()
         if self._shard is not None:
-            # Asking again what a server has chosen costs little, and one that knows no shards
+            # Filtering again what a server has selected costs little, and a server without shards
             # sends everything.
             shard = self._shard
             if self.server_shards is None and not answer.sharded:
@@ -197,12 +197,12 @@ class ResourceListWatch:
         return answer
 
     async def find(self, key: str, decoder: Decoder) -> Object | None:
-        """Return one object of those that are listed; None if the server says that it is not.
+        """Return one of the listed objects; None if the server says that it does not exist.
 
         Raises:
-            ObjectDecodeError: it is there and can't be decoded.
-            StatusError: another refusal than that there is no such object.
-            As `list` for the rest; the object may be there then.
+            ObjectDecodeError: it exists and can't be decoded.
+            StatusError: any refusal except that the object does not exist.
+            As `list` otherwise; the object may exist then.
         """
         resource = await self.resource()
         namespace, name = split_key(key)
@@ -211,7 +211,7 @@ class ResourceListWatch:
             answer = await self._http.request("GET", path, accept=self._accept(_METADATA))
         except NotFoundError as error:
             if not error.is_status or error.details.get("name", name) != name:
-                raise  # something else is not there, or another server says so
+                raise  # something else does not exist, or another server says so
             return None
         which = identity(answer.body)
         if which.key != key:
@@ -243,7 +243,7 @@ class ResourceListWatch:
         return bool(found.items or found.undecodable)
 
     def _look_up_anew(self, refused: Resource) -> None:
-        """Look the resource up before the next request, unless that was in vain a moment ago.
+        """Look the resource up before the next request, unless that has just failed.
 
         The server may serve another version by now, or nothing of this name.
         """
@@ -262,7 +262,7 @@ class ResourceListWatch:
     ) -> None:
         size = 0
         yielded = self._clock.now()
-        # Who asks for progress guards the list.
+        # A caller that wants progress enforces its own limit.
         limit = SILENCE_TIMEOUT if progress is None else None
         try:
             async with self._clock.timeout(limit) as silence:
@@ -292,9 +292,9 @@ class ResourceListWatch:
             ) from None
 
     def watch(self, options: WatchOptions) -> AbstractAsyncContextManager[WatchStream]:
-        """Open a watch; entering returns when the server has accepted it, leaving closes it.
+        """Open a watch. Entering returns when the server has accepted it; leaving closes it.
 
-        A silent server is the reader's business: its watch is not given up here.
+        Does not give up a silent server; that is up to the reader.
 
         Raises:
             As `list`, on entering; `DisconnectedError` and `FrameError` while it is read.
@@ -343,14 +343,14 @@ class ResourceListWatch:
         def decode_partial(raw: bytes, kind: str, api_version: str) -> Object:
             obj = decoder(raw, kind, api_version)
             if obj.kind == "PartialObjectMetadata":
-                force_setattr(obj, "partial", True)  # nobody else has seen it yet
+                force_setattr(obj, "partial", True)  # no other code has seen it yet
             return obj
 
         return decode_partial
 
 
 class _Events:
-    """A watch's events, in batches as their bytes come."""
+    """A watch's events, in batches as their bytes arrive."""
 
     def __init__(
         self, body: Body, frames: WatchFrames, shard: ShardRange | None, clock: Clock
@@ -360,7 +360,7 @@ class _Events:
         self._frames = frames
         self._clock = clock
         self._has_ended = False
-        self._space = 0  # bytes since the last event
+        self._space = 0  # whitespace since the last event
 
     def __aiter__(self) -> AsyncIterator[Sequence[WatchEvent]]:
         return self
@@ -369,7 +369,7 @@ class _Events:
         frames = self._frames
         while not self._has_ended:
             pieces: Sequence[bytes] = ()
-            if frames.is_behind:  # what takes long is cut in steps
+            if frames.is_behind:  # long work is done in steps
                 await self._clock.sleep(0)
             elif not (pieces := await self._read_pieces()):
                 self._has_ended = True
@@ -380,7 +380,7 @@ class _Events:
             if events or frames.is_in_event:
                 self._space = 0
                 return _of_shard(events, self._shard)
-            # Space is no event, and no sign of life either.
+            # Whitespace is neither an event nor a sign of life.
             self._space += sum(map(len, pieces))
             if self._space > MAX_SPACE_BYTES:
                 raise FrameError("the watch sends nothing but white space")
@@ -390,7 +390,7 @@ class _Events:
 
 
 def _of_shard(events: Sequence[WatchEvent], shard: ShardRange | None) -> Sequence[WatchEvent]:
-    # The positions of the others' events are left to the bookmarks, which every server sends.
+    # Bookmarks carry the positions of skipped events; every server sends them.
     if shard is None:
         return events
     return [event for event in events if event.object is None or shard.contains(event.object.uid)]

@@ -1,6 +1,6 @@
-"""An OIDC user of a kubeconfig: an id token as bearer, renewed by its refresh token.
+"""An OIDC user of a kubeconfig: an ID token as bearer, renewed with its refresh token.
 
-As kubectl's `auth-provider: {name: oidc}` (client-go `plugin/pkg/client/auth/oidc/oidc.go`).
+Like kubectl's `auth-provider: {name: oidc}` (client-go `plugin/pkg/client/auth/oidc/oidc.go`).
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from listwatch.errors import ConfigError, DisconnectedError, FrameError
 
 _log = logging.getLogger(__name__)
 
-#: Seconds before its end at which an id token is renewed.
+#: Seconds before its expiry at which an ID token is renewed.
 _AHEAD: Final = 10.0
-#: Seconds for each of the two requests to the issuer.
+#: Time limit of each of the two requests to the issuer, in seconds.
 _TIMEOUT: Final = 30.0
 _MAX_ANSWER: Final = 2**20
 
 
 class OIDCAuthenticator:
-    """Sends the id token, and asks the issuer for another when it nears its end.
+    """Sends the ID token, and requests another from the issuer before it expires.
 
-    Many requests at once share one renewal. Belongs to one event loop.
+    Concurrent requests share one renewal. For one event loop.
     """
 
     def __init__(self, config: Config, clock: Clock) -> None:
@@ -51,7 +51,7 @@ class OIDCAuthenticator:
         self._lock = asyncio.Lock()
 
     async def credentials(self) -> Credentials:
-        """Return the id token, renewed if it is time.
+        """Return the ID token, renewed if it is due.
 
         Raises:
             ConfigError: it has expired and can't be renewed.
@@ -63,7 +63,7 @@ class OIDCAuthenticator:
             return Credentials(f"Bearer {self._id_token}")
 
     async def renew(self, refused: Credentials) -> bool:
-        """Ask the issuer for another id token, unless there is one already."""
+        """Request another ID token from the issuer, unless there is one already."""
         async with self._lock:
             if Credentials(f"Bearer {self._id_token}") == refused:
                 if not self._refresh_token:
@@ -121,8 +121,8 @@ class OIDCAuthenticator:
             for text in (oidc.client_id, oidc.client_secret)
         )
         basic = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-        # RFC 6749, 2.3.1: the client's password in the header, or in the body where the issuer
-        # takes it only there.
+        # RFC 6749, 2.3.1: the client's password in the header, or in the body if the issuer accepts
+        # it only there.
         answer = await self._json(context, "POST", endpoint, form, basic, tolerate=True)
         if "id_token" not in answer:
             form |= {"client_id": oidc.client_id, "client_secret": oidc.client_secret}
@@ -146,7 +146,8 @@ class OIDCAuthenticator:
             sent.append(("Content-Type", "application/x-www-form-urlencoded"))
             content = urlencode(form).encode()
         body = b""
-        # The environment's proxy, as client-go: the cluster's proxy-url leads to the cluster only.
+        # The environment's proxy, as in client-go: the cluster's proxy-url leads only to the
+        # cluster.
         proxy = proxy_for(Config(server=url), url, os.environ)
         pool = Pool(None, context, clock=self._clock, where=_host(url), proxy=proxy)
         try:
@@ -183,7 +184,7 @@ class OIDCAuthenticator:
 
 
 def _host(url: str) -> str:
-    """Return the part of a URL that says who is asked, and holds no secret."""
+    """Return the host part of a URL, which contains no secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 

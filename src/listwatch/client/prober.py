@@ -1,4 +1,4 @@
-"""Finds out, without a request, when a server can be reached again."""
+"""Finds out, without a request, when a server is reachable again."""
 
 import asyncio
 import random
@@ -10,20 +10,20 @@ from listwatch.backoff import CONNECT, CONNECT_LIMIT
 from listwatch.clock import Clock
 from listwatch.errors import DisconnectedError
 
-#: Seconds in which a balancer without servers closes what it has accepted.
+#: Seconds within which a load balancer without backends closes an accepted connection.
 _LINGER_SECONDS: Final = 0.25
 
 
 class Prober:
-    """Connects to a server until that works: one at a time, for all who wait for it.
+    """Connects to a server until that succeeds, once for all tasks that wait.
 
-    A connection that can't be made costs the server no request. Belongs to one event loop; any
-    number of tasks may wait, and one of them does the work.
+    A failed connection costs the server no request. For one event loop; any number of tasks may
+    wait, and one of them connects.
 
     Args:
-        connect: connects once; raises DisconnectedError where that fails.
-        clock: time.
-        rng: chance.
+        connect: connects once; raises DisconnectedError on failure.
+        clock: the time.
+        rng: source of randomness.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class Prober:
         self._turn = asyncio.Lock()
         self._rounds = 0
         self._was_away = False
-        #: The server could not be reached when it was tried last.
+        #: The last attempt could not reach the server.
         self._is_away = False
 
     async def wait(self) -> bool:
-        """Return when the server can be reached; whether it could not before."""
+        """Return when the server is reachable; True if it was not before."""
         rounds = self._rounds
         async with self._turn:
-            if rounds == self._rounds:  # nobody has found out meanwhile
+            if rounds == self._rounds:  # no other task has found out since
                 await self._try_until_reached()
             return self._was_away
 
@@ -69,7 +69,7 @@ class Prober:
 
 
 class _Probe(asyncio.Protocol):
-    """A connection over which nothing is said."""
+    """A connection on which nothing is sent."""
 
     def __init__(self) -> None:
         self.lost = asyncio.Event()
@@ -88,12 +88,12 @@ async def try_to_connect(
     server_hostname: str | None = None,
     unix_socket: str | None = None,
 ) -> None:
-    """Connect, TLS included, and see that the other side keeps the connection for a moment.
+    """Connect, with TLS, and check that the peer keeps the connection for a moment.
 
-    A certificate that is not trusted is no reason to wait: a request will tell.
+    An untrusted certificate is no reason to wait: a request will report it.
 
     Raises:
-        DisconnectedError: nobody listens, or the connection is closed at once.
+        DisconnectedError: nothing listens, or the connection is closed at once.
     """
     loop = asyncio.get_running_loop()
     transport: asyncio.BaseTransport | None = None
@@ -110,7 +110,7 @@ async def try_to_connect(
             await probe.lost.wait()
         raise DisconnectedError("the server closes connections immediately")
     except TimeoutError as error:
-        if transport is None:  # the system's own limit
+        if transport is None:  # the operating system's limit
             raise DisconnectedError("no connection in time") from error
     except SSLCertVerificationError:
         return

@@ -1,4 +1,4 @@
-"""Which proxy leads to an API server."""
+"""Chooses the proxy to an API server."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ _SCHEMES: Final = ("http", "https", "socks5", "socks5h")
 
 
 def proxy_for(config: Config, url: str, environ: Mapping[str, str]) -> str:
-    """Return the URL of the proxy for a server of this URL, "" for none.
+    """Return the proxy's URL for a server URL, "" for none.
 
-    The configuration's proxy-url, else what HTTPS_PROXY, HTTP_PROXY and NO_PROXY (or the same in
-    lower case) say, by the rules of Go's `golang.org/x/net/http/httpproxy`.
+    Uses the configuration's proxy-url, otherwise HTTPS_PROXY, HTTP_PROXY and NO_PROXY (or the same
+    in lower case), by the rules of Go's `golang.org/x/net/http/httpproxy`.
 
     Raises:
-        ConfigError: no URL of a proxy; the message shows no password.
+        ConfigError: the proxy's URL is invalid; the message shows no password.
     """
     where = config.source or "the configuration"
     if config.proxy_url:
@@ -42,7 +42,7 @@ def _checked(url: str, where: str) -> str:
         parts = urlsplit(url)
         host = parts.hostname or ""
         valid = parts.scheme in _SCHEMES and bool(host) and parts.port != 0 and url.isprintable()
-        host.encode("ascii" if ":" in host else "idna")  # that of a name has limits
+        host.encode("ascii" if ":" in host else "idna")  # a name's encoding has limits
     except ValueError:
         valid = False
     if not valid:

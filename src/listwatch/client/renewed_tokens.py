@@ -1,7 +1,7 @@
-"""Renewed OIDC tokens written into a kubeconfig, of which nothing else changes.
+"""Writes renewed OIDC tokens into a kubeconfig and changes nothing else in it.
 
-The two values are exchanged where they stand in the text. Comments, order, quotes, line ends,
-encoding, mode and owner stay.
+The two values are replaced in place. Comments, order, quotes, line ends, encoding, mode and owner
+stay.
 """
 
 import json
@@ -19,7 +19,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from listwatch.client import go_yaml
 from listwatch.errors import ConfigError
 
-#: What is a text in YAML without quotes, and has no character with a meaning there.
+#: Text that YAML accepts without quotes, without any special character.
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9._~+/=-]*")
 #: An anchor or a tag before a value.
 _PROPERTIES: Final = re.compile(r"(?:[&!][^\s,\[\]{}]*[ \t]+)+")
@@ -61,7 +61,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _replace(path: Path, content: bytes) -> None:
     before = path.stat()
-    descriptor, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)  # of mode 0600
+    descriptor, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)  # with mode 0600
     new = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -74,7 +74,7 @@ def _replace(path: Path, content: bytes) -> None:
             os.fsync(descriptor)
         new.replace(path)
     finally:
-        new.unlink(missing_ok=True)  # it holds the tokens
+        new.unlink(missing_ok=True)  # it contains the tokens
 
 
 def _with_tokens(path: Path, content: bytes, user: str, tokens: Mapping[str, str]) -> bytes:
@@ -105,7 +105,7 @@ def _with_tokens(path: Path, content: bytes, user: str, tokens: Mapping[str, str
 
 
 def _expected(loaded: Any, user: str, tokens: Mapping[str, str]) -> object:
-    """Return the file's value with the new tokens, and nothing else that shares their place."""
+    """Return the file's value with the new tokens, and nothing else sharing their place."""
     users = list(loaded["users"])
     place = next(i for i, entry in enumerate(users) if entry.get("name") == user)
     account = users[place]["user"]
@@ -160,13 +160,13 @@ def _exchange(text: str, key: Node, value: Node, token: str) -> _Edit:
     begin, end = value.start_mark.index, value.end_mark.index
     if begin < key.end_mark.index and (alias := _ALIAS.match(text, key.end_mark.index)):
         return _Edit(*alias.span(1), _scalar(token, None))
-    if begin == end:  # nothing stands after the colon
+    if begin == end:  # nothing follows the colon
         return _Edit(begin, end, f" {_scalar(token, None)}")
     properties = _PROPERTIES.match(text, begin, end)
     begin = begin if properties is None else properties.end()
     style = value.style if isinstance(value, ScalarNode) else None
     new = _scalar(token, style if style in {"'", '"'} else None)
-    if style in {"|", ">"}:  # its end is where the next line begins
+    if style in {"|", ">"}:  # it ends where the next line begins
         line_end = _LINE_END.search(text, begin, end)
         new += "" if line_end is None else line_end[0]
     return _Edit(begin, end, new)
@@ -192,7 +192,7 @@ def _insertion(text: str, settings: MappingNode, tokens: list[tuple[str, str]]) 
 
 
 def _scalar(token: str, style: str | None) -> str:
-    """Return a token as YAML that Go reads as the same text."""
+    """Return a token as YAML that Go parses as the same text."""
     if style == "'" and token.isprintable():
         return "'" + token.replace("'", "''") + "'"
     if style is None and _PLAIN.fullmatch(token) and go_yaml.scalar_value(token)[0] == "str":

@@ -1,4 +1,4 @@
-"""A kind of object, and where an API server has it."""
+"""A kind of object, and its paths on an API server."""
 
 from urllib.parse import quote
 
@@ -6,14 +6,14 @@ import msgspec
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of object as an API server serves it.
+    """A kind of object that an API server serves.
 
     Attributes:
         group: empty for the core group.
         plural: the name in URLs.
-        namespaced: objects live in namespaces.
+        namespaced: the objects are in namespaces.
         subresources: such as "status" and "scale".
-        subresource_types: of those whose type the server tells: their name, apiVersion and kind.
+        subresource_types: name, apiVersion and kind of those whose type the server reports.
     """
 
     group: str = ""
@@ -30,19 +30,19 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def api_version(self) -> str:
-        """As in an object's apiVersion."""
+        """The apiVersion of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def full_name(self) -> str:
-        """The words that mean this resource alone, such as "deployments.v1.apps"."""
+        """The unambiguous name of this resource, such as "deployments.v1.apps"."""
         return f"{self.plural}.{self.version}.{self.group}"
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """Return the path of a collection, an object or a subresource, percent-encoded.
 
         Raises:
-            ValueError: a namespace for a cluster-scoped resource, or a name that no object has.
+            ValueError: a namespace for a cluster-scoped resource, or an invalid object name.
         """
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace:

@@ -1,36 +1,36 @@
-"""An answer, however it was asked for, and the limits of what asks."""
+"""A response from any transport, and the limits of requests."""
 
 from typing import Final, Protocol
 
 from multidict import MultiMapping
 
-#: Seconds in which the status line and headers must have come: a server ends a request after 60.
+#: Seconds within which the status line and headers must arrive: a server ends a request after 60.
 HEADERS_TIMEOUT: Final = 75.0
-#: Seconds in which a connection, TLS included, must stand.
+#: Seconds within which a connection, TLS included, must be established.
 CONNECT_TIMEOUT: Final = 30.0
-#: Characters of foreign words that become part of a message.
+#: Maximum characters of foreign text in a message.
 MAX_WORDS: Final = 300
 
 
 class Response(Protocol):
-    """An answer whose head has come."""
+    """A response whose headers have arrived."""
 
     @property
     def status(self) -> int:
-        """The code; a redirect is an answer like any other."""
+        """The status code; redirects are not followed."""
 
     @property
     def reason(self) -> str:
-        """The words beside it."""
+        """The reason phrase."""
 
     @property
     def headers(self) -> MultiMapping[str]:
-        """By their names in any case."""
+        """The headers; names are case-insensitive."""
 
     async def read_pieces(self) -> list[bytes]:
-        """Return what has come of the body, one or more pieces; none at its orderly end.
+        """Return the pieces of the body that have arrived; none at its normal end.
 
         Raises:
             DisconnectedError: the connection broke.
-            FrameError: what came is no HTTP, or can't be decompressed.
+            FrameError: the bytes are not HTTP, or can't be decompressed.
         """

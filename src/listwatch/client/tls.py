@@ -10,21 +10,21 @@ from listwatch.client.config import Config
 from listwatch.client.credentials import Certificate
 from listwatch.errors import ConfigError
 
-#: What OpenSSL says of an answer that is no TLS.
+#: OpenSSL's reasons for a response that is not TLS.
 _NO_TLS: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"}
 )
-#: How a server that expects TLS begins its answer to plain HTTP, where it gives one.
+#: The first bytes of a TLS server's response to plain HTTP, if it responds.
 TLS_ALERT: Final = b"\x15\x03"
 #: What else it may mean that plain HTTP gets no answer.
 CLOSED_IN_CLEAR: Final = " without an answer; if it speaks TLS, its URL begins with https://"
 
 
 def make_ssl_context(config: Config, certificate: Certificate | None) -> ssl.SSLContext:
-    """Return a context that trusts whom the configuration trusts and shows the certificate.
+    """Return a context with the configuration's trusted CAs and the client certificate.
 
     Raises:
-        ConfigError: a certificate or key can't be used; the message says which.
+        ConfigError: a certificate or key is invalid; the message says which.
     """
     where = config.source or config.server
     if config.insecure_skip_tls_verify:
@@ -33,8 +33,8 @@ def make_ssl_context(config: Config, certificate: Certificate | None) -> ssl.SSL
         context.verify_mode = ssl.CERT_NONE
     else:
         context = _verifying(config, where)
-    # A certificate that a cluster's own authority made need not follow the newest rules of the
-    # web (the key usage of a self-made authority), which Python 3.13 began to demand.
+    # A certificate from a cluster's own CA need not follow the newest rules of the web (the key
+    # usage of a self-signed CA), which Python 3.13 began to enforce.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if certificate is not None:
         _load(context, certificate, where)
@@ -79,8 +79,8 @@ def _load(context: ssl.SSLContext, certificate: Certificate, where: str) -> None
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """Lend a path that has the content, since the ssl module loads keys from files only."""
-    if hasattr(os, "memfd_create"):  # Linux: a file that is in no directory
+    """Provide the content as a file, because the ssl module loads keys only from files."""
+    if hasattr(os, "memfd_create"):  # Linux: a file outside any directory
         with os.fdopen(os.memfd_create("listwatch"), "wb") as file:
             file.write(content)
             file.flush()
@@ -88,14 +88,14 @@ def _as_file(content: bytes) -> Iterator[str]:
         return
     import tempfile  # noqa: PLC0415 - rarely needed
 
-    with tempfile.NamedTemporaryFile(prefix="listwatch-", suffix=".pem") as file:  # of mode 0600
+    with tempfile.NamedTemporaryFile(prefix="listwatch-", suffix=".pem") as file:  # mode 0600
         file.write(content)
         file.flush()
         yield file.name
 
 
 def handshake_failure(error: Exception) -> str:
-    """Return why a TLS handshake failed, in words for the user."""
+    """Return why a TLS handshake failed, as a message for users."""
     if isinstance(error, ssl.SSLCertVerificationError):
         words = getattr(error, "verify_message", "") or "it is not valid"
         return (

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry for a client's requests (the extra `otel`)."""
+"""OpenTelemetry spans for a client's requests (the extra `otel`)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def tracing_hook(server: str, tracer_provider: "TracerProvider | None" = None) -> RequestHook:
-    """Return a hook that makes a client span of each request, and hands its context on.
+    """Return a hook that creates a client span per request and propagates its context.
 
-    Names and attributes are those of the semantic conventions for HTTP clients; a query, which may
-    be long, and credentials are in none of them. A watch's span ends with the watch. Headers as
-    the configured propagator writes them (`traceparent`) go with the request.
+    Names and attributes follow the semantic conventions for HTTP clients; they contain neither the
+    query, which may be long, nor credentials. A watch's span ends with the watch. The request
+    carries the headers of the configured propagator (`traceparent`).
 
     Args:
-        server: the URL that the client speaks to, `client.config.server`.
-        tracer_provider: in place of the global one.
+        server: the URL of the client's server, `client.config.server`.
+        tracer_provider: by default the global one.
 
     Raises:
         ConfigError: opentelemetry-api is not installed.
@@ -48,7 +48,7 @@ def tracing_hook(server: str, tracer_provider: "TracerProvider | None" = None) -
                 "http.request.method": request.method,
                 "url.path": request.path,
             },
-            # The status and the error's type are told below, without an error's words.
+            # The status and the error's type are recorded below, without the error's text.
             record_exception=False,
             set_status_on_exception=False,
         ) as span:

@@ -1,9 +1,9 @@
-"""A streaming HTTP/1.1 transport for what is read, on `asyncio.Protocol` and httptools.
+"""A streaming HTTP/1.1 transport for reads, on `asyncio.Protocol` and httptools.
 
-It only does what a long answer of an API server needs, and hands on the pieces of a body as the
-parser found them, since a watch event that is an HTTP chunk of its own then is one piece: no byte
-is joined or searched here. What it leaves to aiohttp: other methods than GET, proxies, redirects,
-cookies. Needs the extra `listwatch[httptools]`.
+It does only what a long response of an API server needs, and passes on the pieces of a body as the
+parser found them. A watch event in its own HTTP chunk is then one piece: no byte is joined or
+searched here. aiohttp handles the rest: methods other than GET, proxies, redirects, cookies. Needs
+the extra `listwatch[httptools]`.
 """
 
 import asyncio
@@ -31,21 +31,20 @@ except ImportError as missing:
         "listwatch.client.transport needs httptools: pip install 'listwatch[httptools]'"
     ) from missing
 
-#: The status line and headers of an answer, those of 1xx answers before it included, in bytes.
+#: Maximum bytes of a response's status line and headers, including preceding 1xx responses.
 MAX_HEAD_BYTES: Final = 64 * 1024
-#: Bytes that are read from the network at once. Each return to the interpreter may take the
-#: switch interval of 5 ms beside a thread that computes, so that much has to be done for one.
+#: Bytes read from the network at once. Beside a thread that computes, each return to the
+#: interpreter may take the switch interval of 5 ms, so one should do much work.
 MAX_READ_BYTES: Final = 2 * 1024 * 1024
-#: The same from a server that sends tiny chunks: more pieces than these of one reading take
-#: milliseconds to parse.
+#: The same for a server that sends tiny chunks: a larger read would take milliseconds to parse.
 _SMALL_READ_BYTES: Final = 64 * 1024
 _MOST_PIECES: Final = 16 * 1024
-#: What a piece costs beside its bytes, in bytes: so many waiting ones pause the connection too.
+#: Cost of a piece beside its bytes, in bytes: many waiting pieces pause the connection too.
 _PIECE_BYTES: Final = 128
-#: Bytes from the network that may wait for a slow reader before the connection is paused; more
-#: than one reading, since to pause and to resume are returns to the interpreter too.
+#: Bytes that may wait for a slow reader before the connection is paused; more than one read,
+#: because pausing and resuming also return to the interpreter.
 MAX_WAITING_BYTES: Final = 2 * MAX_READ_BYTES
-#: A TLS handshake is limited by `connect_timeout` on the injected clock, not by asyncio's timer.
+#: `connect_timeout`, on the injected clock, limits a TLS handshake, not asyncio's timer.
 _NO_TIMEOUT: Final = 7 * 24 * 3600.0
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
@@ -54,14 +53,14 @@ _URL = re.compile(r"[\x21-\x7e]+")
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where a request goes; connections of equal targets are interchangeable.
+    """The destination of a request; connections of equal targets are interchangeable.
 
     Attributes:
         host, port: from the URL; an IPv6 address without brackets.
-        authority: both as the Host header wants them.
-        ssl: None is plain text.
+        authority: both in the form of the Host header.
+        ssl: None for plain text.
         server_hostname: the name that the certificate must have.
-        unix_socket: the path of a socket to connect to in place of host and port.
+        unix_socket: path of a socket to connect to instead of host and port.
     """
 
     host: str
@@ -76,14 +75,14 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One connection and the answer that is being read from it.
+    """One connection and the response being read from it.
 
     The parser appends each piece of a body to `_pieces` without a Python call in between; the
-    reader takes the whole list. While there is no parser no answer is expected, and whatever
-    comes ends the connection.
+    reader takes the whole list. Without a parser no response is expected, and any data closes the
+    connection.
 
-    The buffer may be shared by all connections of an event loop: the parser copies what it gives,
-    so that nothing is in the buffer any more when `buffer_updated` returns.
+    All connections of an event loop may share the buffer: the parser copies what it returns, so the
+    buffer is empty when `buffer_updated` returns.
     """
 
     def __init__(self, target: Target, buffer: memoryview) -> None:
@@ -112,10 +111,10 @@ class _Connection(asyncio.BufferedProtocol):
         self._waiting_bytes = 0
         self._pieces.clear()
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # By its contract alone: that of another event loop, such as uvloop's, has another class.
+        # Only by its contract: another event loop, such as uvloop, has another class.
         self._transport = cast("asyncio.Transport", transport)
         _find_dead_hosts(transport.get_extra_info("socket"))
 
@@ -138,7 +137,7 @@ class _Connection(asyncio.BufferedProtocol):
         except httptools.HttpParserUpgrade:
             self._fail(FrameError(f"{self.target} switched protocols without being asked"))
         except httptools.HttpParserError as error:
-            if self.complete:  # bytes after the answer: it stands, but nothing may follow it
+            if self.complete:  # bytes after the response: it is valid, but nothing may follow it
                 self.abort()
             else:
                 self._fail(self._no_http(data, error))
@@ -152,7 +151,7 @@ class _Connection(asyncio.BufferedProtocol):
             if self._waiting_bytes >= MAX_WAITING_BYTES and not self._paused:
                 self._pause()
         elif self._has_head and not self.complete:
-            # Neither body nor end: chunk extensions or trailers, which llhttp does not bound.
+            # Neither body nor end: chunk extensions or trailers, which llhttp does not limit.
             self._overhead_bytes += received
             if self._overhead_bytes > MAX_HEAD_BYTES:
                 self._fail(FrameError(f"{self.target} sent over {MAX_HEAD_BYTES} B of trailers"))
@@ -177,7 +176,7 @@ class _Connection(asyncio.BufferedProtocol):
         return data[len(part) :]
 
     def eof_received(self) -> None:
-        """Let asyncio close the connection, which `connection_lost` then judges."""
+        """Let asyncio close the connection; `connection_lost` then decides what that means."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -198,7 +197,7 @@ class _Connection(asyncio.BufferedProtocol):
                 self._error.__cause__ = exc
         self._wake()
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         if self.complete:
@@ -208,7 +207,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.reason += status
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._has_head:  # else it is a trailer
+        if not self._has_head:  # otherwise it is a trailer
             self.headers.add(
                 name.decode("latin-1"), value.strip(b" \t").decode("utf-8", "surrogateescape")
             )
@@ -217,13 +216,13 @@ class _Connection(asyncio.BufferedProtocol):
         if self._parser is None:
             return
         self.status = self._parser.get_status_code()
-        if self.status < 200:  # an interim answer: RFC 9110, 15.2
+        if self.status < 200:  # an interim response: RFC 9110, 15.2
             self.reason = b""
             self.headers.clear()
             return
         self._has_head = True
         self._overhead_bytes = 0
-        # RFC 9112, 6.3: what has no other end lasts as long as the connection.
+        # RFC 9112, 6.3: a body without another end lasts as long as the connection.
         codings = self.headers.get("Transfer-Encoding", "").rpartition(",")
         self._ends_with_connection = (
             "Content-Length" not in self.headers and codings[2].strip().lower() != "chunked"
@@ -234,7 +233,7 @@ class _Connection(asyncio.BufferedProtocol):
             self.complete = True
             self._keeps_alive = self._parser.should_keep_alive()
 
-    # What the reader calls.
+    # Called by the reader.
 
     @property
     def is_idle(self) -> bool:
@@ -247,27 +246,27 @@ class _Connection(asyncio.BufferedProtocol):
         )
 
     def send(self, request: bytes) -> None:
-        """Send a request, and read the answer anew."""
-        if self._transport is None:  # lost since it was made: `connection_lost` has said so
+        """Send a request, and expect its response."""
+        if self._transport is None:  # lost since it was created: `connection_lost` has reported it
             return
         self._reset()
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(request)
 
     def rest(self) -> None:
-        """Forget the answer; the connection waits for the next request."""
+        """Discard the response; the connection waits for the next request."""
         self._pieces.clear()
         self._resume()
 
     def abort(self) -> None:
-        """Close the connection at once, without a word to the other side."""
+        """Close the connection at once, without notice to the peer."""
         self._parser = None
         self._keeps_alive = False
         if self._transport is not None:
             self._transport.abort()
 
     def disconnect(self) -> None:
-        """Close the connection at once; the reader is told that the client is closed."""
+        """Close the connection at once; the reader learns that the client is closed."""
         self._fail(self._error or DisconnectedError(f"{self.target}: the client is closed"))
 
     async def read_head(self) -> None:
@@ -278,7 +277,7 @@ class _Connection(asyncio.BufferedProtocol):
             await self._wait()
 
     async def read_pieces(self) -> list[bytes]:
-        """Return the pieces of the body that have come; an empty list is its end."""
+        """Return the pieces of the body that have arrived; an empty list is its end."""
         while not self._pieces:
             if self.complete:
                 return []
@@ -321,18 +320,18 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class Response:
-    """An answer whose head has come: iterate over it, once and in one task, for its body.
+    """A response whose headers have arrived: iterate over it, once and in one task, for its body.
 
-    Each step gives a list of one or more pieces of the body, in order, none of them empty: what
-    came since the last step, cut where the HTTP chunks and the reads from the network end. The
-    iteration ends with the body. It raises `DisconnectedError` when the connection broke before
-    that, after all that came has been given, and `FrameError` for bytes that are not HTTP/1.1 or
-    not of the announced Content-Encoding. A reader that is cancelled may go on later.
+    Each step returns a list of one or more non-empty pieces of the body, in order: what arrived
+    since the last step, cut at HTTP chunks and network reads. The iteration ends with the body. It
+    raises `DisconnectedError` if the connection broke before that, after returning everything that
+    arrived, and `FrameError` for bytes that are not HTTP/1.1 or not of the announced
+    Content-Encoding. A cancelled reader may continue later.
 
     Attributes:
-        status: the code; a redirect is an answer like any other.
-        reason: the words beside it, as sent.
-        headers: by their names in any case; without the trailers.
+        status: the status code; redirects are not followed.
+        reason: the reason phrase, as sent.
+        headers: names are case-insensitive; without trailers.
     """
 
     def __init__(self, connection: _Connection) -> None:
@@ -357,11 +356,11 @@ class Response:
         return pieces
 
     async def read_pieces(self) -> list[bytes]:
-        """Return what a step of the iteration gives; an empty list is the end of the body."""
+        """Return what a step of the iteration returns; an empty list at the end of the body."""
         decoder = self._decoder
         if decoder is None:
             return await self._connection.read_pieces()
-        if decoder.is_behind:  # one large step in a turn of the event loop
+        if decoder.is_behind:  # one large step per turn of the event loop
             await asyncio.sleep(0)
         while not (decoded := decoder.decode()):
             pieces = await self._connection.read_pieces()
@@ -372,7 +371,7 @@ class Response:
         return decoded
 
     async def read(self, max_bytes: int) -> bytes:
-        """Return the whole body, such as an error's; raises `FrameError` if it is longer."""
+        """Return the whole body, such as an error's; raise `FrameError` if it is longer."""
         body = bytearray()
         async for pieces in self:
             for piece in pieces:
@@ -383,21 +382,21 @@ class Response:
 
 
 class PoolStatistics(msgspec.Struct, frozen=True):
-    """What a `ConnectionPool` holds: connections that wait, and those in use."""
+    """The connections of a `ConnectionPool`: idle ones, and those in use."""
 
     idle: int
     used: int
 
 
 class ConnectionPool:
-    """The connections to a client's servers: those in use, and those that wait for a next list.
+    """The connections to a client's servers: those in use, and idle ones for the next list.
 
     For one event loop.
 
     Args:
         clock: measures the idle time.
-        max_idle: how many may wait at once; more are closed.
-        idle_seconds: how long one waits; less than servers and load balancers do.
+        max_idle: maximum idle connections; further ones are closed.
+        idle_seconds: how long one stays idle; less than servers and load balancers allow.
     """
 
     def __init__(self, clock: Clock, *, max_idle: int = 4, idle_seconds: float = 30.0) -> None:
@@ -406,31 +405,31 @@ class ConnectionPool:
         self._idle_seconds = idle_seconds
         self._idle: dict[_Connection, Timer] = {}
         self._used: set[_Connection] = set()
-        #: The limits of those who wait for a new connection.
+        #: The time limits of tasks that wait for a new connection.
         self.connecting: set[Timeout] = set()
         self.is_closed = False
         self._buffer: memoryview | None = None
 
     @property
     def buffer(self) -> memoryview:
-        """What the connections read into; made when it is first asked for."""
+        """The buffer that the connections read into; created on first use."""
         if self._buffer is None:
             self._buffer = memoryview(bytearray(MAX_READ_BYTES))
         return self._buffer
 
     def statistics(self) -> PoolStatistics:
-        """Return how many connections there are."""
+        """Return the number of connections."""
         return PoolStatistics(idle=len(self._idle), used=len(self._used))
 
     def find(self, target: Target) -> _Connection | None:
-        """Return a connection that waits, the last that was used; `use` it at once."""
+        """Return the most recently used idle connection; `use` it at once."""
         for connection in reversed(self._idle):
             if connection.target == target and connection.is_idle:
                 return connection
         return None
 
     def use(self, connection: _Connection) -> None:
-        """Count a connection as used, until it is given back."""
+        """Count a connection as in use, until it is given back."""
         if self.is_closed:
             connection.abort()
             raise DisconnectedError(f"{connection.target}: the client is closed")
@@ -439,7 +438,7 @@ class ConnectionPool:
         self._used.add(connection)
 
     def give(self, connection: _Connection, *, keep: bool) -> None:
-        """Take a connection back: it waits for the next request or is closed."""
+        """Take a connection back: keep it for the next request, or close it."""
         self._used.discard(connection)
         if not keep or self.is_closed or not (connection.complete and connection.is_idle):
             connection.abort()
@@ -455,7 +454,7 @@ class ConnectionPool:
         connection.abort()
 
     def close(self) -> None:
-        """Close every connection: who reads one gets a `DisconnectedError`, as does who asks."""
+        """Close every connection: tasks that read or wait for one get a `DisconnectedError`."""
         self.is_closed = True
         for limit in self.connecting:
             limit.postpone(0)
@@ -479,33 +478,33 @@ async def stream(
     pool: ConnectionPool | None = None,
     keep: bool = True,
 ) -> AsyncIterator[Response]:
-    """Send a GET request; entering returns the answer's head, leaving closes the connection.
+    """Send a GET request. Entering returns the response headers; leaving closes the connection.
 
-    A cancelled or failed body closes it in the same turn of the event loop, without waiting for
-    the other side. Reading pauses while `MAX_WAITING_BYTES` wait for the reader; there is no
-    limit of time on the body.
+    A cancelled or failed body closes the connection in the same turn of the event loop, without
+    waiting for the peer. Reading pauses while `MAX_WAITING_BYTES` wait for the reader; the body has
+    no time limit.
 
     Args:
         url: http or https, ASCII (other characters percent-encoded), without a user.
-        headers: sent as they are, in order, after a Host header if there is none. A name that
-            comes twice needs pairs. Ask for `gzip` or `deflate` by an Accept-Encoding of yours.
-        clock: all limits of time are measured with it.
-        ssl: needed for https, of no effect for http.
+        headers: sent unchanged, in order, after a Host header if there is none. For a repeated name
+            use pairs. Request `gzip` or `deflate` with your own Accept-Encoding.
+        clock: measures all time limits.
+        ssl: needed for https, ignored for http.
         server_hostname: the name in the certificate, if it is not the URL's.
-        unix_socket: path of a socket to connect to; the URL's host then only names it.
+        unix_socket: path of a socket to connect to; the URL's host is then only a name.
         connect_timeout: seconds for the address look-up, the connection and the TLS handshake.
-        headers_timeout: seconds from the request to the end of the answer's headers.
-        pool: closes the connection with its other ones, and may have one that waits. A request
-            that gets no byte of an answer on such a one, because the server has just closed it,
-            is sent once more on a new one (RFC 9110, 9.2.2).
-        keep: let the pool keep the connection for the next request, after a whole answer, and
-            take one that it has kept: for lists. A watch wants one of its own.
+        headers_timeout: seconds from the request to the end of the response headers.
+        pool: closes the connection with its others, and may provide an idle one. If the server has
+            just closed the idle one, so that no byte of a response arrives, the request is sent
+            once more on a new connection (RFC 9110, 9.2.2).
+        keep: let the pool keep the connection after a complete response, and use a kept one: for
+            lists. A watch needs its own connection.
 
     Raises:
-        DisconnectedError: no connection (`refused` when nobody listens), none within
-            `connect_timeout`, or it was closed before the head was complete.
-        TimeoutError: no head within `headers_timeout`.
-        FrameError: what came is no HTTP/1.1 answer, or one in a coding that is not known.
+        DisconnectedError: no connection (`refused` if nothing listens), none within
+            `connect_timeout`, or it was closed before the headers were complete.
+        TimeoutError: no headers within `headers_timeout`.
+        FrameError: the bytes are not an HTTP/1.1 response, or have an unknown coding.
         ValueError: the URL or a header can't be sent.
     """
     target, request = _request(url, headers, ssl, server_hostname, unix_socket)
@@ -594,7 +593,7 @@ async def _connect(
 
 
 async def _connect_to_any(target: Target, buffer: memoryview) -> _Connection:
-    """Try the addresses in turn; asyncio's own way tells in words only whether all refused."""
+    """Try the addresses in turn; asyncio's version reports only as text whether all refused."""
     errors: list[DisconnectedError] = []
     for address in await _look_up(target):
         try:
@@ -614,7 +613,7 @@ async def _look_up(target: Target) -> list[str]:
             found = socket.getaddrinfo(
                 target.host, target.port, type=kind, flags=socket.AI_NUMERICHOST
             )
-        except socket.gaierror:  # a name, whose look-up may take long
+        except socket.gaierror:  # a name; its look-up may take long
             found = await asyncio.get_running_loop().getaddrinfo(
                 target.host, target.port, type=kind
             )
@@ -646,7 +645,7 @@ async def _open(target: Target, address: str | None, buffer: memoryview) -> _Con
                 ssl_handshake_timeout=handshake_timeout,
             )
     except asyncio.CancelledError:
-        connection.abort()  # asyncio closes it politely, which with TLS may take long
+        connection.abort()  # asyncio closes it properly, which with TLS may take long
         raise
     except SSLError as error:
         raise DisconnectedError(f"{target}: {handshake_failure(error)}") from error
@@ -659,15 +658,15 @@ async def _open(target: Target, address: str | None, buffer: memoryview) -> _Con
 
 
 def _reason(error: OSError) -> str:
-    # The event loop's own words for an error with a number only repeat the address.
+    # The event loop's text for an error with a number only repeats the address.
     return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _find_dead_hosts(sock: socket.socket | None) -> None:
-    """Let the kernel give up a TCP connection within 60 s after its other side is gone.
+    """Make the kernel drop a TCP connection within 60 s after its peer is gone.
 
-    By probes while the connection is silent (first after 30 s, then every 10 s), and by a limit
-    on unacknowledged bytes. Sockets of other families are left alone.
+    Uses probes while the connection is silent (first after 30 s, then every 10 s), and a limit on
+    unacknowledged bytes. Does nothing for sockets of other families.
     """
     if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
         return

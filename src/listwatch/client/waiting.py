@@ -1,4 +1,4 @@
-"""Waiting for a state of an object, or for its end, by a watch of that one object."""
+"""Waits for a state of an object, or for its deletion, with a watch of that object."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -9,7 +9,7 @@ from listwatch.clock import Clock
 from listwatch.errors import unwrap
 from listwatch.objects import Object, ObjectDecoder
 
-#: A condition, as "Ready" or "Available=False", or a function that is asked about each state.
+#: A condition, such as "Ready" or "Available=False", or a function called with each state.
 Condition: TypeAlias = str | Callable[[Object], object]
 
 
@@ -25,10 +25,10 @@ async def wait_until(
     """Return the first accepted state of an object, or None if its absence is accepted.
 
     Args:
-        list_watch: selects this object alone.
-        accept: is called in order with each state of the object, and with None while it is absent.
+        list_watch: selects only this object.
+        accept: called in order with each state of the object, and with None while it is absent.
         what: what is waited for, for errors and logs.
-        describe: says of the last state why it was not accepted.
+        describe: returns why the last state was not accepted.
         clock: measures the time.
         seconds: time limit; None for no limit.
 
@@ -94,7 +94,7 @@ async def wait_until(
 
 
 def accepts(condition: Condition) -> Callable[[Object | None], bool]:
-    """Return a function that tells whether a state of an object meets a condition.
+    """Return a function that checks whether a state of an object meets a condition.
 
     Raises:
         ValueError: the condition names no type.
@@ -116,10 +116,10 @@ def accepts(condition: Condition) -> Callable[[Object | None], bool]:
 
 
 def has_condition(obj: Object, type_: str, status: str = "True") -> bool:
-    """Tell whether an object has a condition with this status, which is not out of date.
+    """Return whether an object has an up-to-date condition with this status.
 
-    Case does not matter. A condition that was observed of an older generation does not count, as
-    for `kubectl wait`.
+    Case does not matter. As for `kubectl wait`, a condition observed for an older generation does
+    not count.
     """
     state = obj.get("status")
     if not isinstance(state, Mapping):
@@ -136,7 +136,7 @@ def has_condition(obj: Object, type_: str, status: str = "True") -> bool:
 
 
 def conditions_of(obj: Object | None) -> str:
-    """Return an object's conditions in words."""
+    """Return an object's conditions as text."""
     if obj is None:
         return "there is no such object"
     state = obj.get("status")
@@ -149,7 +149,7 @@ def conditions_of(obj: Object | None) -> str:
 
 
 def remaining(obj: Object | None) -> str:
-    """Return what keeps an object that is waited out, in words."""
+    """Return what keeps an object from being deleted, as text."""
     if obj is None:
         return "it came back at once"
     if obj.meta.deletion_timestamp is None:

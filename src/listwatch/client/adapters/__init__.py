@@ -1,7 +1,7 @@
-"""A `Client` on top of a client object that a program already has.
+"""A `Client` on top of another library's client object.
 
-Its session and authentication are used, and our list, watch, discovery and verbs run on them, with
-the bytes as they came.
+Our list, watch, discovery and verbs run on its session and authentication, with the bytes
+unchanged.
 """
 
 from importlib import import_module
@@ -10,7 +10,7 @@ from typing import Final
 from listwatch.client.client import Client
 from listwatch.clock import Clock
 
-#: By the first part of the type's module, and its name: where the adapter is.
+#: Finds the adapter, by the first part of the type's module and by the type's name.
 _ADAPTERS: Final = {
     ("kubernetes.aio", "ApiClient"): "aiohttp_session",
     ("kubernetes_asyncio", "ApiClient"): "aiohttp_session",
@@ -24,13 +24,13 @@ _ADAPTERS: Final = {
 def client_of(theirs: object, *, clock: Clock | None = None) -> Client:
     """Return a client that uses the session of another library's client object.
 
-    Closing it leaves theirs open. Those that block are used on threads, one for each answer that
-    is being read, so that many watches are better served by an asynchronous client.
+    Closing it leaves that session open. A blocking client is used on threads, one per response
+    being read; for many watches use an asynchronous client.
 
     Args:
         theirs: a `kubernetes.client.ApiClient`, `kubernetes.aio.client.ApiClient`,
             `kubernetes_asyncio.client.ApiClient`, `lightkube.Client`, `lightkube.AsyncClient`, or
-            what `await kr8s.asyncio.api()` returns. An asynchronous one belongs to the running
+            the result of `await kr8s.asyncio.api()`. An asynchronous one belongs to the running
             event loop.
         clock: for every time-out.
 

@@ -47,7 +47,7 @@ class _Session(Session):
 
 
 def adapt(api_client: Any, clock: Clock) -> tuple[Config, Connections, Authenticator]:
-    """Return how to use an API client's session."""
+    """Return the parts that use an API client's session."""
     host = api_client.configuration.host.rstrip("/")
     config = Config(server=host, source=type(api_client).__module__)
 

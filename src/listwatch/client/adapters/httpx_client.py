@@ -18,7 +18,7 @@ from listwatch.errors import DisconnectedError, FrameError, unwrap
 
 
 class _Source(SessionAuthentication):
-    """Where the session is: it may be replaced by its owner at any time."""
+    """The owner of the session, who may replace it at any time."""
 
     def __init__(self, theirs: Any) -> None:
         self._theirs = theirs
@@ -92,11 +92,11 @@ class _Session(Session):
 
 
 def adapt(theirs: Any, clock: Clock) -> tuple[Config, Connections, Authenticator]:
-    """Return how to use the session of theirs.
+    """Return the parts that use the client's session.
 
     Raises:
-        TypeError: the API object of kr8s's synchronous interface, whose session lives on a
-            thread of its own.
+        TypeError: the API object of kr8s's synchronous interface, whose session belongs to its own
+            thread.
     """
     module = type(theirs).__module__.partition(".")[0]
     if module == "kr8s":
@@ -111,18 +111,18 @@ def adapt(theirs: Any, clock: Clock) -> tuple[Config, Connections, Authenticator
 
 
 def errors_of(session: Any) -> tuple[type[Exception], ...]:
-    """Return what a session of httpx, or of its successor httpx2, raises."""
+    """Return the exceptions of a session of httpx, or of its successor httpx2."""
     httpx = import_module(type(session).__module__.partition(".")[0])
     return (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError)
 
 
 def translated(error: Exception, where: str) -> Exception:
-    """Return what such an error means."""
+    """Return the meaning of such an error."""
     name = type(error).__name__
     if name in {"LocalProtocolError", "RemoteProtocolError", "DecodingError"}:
         if "peer closed" in str(error) or "disconnected" in str(error):
             return DisconnectedError(f"{where}: the connection broke")
-        # Its words quote what was sent or received, credentials included.
+        # Its text quotes what was sent or received, including credentials.
         return FrameError(f"{where}: the answer is no HTTP ({name})")
     chain = list(_chain(error))
     words = next((str(e) for e in reversed(chain) if str(e)), name).split("\n")[0][:300]

@@ -1,4 +1,4 @@
-"""What all adapters have in common: connections that stay theirs, and their authentication."""
+"""What all adapters share: connections that stay theirs, and their authentication."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 class Session(ABC):
-    """Another client's connections, as `Connections`: they serve watches too, and are left open.
+    """Another client's connections as `Connections`: they serve watches too, and stay open.
 
     Args:
-        clock: for the time that an answer's head may take.
+        clock: for the time limit of a response's headers.
         where: the server, for messages.
-        translate: returns what an error of theirs means; the second argument is `where`.
+        translate: returns the meaning of an error of theirs; the second argument is `where`.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class Session(ABC):
     def request(
         self, method: str, url: str, headers: list[tuple[str, str]], body: bytes | None
     ) -> AbstractAsyncContextManager[Response]:
-        """Send a request, as `Connections.request`."""
+        """Send a request, like `Connections.request`."""
 
     async def head(self, sending: Awaitable[T], errors: tuple[type[Exception], ...]) -> T:
-        """Return what sending a request gives once the answer's head has come.
+        """Return the result of sending a request once the response headers have arrived.
 
         Raises:
-            TimeoutError: it has not come in time.
-            ListWatchError: what one of their errors means.
+            TimeoutError: they did not arrive in time.
+            ListWatchError: a translated error of theirs.
         """
         try:
             async with self._clock.timeout(HEADERS_TIMEOUT):
@@ -49,26 +49,26 @@ class Session(ABC):
             raise TimeoutError(f"{self._where} has not answered in time") from None
 
     async def translated(self, work: Awaitable[T], errors: tuple[type[Exception], ...]) -> T:
-        """Return what the work gives; their errors become ours.
+        """Return the result of the work; translate their errors to ours.
 
         Raises:
-            ListWatchError: what one of their errors means.
+            ListWatchError: a translated error of theirs.
         """
         try:
             return await work
         except errors as error:
-            # Without its cause, which may tell the request's headers.
+            # Without its cause, which may contain the request's headers.
             raise self._translate(error, self._where) from None
 
     @asynccontextmanager
     async def used(self) -> AsyncIterator[None]:
-        """Do nothing: they keep their connections themselves."""
+        """Do nothing: they keep their connections open themselves."""
         yield
 
     def stream(
         self, url: str, headers: list[tuple[str, str]], *, watch: bool, prompt: bool
     ) -> AbstractAsyncContextManager[Response]:
-        """Get what is long like anything else."""
+        """Get a long response, like any other."""
         del watch, prompt
         return self.request("GET", url, headers, None)
 
@@ -77,30 +77,30 @@ class Session(ABC):
 
 
 class SessionAuthentication:
-    """Adds nothing, for their session adds the credentials itself, and tries again itself."""
+    """Adds nothing: their session adds the credentials and retries itself."""
 
     async def credentials(self) -> Credentials:
         """Return none."""
         return Credentials()
 
     async def renew(self, refused: Credentials) -> bool:
-        """Return that trying again is no use."""
+        """Return False: trying again is useless."""
         del refused
         return False
 
 
 class GeneratedAuthentication:
-    """The Authorization header that a generated client's configuration asks for.
+    """The Authorization header of a generated client's configuration.
 
     Args:
-        settings: returns what its `auth_settings()` does.
+        settings: returns the result of its `auth_settings()`.
     """
 
     def __init__(self, settings: Callable[[], Awaitable[Any]]) -> None:
         self._settings = settings
 
     async def credentials(self) -> Credentials:
-        """Return the header of this moment.
+        """Return the current header.
 
         Raises:
             ConfigError: another kind of authentication.
@@ -114,5 +114,5 @@ class GeneratedAuthentication:
         return Credentials()
 
     async def renew(self, refused: Credentials) -> bool:
-        """Return whether there is another by now."""
+        """Return whether the header has changed."""
         return await self.credentials() != refused

@@ -1,7 +1,7 @@
-"""The session of a client that blocks: `kubernetes.client.ApiClient` or `lightkube.Client`.
+"""The session of a blocking client: `kubernetes.client.ApiClient` or `lightkube.Client`.
 
-Every answer has a thread of its own while it is read. Leaving it shuts its socket down, which ends
-the thread's reading at once.
+Each response has its own thread while it is read. Leaving it shuts its socket down, which ends the
+thread's read at once.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from listwatch.client.connections import CONNECT_TIMEOUT, HEADERS_TIMEOUT, Conne
 from listwatch.clock import Clock
 from listwatch.errors import DisconnectedError, FrameError
 
-#: Seconds that a thread waits for a byte before the headers have come; then there is no limit.
+#: Seconds that a thread waits for a byte before the headers; afterwards there is no limit.
 _FIRST_BYTE: Final = HEADERS_TIMEOUT + 5
 
 
 class _Answer(Protocol):
-    """An answer whose head has come, used on its thread but for `abort`."""
+    """A response whose headers have arrived, used on its thread except for `abort`."""
 
     status: int
     reason: str
@@ -39,10 +39,10 @@ class _Answer(Protocol):
     pieces: Iterator[bytes]
 
     def close(self) -> None:
-        """Give back or close the connection."""
+        """Return or close the connection."""
 
     def abort(self) -> None:
-        """End whatever reads, from any thread."""
+        """Interrupt any read, from any thread."""
 
 
 class _Urllib3Answer:
@@ -66,7 +66,7 @@ class _Urllib3Answer:
 def _socket_of(response: Any) -> socket.socket | None:
     connection = getattr(response, "connection", None) or getattr(response, "_connection", None)
     found = getattr(connection, "sock", None)
-    if found is None:  # an answer with Connection: close has let go of it
+    if found is None:  # a response with Connection: close has released it
         found = getattr(getattr(getattr(response, "_fp", None), "fp", None), "raw", None)
         found = getattr(found, "_sock", None)
     return found if isinstance(found, socket.socket) else None
@@ -144,7 +144,7 @@ class _Session(Session):
             yield response
         finally:
             if response is None or not response.is_finished:
-                # Nobody waits for the thread: it ends when its socket does.
+                # Nothing waits for the thread: it ends with its socket.
                 opening.add_done_callback(_abort)
             run.submit(_close, opening)
             run.shutdown(wait=False)
@@ -161,10 +161,10 @@ def _close(opening: "Future[_Answer]") -> None:
 
 
 def adapt(theirs: Any, clock: Clock) -> tuple[Config, Connections, Authenticator]:
-    """Return how to use the session of theirs."""
+    """Return the parts that use the client's session."""
     if type(theirs).__module__.partition(".")[0] == "lightkube":
         return _adapt_lightkube(theirs, clock)
-    urllib3: Any = import_module("urllib3")  # comes with the client that is adapted
+    urllib3: Any = import_module("urllib3")  # a dependency of the adapted client
     timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT, read=_FIRST_BYTE)
 
     def open_(method: str, url: str, headers: list[tuple[str, str]], body: bytes | None) -> _Answer:
@@ -190,7 +190,7 @@ def adapt(theirs: Any, clock: Clock) -> tuple[Config, Connections, Authenticator
     session = _Session(open_, errors, _translate_urllib3, clock, host)
 
     async def settings() -> Any:
-        # Its hook may run a plugin, or ask a server.
+        # Its hook may run a plugin, or send a request.
         return await asyncio.to_thread(theirs.configuration.auth_settings)
 
     return config, session, GeneratedAuthentication(settings)
