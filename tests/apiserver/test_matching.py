@@ -6,21 +6,21 @@ import pytest
 
 from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.access.auth import ADMINISTRATOR
-from listwatch.apiserver.admission.expressions import (
-    MATCH_BUDGET,
-    Evaluation,
-    ExpressionError,
-    MatchConditions,
-    OutOfBudgetError,
-    Subject,
-    Vocabulary,
-    compile_as,
-)
+from listwatch.apiserver.admission.expressions import Subject
 from listwatch.apiserver.admission.matching import Attributes, Criteria, in_version
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.cluster import StoredCluster
 from listwatch.apiserver.storage.registry import WriteContext
 from listwatch.apiserver.user import User
+from listwatch.cel.admission import (
+    MATCH_BUDGET,
+    Evaluation,
+    ExpressionError,
+    MatchConditions,
+    OutOfBudgetError,
+    Vocabulary,
+    compile_as,
+)
 from listwatch.cel.types import BOOL, STRING
 from listwatch.errors import NotFoundError
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 AUTHORIZER = object_named("kubernetes.authorization.Authorizer")
 _PATH_CHECK = object_named("kubernetes.authorization.PathCheck")
 _GROUP_CHECK = object_named("kubernetes.authorization.GroupCheck")
-_RESOURCE_CHECK = object_named("kubernetes.authorization.ResourceCheck")
+RESOURCE_CHECK = object_named("kubernetes.authorization.ResourceCheck")
 _DECISION = object_named("kubernetes.authorization.Decision")
 
 
@@ -82,17 +82,17 @@ AUTHORIZATION: tuple[Function, ...] = (
         method("authorizer_serviceaccount", AUTHORIZER, STRING, STRING, AUTHORIZER),
     ),
     _step("group", AUTHORIZER, _GROUP_CHECK, "group"),
-    _step("resource", _GROUP_CHECK, _RESOURCE_CHECK, "resource"),
-    _step("subresource", _RESOURCE_CHECK, _RESOURCE_CHECK, "subresource"),
-    _step("namespace", _RESOURCE_CHECK, _RESOURCE_CHECK, "namespace"),
-    _step("name", _RESOURCE_CHECK, _RESOURCE_CHECK, "name"),
-    _step("fieldSelector", _RESOURCE_CHECK, _RESOURCE_CHECK, "field_selector"),
-    _step("labelSelector", _RESOURCE_CHECK, _RESOURCE_CHECK, "label_selector"),
+    _step("resource", _GROUP_CHECK, RESOURCE_CHECK, "resource"),
+    _step("subresource", RESOURCE_CHECK, RESOURCE_CHECK, "subresource"),
+    _step("namespace", RESOURCE_CHECK, RESOURCE_CHECK, "namespace"),
+    _step("name", RESOURCE_CHECK, RESOURCE_CHECK, "name"),
+    _step("fieldSelector", RESOURCE_CHECK, RESOURCE_CHECK, "field_selector"),
+    _step("labelSelector", RESOURCE_CHECK, RESOURCE_CHECK, "label_selector"),
     function(
         "check",
         _check,
         method("pathcheck_check", _PATH_CHECK, STRING, _DECISION),
-        method("resourcecheck_check", _RESOURCE_CHECK, STRING, _DECISION),
+        method("resourcecheck_check", RESOURCE_CHECK, STRING, _DECISION),
     ),
     function("allowed", lambda answer: answer.allowed, method("decision_allowed", _DECISION, BOOL)),
     function("reason", lambda answer: answer.reason, method("decision_reason", _DECISION, STRING)),

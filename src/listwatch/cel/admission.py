@@ -1,0 +1,357 @@
+"""The expressions of admission: what they speak of, and how they run on a budget.
+
+Those of policies and match conditions have the variables `object`, `oldObject`, `request`,
+`namespaceObject`, `authorizer`, and, where there are any, `params` and `variables`. The rules are
+those of k8s.io/apiserver, pkg/admission/plugin/cel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from listwatch.cel.authorization import AUTHORIZER, RESOURCE_CHECK
+from listwatch.cel.environment import Environment
+from listwatch.cel.errors import (
+    CompilationError,
+    CostLimitExceededError,
+    EvaluationError,
+    InstantiationError,
+)
+from listwatch.cel.program import PER_CALL_LIMIT, Program, compile_expression
+from listwatch.cel.types import (
+    BOOL,
+    DYN,
+    INT,
+    STRING,
+    TIMESTAMP,
+    Type,
+    list_of,
+    map_of,
+    object_named,
+)
+from listwatch.cel.values import Value
+
+BUDGET = 10_000_000
+"""What all expressions of one policy may cost for one request and one parameter."""
+MATCH_BUDGET = 2_500_000
+"""What all match conditions of one policy or webhook may cost for one request."""
+
+_OUT_OF_BUDGET = (
+    "validation failed due to running out of cost budget, no further validation rules will be run"
+)
+_VARIABLES = object_named("kubernetes.variables")
+_STRINGS = list_of(STRING)
+_TEXTS = map_of(STRING, STRING)
+
+
+def _of(prefix: str, **fields: Type) -> tuple[Type, Mapping[str, Type]]:
+    return object_named(f"kubernetes.{prefix}"), fields
+
+
+_GVK = _of("GroupVersionKind", group=STRING, version=STRING, kind=STRING)
+_GVR = _of("GroupVersionResource", group=STRING, version=STRING, resource=STRING)
+_USER = _of(
+    "UserInfo", username=STRING, uid=STRING, groups=_STRINGS, extra=map_of(STRING, _STRINGS)
+)
+_REQUEST = _of(
+    "AdmissionRequest",
+    kind=_GVK[0],
+    resource=_GVR[0],
+    subResource=STRING,
+    requestKind=_GVK[0],
+    requestResource=_GVR[0],
+    requestSubResource=STRING,
+    name=STRING,
+    namespace=STRING,
+    operation=STRING,
+    userInfo=_USER[0],
+    dryRun=BOOL,
+    options=DYN,
+)
+_NAMESPACE_METADATA = _of(
+    "NamespaceMetadata",
+    name=STRING,
+    generateName=STRING,
+    namespace=STRING,
+    labels=_TEXTS,
+    annotations=_TEXTS,
+    UID=STRING,
+    creationTimestamp=TIMESTAMP,
+    deletionGracePeriodSeconds=INT,
+    deletionTimestamp=TIMESTAMP,
+    generation=INT,
+    resourceVersion=STRING,
+    finalizers=_STRINGS,
+)
+_NAMESPACE_CONDITION = _of(
+    "NamespaceCondition",
+    status=STRING,
+    type=STRING,
+    lastTransitionTime=TIMESTAMP,
+    message=STRING,
+    reason=STRING,
+)
+_NAMESPACE_SPEC = _of("NamespaceSpec", finalizers=_STRINGS)
+_NAMESPACE_STATUS = _of(
+    "NamespaceStatus", conditions=list_of(_NAMESPACE_CONDITION[0]), phase=STRING
+)
+_NAMESPACE = _of(
+    "Namespace",
+    metadata=_NAMESPACE_METADATA[0],
+    spec=_NAMESPACE_SPEC[0],
+    status=_NAMESPACE_STATUS[0],
+)
+_OBJECTS: Mapping[str, Mapping[str, Type]] = {
+    kind.name: fields
+    for kind, fields in (
+        _GVK,
+        _GVR,
+        _USER,
+        _REQUEST,
+        _NAMESPACE,
+        _NAMESPACE_METADATA,
+        _NAMESPACE_CONDITION,
+        _NAMESPACE_SPEC,
+        _NAMESPACE_STATUS,
+    )
+}
+
+
+class ExpressionError(Exception):
+    """One expression can't be evaluated; others may be."""
+
+
+class OutOfBudgetError(Exception):
+    """All expressions together cost too much; nothing more is evaluated."""
+
+    def __init__(self) -> None:
+        super().__init__(_OUT_OF_BUDGET)
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A compiled expression, or why it does not compile."""
+
+    source: str
+    program: Program | None
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Vocabulary:
+    """What the expressions of one policy may speak of, which grows with its variables.
+
+    Attributes:
+        params: whether there is the variable `params`.
+        authorizer: whether there is the variable `authorizer`.
+        objects: types beside those of requests and namespaces.
+        types: of variables, where they are not those that every expression has.
+    """
+
+    params: bool = False
+    authorizer: bool = True
+    objects: Mapping[str, Mapping[str, Type]] = field(default_factory=dict)
+    types: Mapping[str, Type] = field(default_factory=dict)
+    variables: dict[str, Expression] = field(default_factory=dict)
+    _fields: dict[str, Type] = field(default_factory=dict)
+    _composed: bool = False
+
+    def environment(self) -> Environment:
+        """Return the environment of the next expression."""
+        known: dict[str, Type] = {
+            "object": DYN,
+            "oldObject": DYN,
+            "request": _REQUEST[0],
+            "namespaceObject": _NAMESPACE[0],
+        }
+        if self.params:
+            known["params"] = DYN
+        if self.authorizer:
+            known["authorizer"] = AUTHORIZER
+            known["authorizer.requestResource"] = RESOURCE_CHECK
+        objects: dict[str, Mapping[str, Type]] = {**_OBJECTS, **self.objects}
+        if self._composed:
+            known["variables"] = _VARIABLES
+            objects[_VARIABLES.name] = dict(self._fields)
+        return Environment({**known, **self.types}, objects)
+
+    def compose(self, variables: Sequence[Mapping[str, object]]) -> None:
+        """Compile the variables of a policy, each of which may use those before it."""
+        self._composed = True
+        for each in variables:
+            name = str(each.get("name", ""))
+            found = compile_as(str(each.get("expression", "")), self.environment())
+            self.variables[name] = found
+            self._fields[name] = DYN if found.program is None else _declared(found.program.type)
+
+
+def _declared(kind: Type) -> Type:
+    """Return the type that a variable has for those who use it; objects are not followed."""
+    if kind.kind in {"list", "map"}:
+        return Type(kind.kind, "", tuple(map(_declared, kind.parameters)))
+    return DYN if kind.kind in {"object", "opaque", "type", "param", "error"} else kind
+
+
+def compile_as(source: str, environment: Environment, *wanted: Type) -> Expression:
+    """Compile an expression whose result is to be of one of these types; none means any."""
+    try:
+        program = compile_expression(source, environment)
+    except CompilationError as error:
+        return Expression(source, None, f"compilation failed: {error}")
+    except InstantiationError as error:
+        return Expression(source, None, str(error))
+    if wanted and program.type not in wanted:
+        shown = " ".join(_shown(one) for one in wanted)
+        choice = shown if len(wanted) == 1 else f"one of [{shown}]"
+        why = f"must evaluate to {choice} but got {_shown(program.type)}"
+        return Expression(source, None, why)
+    return Expression(source, program)
+
+
+def _shown(kind: Type) -> str:
+    return "null_type" if kind.kind == "null" else str(kind)
+
+
+class Evaluation:
+    """Expressions evaluated with the same variables out of one budget."""
+
+    def __init__(
+        self, variables: Mapping[str, Value], vocabulary: Vocabulary, budget: int = BUDGET
+    ) -> None:
+        self.remaining = budget
+        self._variables = dict(variables)
+        if vocabulary.variables:
+            self._variables["variables"] = _LazyVariables(vocabulary.variables, self)
+
+    def run(self, expression: Expression) -> Value:
+        """Return the value of an expression.
+
+        Raises:
+            ExpressionError: it does not compile, or fails.
+            OutOfBudgetError: it takes more than is left of the budget.
+        """
+        if expression.program is None:
+            raise ExpressionError(f"compilation error: {expression.error}")
+        try:
+            return self._spend(expression.program)
+        except EvaluationError as error:
+            why = f"expression '{expression.source}' resulted in error: {error}"
+            raise ExpressionError(why) from None
+
+    def _spend(self, program: Program) -> Value:
+        limit = min(PER_CALL_LIMIT, self.remaining)
+        try:
+            value, cost = program.evaluate(self._variables, limit=limit)
+        except CostLimitExceededError:
+            if limit < PER_CALL_LIMIT:
+                raise OutOfBudgetError from None
+            self._take(limit)
+            raise
+        self._take(cost)
+        return value
+
+    def _take(self, cost: int) -> None:
+        self.remaining -= cost
+        if self.remaining < 0:
+            raise OutOfBudgetError
+
+    def variable(self, name: str, expression: Expression) -> Value:
+        """Return the value of a variable of the policy.
+
+        Raises:
+            EvaluationError: it does not compile, or fails.
+            OutOfBudgetError: it takes more than is left of the budget.
+        """
+        if expression.program is None:
+            raise EvaluationError(
+                f'composited variable "{name}" fails to compile: {expression.error}'
+            )
+        try:
+            return self._spend(expression.program)
+        except EvaluationError as error:
+            raise EvaluationError(
+                f'composited variable "{name}" fails to evaluate: {error}'
+            ) from None
+
+
+class _LazyVariables(Mapping[Value, Value]):
+    """The variables of a policy, each of which is evaluated when it is first read, and once."""
+
+    type_name = _VARIABLES.name
+
+    def __init__(self, definitions: Mapping[str, Expression], evaluation: Evaluation) -> None:
+        self._definitions = definitions
+        self._evaluation = evaluation
+        self._found: dict[str, Value | EvaluationError] = {}
+
+    def __getitem__(self, name: Value) -> Value:
+        assert isinstance(name, str)
+        if name not in self._found:
+            expression = self._definitions[name]
+            try:
+                self._found[name] = self._evaluation.variable(name, expression)
+            except EvaluationError as error:
+                self._found[name] = error
+        found = self._found[name]
+        if isinstance(found, EvaluationError):
+            raise found
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._definitions
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self._definitions)
+
+    def __len__(self) -> int:
+        return len(self._definitions)
+
+
+class MatchConditions:
+    """The match conditions of a webhook or a policy, compiled once. Immutable.
+
+    Args:
+        conditions: as in `matchConditions`.
+        fails: whether an error refuses the request; else what errs is not asked about it.
+        vocabulary: what the conditions speak of; None is what those of a webhook have.
+    """
+
+    def __init__(
+        self,
+        conditions: Sequence[Mapping[str, object]],
+        *,
+        fails: bool,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        self._vocabulary = vocabulary if vocabulary is not None else Vocabulary()
+        environment = self._vocabulary.environment()
+        self._expressions = [
+            compile_as(str(each.get("expression", "")), environment, BOOL) for each in conditions
+        ]
+        self._fails = fails
+
+    def hold(self, variables: Mapping[str, Value]) -> bool:
+        """Tell whether a request meets all conditions; `variables` are those of its Subject.
+
+        Raises:
+            ExpressionError: one or more failed, none is false, and errors count.
+        """
+        evaluation = Evaluation(variables, self._vocabulary, MATCH_BUDGET)
+        errors: list[str] = []
+        holds = True
+        try:
+            for each in self._expressions:
+                try:
+                    holds = evaluation.run(each) is not False and holds
+                except ExpressionError as error:
+                    errors.append(str(error))
+        except OutOfBudgetError as error:
+            errors, holds = [str(error)], True
+        if not holds:
+            return False
+        if errors and self._fails:
+            raise ExpressionError(
+                errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
+            )
+        return not errors
