@@ -19,7 +19,7 @@ from listwatch.accepting import (
 )
 from listwatch.clock import FakeClock
 from listwatch.runtime.health import HealthServer
-from listwatch.runtime.metrics import Parts, make_registry
+from listwatch.runtime.metrics import Measured, make_registry
 
 
 class Listening(socket.socket):
@@ -124,7 +124,7 @@ async def test_health_at_the_limit_of_files_costs_one_line_and_comes_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = FakeClock()
-    parts = Parts(list, list, lambda: None, lambda: None)
+    parts = Measured(list, list, lambda: None, lambda: None)
     async with HealthServer(list, make_registry(parts), clock=clock) as server:
         clients = [socket.socket() for _ in range(3)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -4,13 +4,11 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 import msgspec
 
@@ -19,14 +17,13 @@ from listwatch.cache.factory import InformerFactory
 from listwatch.cache.failures import OnError
 from listwatch.client.client import Client
 from listwatch.client.config import Config
-from listwatch.clock import Clock, Timeout, stray
+from listwatch.clock import Clock, Timeout
 from listwatch.errors import (
     ConfigError,
     DisconnectedError,
     ListWatchError,
     StatusError,
     UnknownResourceError,
-    unwrap,
 )
 from listwatch.runtime.api_time import api_time
 from listwatch.runtime.caches import Cache, Caches
@@ -38,7 +35,15 @@ from listwatch.runtime.held import Loading, current_loading
 from listwatch.runtime.leader_election import LeaderElector
 from listwatch.runtime.leading import LeadershipGuard, WhileLeading
 from listwatch.runtime.lease import ClientLeases, LeaseClient
-from listwatch.runtime.metrics import Parts, make_registry
+from listwatch.runtime.metrics import Measured, make_registry
+from listwatch.runtime.parts import (
+    Part,
+    Parts,
+    Task,
+    cancelled_at_once,
+    kill_process,
+    stopped_by_signals,
+)
 from listwatch.runtime.reconciler import NotStartedError, Reconciler
 from listwatch.runtime.sharing import ShareMember
 from listwatch.workqueue.rate_limiters import RateLimiter
@@ -48,7 +53,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-Task: TypeAlias = Callable[[], Awaitable[object]]
 T = TypeVar("T", bound=Task)
 P = TypeVar("P")
 
@@ -61,19 +65,6 @@ class _Task(msgspec.Struct, frozen=True):
     name: str
     run: Task
     leader_only: bool
-
-
-class _Part:
-    """A task that is cancelled once, however many callers end it."""
-
-    def __init__(self, task: "asyncio.Task[None]") -> None:
-        self.task = task
-        self._is_ending = False
-
-    def cancel(self) -> None:
-        if not self._is_ending:
-            self._is_ending = True
-            self.task.cancel()
 
 
 class Manager:
@@ -139,19 +130,16 @@ class Manager:
         self._health_host = health_host
         self._health_port = health_port
         self.event_api: Literal["events.k8s.io/v1", "v1"] = event_api
-        self._grace = grace
         self._start_timeout = start_timeout
         self._clock = clock or Clock()
+        self._parts = Parts(self._clock, grace)
         self._caches = Caches(self._clock, on_error)
         self._reconcilers: list[Reconciler] = []
         self._tasks: list[_Task] = []
         self._checks: list[Callable[[], Check]] = []
         self._metrics: list[Callable[[], Iterable[Metric]]] = []
-        self._stop = asyncio.Event()
         self._synced = asyncio.Event()
-        self._failure: tuple[str, BaseException] | None = None
         self._has_run = False
-        self._owns_process = False
         self._leads = False
         self._plain: Client | None = None
         self._fenced: Client | None = None
@@ -317,8 +305,8 @@ class Manager:
             yield Check(f"cache {health.name}", health.ready, problem)
         for check in self._checks:
             yield check()
-        if self._failure is not None:
-            yield Check(self._failure[0], False, str(self._failure[1]))
+        if self._parts.failure is not None:
+            yield Check(self._parts.failure[0], False, str(self._parts.failure[1]))
 
     def now(self) -> str:
         """Return the current time in the API's format, for conditions."""
@@ -364,7 +352,7 @@ class Manager:
 
     def stop(self) -> None:
         """Stop in order; returns at once. Call it from the manager's own event loop."""
-        self._stop.set()
+        self._parts.stopping.set()
 
     def run(self) -> None:
         """Run until SIGTERM, SIGINT or a failure: the last line of a script.
@@ -387,9 +375,13 @@ class Manager:
             )
         if self._is_held("app.run()"):
             return
-        self._owns_process = True
+        self._parts.owns_process = True
         with asyncio.Runner() as runner:
-            runner.run(self._serve_with_signals())
+            runner.run(self._serve_until_signal())
+
+    async def _serve_until_signal(self) -> None:
+        with stopped_by_signals(self._parts.stopping):
+            await self.serve()
 
     async def serve(self) -> None:
         """Run until `stop`, a cancellation or a failure.
@@ -408,14 +400,14 @@ class Manager:
         try:
             async with AsyncExitStack() as stack:
                 await self._start(stack)
-                if not self._stop.is_set():
+                if not self._parts.stopping.is_set():
                     await self._contend()
         except ListWatchError as error:
-            self._fail("the manager", error)
+            self._parts.fail("the manager", error)
         finally:
             self._leads = False
-        if self._failure is not None:
-            name, cause = self._failure
+        if self._parts.failure is not None:
+            name, cause = self._parts.failure
             raise ManagerError(f"{name} failed: {str(cause) or type(cause).__name__}") from cause
 
     async def __aenter__(self) -> Self:
@@ -503,7 +495,7 @@ class Manager:
             self._server = await stack.enter_async_context(
                 HealthServer(
                     self.checks,
-                    make_registry(self._parts()),
+                    make_registry(self._measured()),
                     host=self._health_host,
                     port=self._health_port,
                     clock=self._clock,
@@ -517,22 +509,22 @@ class Manager:
                 clock=self._clock,
             )
         )
-        async with self._part("the start", lambda: self._prepare(client)) as preparing:
-            await self._until_stop(preparing.task)
-        if self._stop.is_set():
+        async with self._parts.running("the start", lambda: self._prepare(client)) as preparing:
+            await self._parts.until_stopping(preparing.task)
+        if self._parts.stopping.is_set():
             return
         self._caches.open(client)
-        await stack.enter_async_context(self._part("the caches", self._caches.run))
-        await stack.enter_async_context(self._part("the caches", self._wait_for_caches))
+        await stack.enter_async_context(self._parts.running("the caches", self._caches.run))
+        await stack.enter_async_context(self._parts.running("the caches", self._wait_for_caches))
         for task in self._tasks:
             if not task.leader_only:
-                await stack.enter_async_context(self._part(task.name, task.run))
+                await stack.enter_async_context(self._parts.running(task.name, task.run))
         await stack.enter_async_context(
             self._reconciling([r for r in self._reconcilers if not r.leader_only])
         )
 
-    def _parts(self) -> Parts:
-        return Parts(
+    def _measured(self) -> Measured:
+        return Measured(
             reconcilers=lambda: [reconciler.statistics() for reconciler in self._reconcilers],
             caches=lambda: self._caches,
             election=lambda: None if self._elector is None else self._elector.statistics(),
@@ -561,7 +553,7 @@ class Manager:
             if event.type != "NewLeader" and self._recorder is not None:
                 self._recorder.event(lease, "Normal", "LeaderElection", event.message)
 
-        on_overrun = _kill_process if self._owns_process else None
+        on_overrun = kill_process if self._parts.owns_process else None
         if self._shares:
             return ShareMember(
                 open_client,
@@ -602,53 +594,6 @@ class Manager:
 
     # --- Running and stopping ---
 
-    @contextlib.asynccontextmanager
-    async def _part(self, name: str, run: Task) -> AsyncIterator["_Part"]:
-        """Run something beside the body, and end it with the body."""
-        task = asyncio.get_running_loop().create_task(self._watched(name, run), name=name)
-        part = _Part(task)
-        try:
-            yield part
-        finally:
-            await self._end(name, part)
-
-    async def _end(self, name: str, part: "_Part") -> None:
-        """Cancel a part and wait for its end; if it never ends, kill the process if allowed."""
-        part.cancel()
-        task = part.task
-        try:
-            async with self._clock.timeout(self._grace):
-                await asyncio.wait({task})
-        except TimeoutError:
-            # The lease must not be released while the work continues, so the process can't
-            # continue.
-            fate = "the process is killed" if self._owns_process else "everything waits for it"
-            _logger.critical(
-                "%s goes on %g s after it was cancelled, so %s", name, self._grace, fate
-            )
-            if self._owns_process:
-                _kill_process()
-            await asyncio.wait({task})
-
-    async def _watched(self, name: str, run: Task) -> None:
-        try:
-            await run()
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except asyncio.CancelledError as cancellation:
-            self._fail(name, stray(cancellation))
-        except BaseException as error:  # noqa: BLE001 - kept, stops everything, and is raised at the end
-            self._fail(name, error)
-
-    def _fail(self, name: str, error: BaseException) -> None:
-        error = unwrap(error)
-        if self._failure is None:
-            self._failure = (name, error)
-            _logger.error("%s failed, stopping everything: %s", name, error)
-        else:
-            _logger.error("%s failed too: %s", name, error)
-        self._stop.set()
-
     async def _contend(self) -> None:
         if self._elector is None:
             await self._lead(None)
@@ -658,36 +603,28 @@ class Manager:
         async def run() -> None:
             await elector.run(self._lead, guard_steps=False)  # each part has its own guard
 
-        async with self._part("leadership", run) as part:
+        async with self._parts.running("leadership", run) as part:
             leading = part.task
-            await self._until_stop(leading)
+            await self._parts.until_stopping(leading)
             if self._leads:
                 await asyncio.wait({leading})  # it notices the stop itself, and releases the lease
-
-    async def _until_stop(self, task: "asyncio.Task[None]") -> None:
-        """Return when the task has ended, or everything is to stop."""
-        stopping = asyncio.get_running_loop().create_task(self._stop.wait())
-        try:
-            await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopping.cancel()
 
     async def _lead(self, guard: LeadershipGuard | None) -> None:
         self.guard = LeadershipGuard.unlimited(self.name) if guard is None else guard
         self._leads = True
-        parts: list[_Part] = []
+        parts: list[Part] = []
         try:
             async with AsyncExitStack() as stack:
                 for task in self._tasks:
                     if task.leader_only:
                         run = task.run if guard is None else partial(_led, task.run, guard)
-                        part = await stack.enter_async_context(self._part(task.name, run))
+                        part = await stack.enter_async_context(self._parts.running(task.name, run))
                         parts.append(part)
                 await stack.enter_async_context(
                     self._reconciling([r for r in self._reconcilers if r.leader_only], guard)
                 )
-                with _cancelled_at_once(parts):
-                    await self._stop.wait()
+                with cancelled_at_once(parts):
+                    await self._parts.stopping.wait()
         finally:
             self._leads = False
 
@@ -697,58 +634,23 @@ class Manager:
     ) -> AsyncIterator[None]:
         """Run reconcilers beside the body; at its normal end they get the grace period."""
         async with AsyncExitStack() as stack:
-            parts: list[_Part] = []
+            parts: list[Part] = []
             for reconciler in reconcilers:
                 name = f"reconciler {reconciler.name}"
                 run = partial(reconciler.run, guard)
-                parts.append(await stack.enter_async_context(self._part(name, run)))
-            with _cancelled_at_once(parts):
+                parts.append(await stack.enter_async_context(self._parts.running(name, run)))
+            with cancelled_at_once(parts):
                 yield
                 for reconciler in reconcilers:
                     reconciler.stop()
                 if not parts:
                     return
                 try:
-                    async with self._clock.timeout(self._grace):
+                    async with self._clock.timeout(self._parts.grace):
                         await asyncio.wait([part.task for part in parts])
                 except TimeoutError:
                     late = {r.name: sorted(r.in_process) for r in reconcilers if r.in_process}
-                    _logger.warning("cancelled after %g s of grace: %s", self._grace, late)
-
-    async def _serve_with_signals(self) -> None:
-        task = asyncio.current_task()
-        loop = asyncio.get_running_loop()
-
-        def on_signal(number: signal.Signals) -> None:
-            if self._stop.is_set():
-                _logger.warning("%s again: stopping at once", number.name)
-                if task is not None:
-                    task.cancel()
-                return
-            _logger.info("%s: stopping", number.name)
-            self.stop()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal, number)
-        try:
-            await self.serve()
-        except asyncio.CancelledError:
-            if not self._stop.is_set():
-                raise
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
-
-
-@contextlib.contextmanager
-def _cancelled_at_once(parts: Sequence[_Part]) -> Iterator[None]:
-    """Cancel all parts when the body is cancelled, before waiting for any of them."""
-    try:
-        yield
-    except asyncio.CancelledError:
-        for part in parts:
-            part.cancel()
-        raise
+                    _logger.warning("cancelled after %g s of grace: %s", self._parts.grace, late)
 
 
 def _led(run: Task, guard: LeadershipGuard) -> WhileLeading[object]:
@@ -766,8 +668,3 @@ def _may_pass(error: Exception) -> bool:
     if isinstance(error, StatusError):
         return error.code not in {401, 403}
     return isinstance(error, DisconnectedError | TimeoutError | UnknownResourceError)
-
-
-def _kill_process() -> None:
-    # Another process may lead by now, and this one can't be stopped otherwise.
-    os._exit(70)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _VERSION_MODULUS = 10**15
 
 
-class Parts(msgspec.Struct, frozen=True):
+class Measured(msgspec.Struct, frozen=True):
     """The sources of the metrics; each is called at a scrape."""
 
     reconcilers: Callable[[], Sequence[ReconcilerStatistics]]
@@ -38,7 +38,7 @@ class Parts(msgspec.Struct, frozen=True):
     others: Callable[[], Iterable["Metric"]] = tuple
 
 
-def make_registry(parts: Parts) -> "CollectorRegistry":
+def make_registry(parts: Measured) -> "CollectorRegistry":
     """Return a registry of these parts, the process and the interpreter."""
     from prometheus_client import (  # noqa: PLC0415 - loaded only where metrics are served
         CollectorRegistry,
@@ -60,7 +60,7 @@ def make_registry(parts: Parts) -> "CollectorRegistry":
     return registry
 
 
-def collect(parts: Parts) -> Iterator["Metric"]:
+def collect(parts: Measured) -> Iterator["Metric"]:
     """Yield the metric families of these parts."""
     reconcilers = parts.reconcilers()
     yield from prometheus_metrics([_Fixed(state) for state in reconcilers])
