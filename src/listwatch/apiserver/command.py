@@ -110,6 +110,7 @@ def _tls(
     return tls_from_files(certificate, key, client_authority)
 
 
+_SECONDS = click.FloatRange(min=0)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -158,6 +159,40 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     is_flag=True,
     help="Do not collect garbage or delete the contents of namespaces.",
 )
+@click.option(
+    "--workloads",
+    is_flag=True,
+    help="Run workloads: controllers make pods, a scheduler places them, kubelets let them run.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="With --workloads: nodes to make, unless there are some.",
+)
+@click.option(
+    "--start-seconds", type=_SECONDS, default=0.0, help="With --workloads: until a pod is ready."
+)
+@click.option(
+    "--run-seconds",
+    type=_SECONDS,
+    default=0.0,
+    help="With --workloads: until a pod of a Job is done.",
+)
+@click.option(
+    "--stop-seconds",
+    type=_SECONDS,
+    default=0.0,
+    help="With --workloads: until a deleted pod is gone.",
+)
+@click.option(
+    "--back-off-seconds",
+    type=_SECONDS,
+    default=10.0,
+    show_default=True,
+    help="With --workloads: first wait before a failed container restarts.",
+)
 @click.option("--test-api", is_flag=True, help="Serve the control API for tests below /-/.")
 @click.option("--seed", type=int, help="Seed for repeatable uids, names and faults.")
 @click.option(
@@ -178,6 +213,12 @@ def apiserver_command(
     key: Path | None,
     client_authority: Path | None,
     no_controllers: bool,
+    workloads: bool,
+    nodes: int,
+    start_seconds: float,
+    run_seconds: float,
+    stop_seconds: float,
+    back_off_seconds: float,
     test_api: bool,
     seed: int | None,
     until_end_of_input: bool,
@@ -193,7 +234,15 @@ def apiserver_command(
     gc.disable()  # start-up creates no garbage
     from listwatch.apiserver.access.auth import read_tokens  # noqa: PLC0415 - loaded when it runs
     from listwatch.apiserver.server import EmbeddedAPIServer  # noqa: PLC0415 - as above
+    from listwatch.apiserver.workloads.options import Workloads  # noqa: PLC0415 - as above
 
+    running = Workloads(
+        nodes=nodes,
+        start_seconds=start_seconds,
+        run_seconds=run_seconds,
+        stop_seconds=stop_seconds,
+        back_off_seconds=back_off_seconds,
+    )
     try:
         tokens = None
         if token_file is not None:
@@ -204,6 +253,7 @@ def apiserver_command(
             data=data,
             tokens=tokens,
             controllers=not no_controllers,
+            workloads=running if workloads else False,
             test_api=test_api,
             seed=seed,
             tls=_tls(host, certificate, key, client_authority, generated=tls),

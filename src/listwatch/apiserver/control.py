@@ -32,6 +32,10 @@ class _Replica(msgspec.Struct, forbid_unknown_fields=True):
     revision: int | None = None
 
 
+class _Node(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+
+
 class UnknownControlError(LookupError):
     """A control that there is not."""
 
@@ -46,7 +50,11 @@ class Control:
             "bookmarks": self._bookmarks,
             "compact": self._compact,
             "cut-watches": self._cut_watches,
+            "fail-pods": self._fail_pods,
             "faults": self._faults,
+            "heal-pods": self._heal_pods,
+            "lose-node": self._lose_node,
+            "recover-node": self._recover_node,
             "replica": self._replica,
             "restart": self._restart,
             "rewind": self._rewind,
@@ -152,6 +160,24 @@ class Control:
             self._server.replica.fall_behind(given.revision)
         else:
             self._server.replica.catch_up()
+        return {}
+
+    def _fail_pods(self, body: bytes) -> object:
+        from listwatch.apiserver.workloads.failures import PodFailure  # noqa: PLC0415 - seldom needed
+
+        self._server.workloads.fail(_read(body, PodFailure))
+        return {}
+
+    def _heal_pods(self, _: bytes) -> object:
+        self._server.workloads.heal()
+        return {}
+
+    def _lose_node(self, body: bytes) -> object:
+        self._server.workloads.lose_node(_read(body, _Node).name)
+        return {}
+
+    def _recover_node(self, body: bytes) -> object:
+        self._server.workloads.recover_node(_read(body, _Node).name)
         return {}
 
 

@@ -74,6 +74,14 @@ def conflict(resource: APIResource, name: str, why: str = _MODIFIED) -> StatusEr
     )
 
 
+def not_bound(name: str, why: str) -> StatusError:
+    """409 of a binding."""
+    return ConflictError(
+        f'Operation cannot be fulfilled on pods/binding "{name}": {why}',
+        details={"name": name, "kind": "pods/binding"},
+    )
+
+
 def precondition_failed(resource: APIResource, name: str, why: str) -> StatusError:
     """409 of a delete, which names the kind where others name the resource."""
     return ConflictError(

@@ -40,6 +40,8 @@ from listwatch.schema.facts import ANY, facts
 
 if TYPE_CHECKING:
     from listwatch.apiserver.admission.chain import Source
+    from listwatch.apiserver.workloads.loop import RunningWorkloads
+    from listwatch.apiserver.workloads.options import Workloads
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +62,8 @@ class EmbeddedAPIServer:
         data: a file that keeps the objects; None keeps them in memory.
         tokens: who the bearer of each token is; None lets everybody do everything.
         controllers: whether the garbage collector and the deletion of namespaces run.
+        workloads: whether workloads get pods and pods run, see `listwatch.testing.Workloads`; True
+            is as that says by default.
         history_limit: how many changes at most are kept for watches and exact lists.
         seed: makes uids, generated names and time-outs the same in each run; None does not.
         backlog_limit: how many changes may wait for the slow client of a watch.
@@ -79,6 +83,7 @@ class EmbeddedAPIServer:
         data: Path | None = None,
         tokens: Mapping[str, User] | None = None,
         controllers: bool = True,
+        workloads: "bool | Workloads" = False,
         history_limit: int = 100_000,
         seed: int | None = None,
         backlog_limit: int = 20_000,
@@ -143,8 +148,11 @@ class EmbeddedAPIServer:
         )
         self._listening: Listening | None = None
         self._controllers = (
-            Controllers(self.store, self.registry, self.table, self._clock) if controllers else None
+            Controllers(self.store, self.registry, self.table, self._clock, ends_pods=not workloads)
+            if controllers
+            else None
         )
+        self._workloads = self._running_workloads(workloads) if workloads else None
         self._bootstrap()
 
     def _api(self, reader: Reader) -> Api:
@@ -159,6 +167,13 @@ class EmbeddedAPIServer:
             Reviews(self.registry, writer, self.access),
             self.faults,
         )
+
+    def _running_workloads(self, given: "bool | Workloads") -> "RunningWorkloads":
+        from listwatch.apiserver.workloads.loop import RunningWorkloads  # noqa: PLC0415 - seldom needed
+        from listwatch.apiserver.workloads.options import Workloads  # noqa: PLC0415 - as above
+
+        options = Workloads() if isinstance(given, bool) else given
+        return RunningWorkloads(self.store, self.registry, self.table, self._clock, options)
 
     def _bootstrap(self) -> None:
         context = WriteContext(manager="kube-apiserver")
@@ -206,6 +221,8 @@ class EmbeddedAPIServer:
         self.api.address = f"{self.host}:{self.port}"
         if self._controllers is not None:
             self._controllers.start()
+        if self._workloads is not None:
+            self._workloads.start()
 
     async def stop(self) -> None:
         """Stop listening and end every watch cleanly; the objects stay."""
@@ -223,6 +240,8 @@ class EmbeddedAPIServer:
             return
         if self._controllers is not None:
             self._controllers.stop()
+        if self._workloads is not None:
+            await self._workloads.stop()
         await listening.stop_accepting()
         for stream in list(self._reader.streams):
             stream.stop()
@@ -331,6 +350,8 @@ class EmbeddedAPIServer:
         self.custom_resources.refresh()
         if self._controllers is not None:
             self._controllers.reset()
+        if self._workloads is not None:
+            self._workloads.reset()
 
     def stale_replica(self, on: bool = True) -> None:  # noqa: FBT001, FBT002 - one word, one meaning
         """Answer from now on as a replica that has fallen behind, or catch up.
@@ -356,6 +377,17 @@ class EmbeddedAPIServer:
             self._replica = Replica(self.store, reader, api, self.host, self._clock, context)
             self.api.lagging = api
         return self._replica
+
+    @property
+    def workloads(self) -> "RunningWorkloads":
+        """What lets pods run, and picks those that fail.
+
+        Raises:
+            ValueError: the server was made without `workloads`.
+        """
+        if self._workloads is None:
+            raise ValueError("this server runs no pods: make it with workloads=True")
+        return self._workloads
 
     # -- for its users -----------------------------------------------------------------------
 

@@ -8,6 +8,12 @@ if TYPE_CHECKING:
     from listwatch.apiserver.http.faults import (
         Fault,
     )
+    from listwatch.apiserver.workloads.failures import (
+        PodFailure,
+    )
+    from listwatch.apiserver.workloads.options import (
+        Workloads,
+    )
     from listwatch.clock import (
         FakeClock,
     )
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
         LoadBalancerConformance,
         ask,
         ask_udp,
-        eventually,
         free_port,
         make_service,
         named_server,
@@ -39,6 +44,9 @@ if TYPE_CHECKING:
         Comparison,
         Gap,
         compare,
+    )
+    from listwatch.testing.waiting import (
+        eventually,
     )
     from listwatch.testing.workload import (
         Action,
@@ -62,8 +70,10 @@ __all__ = [
     "FaultProxyStatistics",
     "Gap",
     "LoadBalancerConformance",
+    "PodFailure",
     "PodGenerator",
     "PodWorkload",
+    "Workloads",
     "ask",
     "ask_udp",
     "compare",
@@ -79,15 +89,18 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "listwatch.apiserver.http.faults": "Fault",
+        "listwatch.apiserver.workloads.failures": "PodFailure",
+        "listwatch.apiserver.workloads.options": "Workloads",
         "listwatch.clock": "FakeClock",
         "listwatch.testing.api_server": "APIServer",
         "listwatch.testing.fake_controller_source": "FakeControllerSource FakeListWatch pod",
         "listwatch.testing.fault_proxy": "FaultProxy FaultProxyStatistics",
         "listwatch.testing.load_balancer_conformance": (
-            "LoadBalancerConformance ask ask_udp eventually free_port make_service "
+            "LoadBalancerConformance ask ask_udp free_port make_service "
             "named_server named_udp_server"
         ),
         "listwatch.testing.story": "Chapter ChapterType Comparison Gap compare",
+        "listwatch.testing.waiting": "eventually",
         "listwatch.testing.workload": "Action ActionType PodGenerator PodWorkload",
     },
 )

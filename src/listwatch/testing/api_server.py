@@ -23,9 +23,12 @@ import msgspec
 from listwatch.apiserver.control import Control
 from listwatch.apiserver.http.faults import Fault
 from listwatch.apiserver.server import EmbeddedAPIServer
+from listwatch.apiserver.workloads.failures import PodFailure
+from listwatch.apiserver.workloads.options import Workloads
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.client.kubeconfig import load_config
+from listwatch.clock import Clock
 from listwatch.errors import ConfigError, ListWatchError
 
 __all__ = ["APIServer", "Fault"]
@@ -61,8 +64,11 @@ class APIServer:
         tokens: who may come, as lines `token,user,uid,"group1,group2"` of kube-apiserver's token
             file; "" lets everybody do everything.
         controllers: whether the garbage collector and the deletion of namespaces run.
+        workloads: whether Deployments and the like get pods that run; a `Workloads` says how.
         seed: makes uids, generated names and the faults' chances the same in each run.
         tls: speak HTTPS, with an authority made for this run; needs the extra `tls`.
+
+        clock: dates objects and times what happens; a `FakeClock` for tests with `async with`.
 
     Raises:
         ConfigError: at the start, the data can't be used, or the process did not start.
@@ -75,11 +81,15 @@ class APIServer:
         data: str | os.PathLike[str] | None = None,
         tokens: str = "",
         controllers: bool = True,
+        workloads: bool | Workloads = False,
         seed: int | None = None,
         tls: bool = False,
+        clock: Clock | None = None,
     ) -> None:
+        if clock is not None and subprocess:
+            raise ConfigError("a server in a process of its own has the clock of that process")
         file = None if data is None else Path(data)
-        self._options = _Options(file, tokens, controllers, seed, tls)
+        self._options = _Options(file, tokens, controllers, workloads, seed, tls, clock)
         self._subprocess = subprocess
         self._home: _Home | None = None
         self._owner = 0
@@ -265,13 +275,69 @@ class APIServer:
         """Let the second replica follow again."""
         self.control("replica", {"stale": False})
 
+    # -- pods that run -----------------------------------------------------------------------
+
+    def fail_pods(
+        self,
+        reason: str,
+        *,
+        selector: str = "",
+        namespace: str = "*",
+        name: str = "*",
+        times: int = 0,
+        exit_code: int = 1,
+    ) -> None:
+        """Let pods fail from now on, those that run and those to come; see `PodFailure`.
+
+        Raises:
+            ValueError: an unknown reason, a selector that can't be read, or a server that was made
+                without `workloads`.
+        """
+        failure = PodFailure(reason, namespace, name, selector, times, exit_code)
+        self.control("fail-pods", failure)
+
+    def heal_pods(self) -> None:
+        """Let no more pods fail, and find all lost nodes again."""
+        self.control("heal-pods")
+
+    def lose_node(self, name: str) -> None:
+        """Let a node be heard of no more; its pods are deleted when their tolerance is over.
+
+        Raises:
+            ValueError: there is no such node, or the server was made without `workloads`.
+        """
+        self.control("lose-node", {"name": name})
+
+    def recover_node(self, name: str) -> None:
+        """Let a lost node be heard of again.
+
+        Raises:
+            ValueError: as `lose_node`.
+        """
+        self.control("recover-node", {"name": name})
+
+
+def _workload_options(workloads: bool | Workloads) -> list[str]:  # noqa: FBT001 - as it is given
+    if not workloads:
+        return []
+    given = Workloads() if isinstance(workloads, bool) else workloads
+    return [
+        "--workloads",
+        *(
+            f"--{name.replace('_', '-')}={value}"
+            for name, value in msgspec.structs.asdict(given).items()
+        ),
+    ]
+
 
 class _Options(msgspec.Struct, frozen=True):
     data: Path | None
     tokens: str
     controllers: bool
+    workloads: bool | Workloads
     seed: int | None
     tls: bool
+    clock: Clock | None
 
     def server(self) -> EmbeddedAPIServer:
         from listwatch.apiserver.access.auth import read_tokens  # noqa: PLC0415 - seldom needed
@@ -281,6 +347,8 @@ class _Options(msgspec.Struct, frozen=True):
             data=self.data,
             tokens=read_tokens(self.tokens, "tokens") if self.tokens else None,
             controllers=self.controllers,
+            workloads=self.workloads,
+            clock=self.clock,
             seed=self.seed,
             test_api=True,
             tls=generated_tls("127.0.0.1") if self.tls else None,
@@ -393,6 +461,7 @@ class _Process:
                 command += ["--token-auth-file", str(tokens)]
             if not options.controllers:
                 command.append("--no-controllers")
+            command += _workload_options(options.workloads)
             if options.tls:
                 command.append("--tls")
             if options.seed is not None:

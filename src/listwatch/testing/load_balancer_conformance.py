@@ -22,6 +22,7 @@ from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import LoadBalancerProvider
 from listwatch.controllers.services.service import LoadBalancerStatus, Service
 from listwatch.objects import Object
+from listwatch.testing.waiting import eventually
 
 _SECONDS = 20.0
 _ANSWER_SECONDS = 5.0
@@ -162,17 +163,8 @@ async def ask_udp(address: Address, words: str = "hello") -> str:
             return ""
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], words: str) -> None:
-    """Return once a condition holds.
-
-    Raises:
-        AssertionError: it does not within 20 seconds.
-    """
-    deadline = asyncio.get_running_loop().time() + _SECONDS
-    while not await condition():
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"not within {_SECONDS:g} s: {words}")
-        await asyncio.sleep(0.02)
+async def _soon(condition: Callable[[], Awaitable[bool]], words: str) -> None:
+    await eventually(condition, words, timeout=_SECONDS)
 
 
 @asynccontextmanager
@@ -244,7 +236,7 @@ class LoadBalancerConformance(ABC):
                 status = await subject.provider.ensure(CLUSTER, service, subject.nodes)
                 _expect(await subject.provider.get(CLUSTER, service) == status, "get differs")
                 address = _address(status, service.spec.ports[0].port)
-                await eventually(lambda: _answers(address, {"one"}), "traffic flows")
+                await _soon(lambda: _answers(address, {"one"}), "traffic flows")
                 await subject.provider.ensure_deleted(CLUSTER, service)
 
         self._run(test)
@@ -278,10 +270,10 @@ class LoadBalancerConformance(ABC):
                     subject.provider.ensure(CLUSTER, a, subject.nodes),
                     subject.provider.ensure(CLUSTER, b, subject.nodes),
                 )
-                await eventually(lambda: _answers(_address(first, port), {"one"}), "first")
-                await eventually(lambda: _answers(_address(second, port), {"two"}), "second")
+                await _soon(lambda: _answers(_address(first, port), {"one"}), "first")
+                await _soon(lambda: _answers(_address(second, port), {"two"}), "second")
                 await subject.provider.ensure_deleted(CLUSTER, a)
-                await eventually(lambda: _answers(_address(second, port), {"two"}), "the other")
+                await _soon(lambda: _answers(_address(second, port), {"two"}), "the other")
                 await subject.provider.ensure_deleted(CLUSTER, b)
 
         self._run(test)
@@ -296,13 +288,13 @@ class LoadBalancerConformance(ABC):
                 _one_service(subject) as (service, address, _),
             ):
                 await subject.publish(service, {"": [one]})
-                await eventually(lambda: _answers(address, {"one"}), "the first set")
+                await _soon(lambda: _answers(address, {"one"}), "the first set")
                 async with _connected(address) as connection:
                     await converse(*connection)
                     await subject.publish(service, {"": [one, two]})
-                    await eventually(lambda: _answers(address, {"one", "two"}), "both")
+                    await _soon(lambda: _answers(address, {"one", "two"}), "both")
                     await subject.publish(service, {"": [two]})
-                    await eventually(lambda: _answers(address, {"two"}), "the second set")
+                    await _soon(lambda: _answers(address, {"two"}), "the second set")
                     answer = await converse(*connection, "still")
                     _expect(answer == "one still", f"the open connection answered {answer!r}")
 
@@ -344,8 +336,8 @@ class LoadBalancerConformance(ABC):
             async with named_server("two") as two, _one_service(subject) as (service, address, _):
                 async with named_server("one") as one:
                     await subject.publish(service, {"": [one, two]})
-                    await eventually(lambda: _answers(address, {"one", "two"}), "both")
-                await eventually(lambda: _answers(address, {"two"}), "only the living")
+                    await _soon(lambda: _answers(address, {"one", "two"}), "both")
+                await _soon(lambda: _answers(address, {"two"}), "only the living")
 
         self._run(test)
 
@@ -359,8 +351,8 @@ class LoadBalancerConformance(ABC):
                 everything = {"stays": [one], "goes": [one], "comes": [one]}
                 await subject.publish(before, everything)
                 status = await subject.provider.ensure(CLUSTER, before, subject.nodes)
-                await eventually(lambda: _answers(_address(status, stays), {"one"}), "one")
-                await eventually(lambda: _answers(_address(status, goes), {"one"}), "the other")
+                await _soon(lambda: _answers(_address(status, stays), {"one"}), "one")
+                await _soon(lambda: _answers(_address(status, goes), {"one"}), "the other")
                 after = make_service(
                     ports=[_tcp(stays, "stays"), _tcp(comes, "comes")], status=status
                 )
@@ -368,8 +360,8 @@ class LoadBalancerConformance(ABC):
                     await converse(*connection)
                     changed = await subject.provider.ensure(CLUSTER, after, subject.nodes)
                     _expect(changed.ingress[0].ip == status.ingress[0].ip, "the address changed")
-                    await eventually(lambda: _answers(_address(changed, comes), {"one"}), "the new")
-                    await eventually(lambda: _answers(_address(changed, goes), {""}), "the removed")
+                    await _soon(lambda: _answers(_address(changed, comes), {"one"}), "the new")
+                    await _soon(lambda: _answers(_address(changed, goes), {""}), "the removed")
                     _expect(await converse(*connection) == "one hello", "the connection was cut")
                 await subject.provider.ensure_deleted(CLUSTER, after)
 
@@ -385,10 +377,10 @@ class LoadBalancerConformance(ABC):
                 port = service.spec.ports[0].port
                 closed = make_service(ports=[_tcp(port)], loadBalancerSourceRanges=["192.0.2.0/24"])
                 await subject.provider.ensure(CLUSTER, closed, subject.nodes)
-                await eventually(lambda: _answers(address, {""}), "kept out")
+                await _soon(lambda: _answers(address, {""}), "kept out")
                 opened = make_service(ports=[_tcp(port)], loadBalancerSourceRanges=["127.0.0.0/8"])
                 await subject.provider.ensure(CLUSTER, opened, subject.nodes)
-                await eventually(lambda: _answers(address, {"one"}), "let in")
+                await _soon(lambda: _answers(address, {"one"}), "let in")
 
         self._run(test)
 
@@ -407,7 +399,7 @@ class LoadBalancerConformance(ABC):
                 async def is_answered() -> bool:
                     return bool(await ask(address))
 
-                await eventually(is_answered, "traffic")
+                await _soon(is_answered, "traffic")
                 answers = {(await ask(address)) for _ in range(8)}
                 _expect(len(answers) == 1, f"one client got {answers}")
                 await subject.provider.ensure_deleted(CLUSTER, service)
@@ -430,7 +422,7 @@ class LoadBalancerConformance(ABC):
                 async def is_answered() -> bool:
                     return await ask_udp(address) == "one hello"
 
-                await eventually(is_answered, "datagrams")
+                await _soon(is_answered, "datagrams")
                 await subject.provider.ensure_deleted(CLUSTER, service)
 
         self._run(test)
@@ -443,7 +435,7 @@ class LoadBalancerConformance(ABC):
             async with _one_service(subject) as (service, address, _):
                 await subject.provider.ensure_deleted(CLUSTER, service)
                 _expect(await subject.provider.get(CLUSTER, service) is None, "get after delete")
-                await eventually(lambda: _answers(address, {""}), "no answer")
+                await _soon(lambda: _answers(address, {""}), "no answer")
                 await subject.provider.ensure_deleted(CLUSTER, service)
 
         self._run(test)
@@ -501,7 +493,7 @@ class LoadBalancerConformance(ABC):
                     again = await subject.provider.ensure(CLUSTER, service, subject.nodes)
                     _expect(again == status, f"{status} became {again}")
                     address = _address(again, port)
-                    await eventually(lambda: _answers(address, {"one"}), "traffic")
+                    await _soon(lambda: _answers(address, {"one"}), "traffic")
                     await subject.provider.ensure_deleted(CLUSTER, service)
 
         asyncio.run(main())
@@ -517,6 +509,6 @@ async def _one_service(
         await subject.publish(service, {"": [backend]})
         status = await subject.provider.ensure(CLUSTER, service, subject.nodes)
         address = _address(status, service.spec.ports[0].port)
-        await eventually(lambda: _answers(address, {"one"}), "traffic flows")
+        await _soon(lambda: _answers(address, {"one"}), "traffic flows")
         yield service, address, status
         await subject.provider.ensure_deleted(CLUSTER, service)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 #: As in `listwatch.cache.mutation_detector`, which is not loaded for this.
 _MUTATION_DETECTOR: Final = "KUBE_CACHE_MUTATION_DETECTOR"
 _MARKER: Final = (
-    "apiserver(subprocess=False, data=None, tokens='', controllers=True, seed=None): how the "
-    "fixture `apiserver` runs its server, see listwatch.testing.APIServer"
+    "apiserver(subprocess=False, data=None, tokens='', controllers=True, workloads=False, "
+    "seed=None): how the fixture `apiserver` runs its server, see listwatch.testing.APIServer"
 )
 
 

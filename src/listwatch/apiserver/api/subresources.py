@@ -18,7 +18,6 @@ from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
-from listwatch.errors import ConflictError
 from listwatch.schema.causes import invalid_value, not_supported
 from listwatch.schema.facts import ANY, facts
 from listwatch.selector import LabelSelector, SelectorError
@@ -264,31 +263,7 @@ class Subresources:
         if not target.get("name"):
             raise refusal.server_error("target.name: Required value")
         entry = self._registry.get(pods, call.namespace, name)
-        obj = self._registry.decode(entry)
-        spec = obj.setdefault("spec", {})
-        why = ""
-        if entry.deleting:
-            why = f"pod {name} is being deleted, cannot be assigned to a host"
-        elif spec.get("nodeName"):
-            why = f'pod {name} is already assigned to node "{spec["nodeName"]}"'
-        if why:
-            raise ConflictError(
-                f'Operation cannot be fulfilled on pods/binding "{name}": {why}',
-                details={"name": name, "kind": "pods/binding"},
-            )
-        spec["nodeName"] = target["name"]
-        conditions = obj.setdefault("status", {}).setdefault("conditions", [])
-        conditions[:] = [each for each in conditions if each.get("type") != "PodScheduled"]
-        conditions.append(
-            {
-                "type": "PodScheduled",
-                "status": "True",
-                "lastProbeTime": None,
-                "lastTransitionTime": self._registry.now(),
-            }
-        )
-        if not context.dry_run:
-            self._registry.store_as_is(pods, obj)
+        self._registry.bind(pods, entry, target["name"], dry_run=context.dry_run)
         return call.answer_value(
             {
                 "kind": "Status",

@@ -42,12 +42,20 @@ _RETRY = "retry"
 class Controllers:
     """Follows every change and ends what has to end. For the event loop of the store.
 
-    Work is done in slices between other tasks, never inside of a commit.
+    Work is done in slices between other tasks, never inside of a commit. With `ends_pods` bound
+    pods go when their grace is over; without it that is left to kubelets.
     """
 
     def __init__(
-        self, store: Storage, registry: Registry, table: ResourceTable, clock: Clock
+        self,
+        store: Storage,
+        registry: Registry,
+        table: ResourceTable,
+        clock: Clock,
+        *,
+        ends_pods: bool = True,
     ) -> None:
+        self._ends_pods = ends_pods
         self._store = store
         self._registry = registry
         self._table = table
@@ -134,7 +142,7 @@ class Controllers:
             if bucket.name == "namespaces":
                 self._terminating.add(entry.name)
                 self._plan_emptying(entry.name)
-            elif bucket.name == "pods":
+            elif bucket.name == "pods" and self._ends_pods:
                 self._end_of_grace(bucket, entry)
             if b'"foregroundDeletion"' in entry.data or b'"orphan"' in entry.data:
                 self._plan(lambda: self._finalize(bucket, entry.key))

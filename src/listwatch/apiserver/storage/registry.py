@@ -614,6 +614,33 @@ class Registry:
             return
         self.store.delete(self.bucket(resource), entry)
 
+    def bind(
+        self, resource: APIResource, entry: Entry, node: str, *, dry_run: bool = False
+    ) -> None:
+        """Give a pod its node; 409 where it has one or is on its way out."""
+        obj = self.decode(entry)
+        spec = obj.setdefault("spec", {})
+        why = ""
+        if entry.deleting:
+            why = f"pod {entry.name} is being deleted, cannot be assigned to a host"
+        elif spec.get("nodeName"):
+            why = f'pod {entry.name} is already assigned to node "{spec["nodeName"]}"'
+        if why:
+            raise refusal.not_bound(entry.name, why)
+        spec["nodeName"] = node
+        conditions = obj.setdefault("status", {}).setdefault("conditions", [])
+        conditions[:] = [each for each in conditions if each.get("type") != "PodScheduled"]
+        conditions.append(
+            {
+                "type": "PodScheduled",
+                "status": "True",
+                "lastProbeTime": None,
+                "lastTransitionTime": self.now(),
+            }
+        )
+        if not dry_run:
+            self.store_as_is(resource, obj)
+
     def store_as_is(self, resource: APIResource, obj: Object) -> Entry:
         """Store a changed object past the rules for updates, and without an owner of the change."""
         made = self.entry(resource, obj, self.store.revision + 1)

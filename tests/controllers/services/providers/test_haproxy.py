@@ -20,11 +20,11 @@ from listwatch.testing.load_balancer_conformance import (
     Subject,
     ask,
     converse,
-    eventually,
     free_port,
     make_service,
     named_server,
 )
+from listwatch.testing.waiting import eventually
 
 pytestmark = [pytest.mark.needs("haproxy"), pytest.mark.proof]
 

@@ -16,11 +16,11 @@ from listwatch.controllers.services.providers import haproxy
 from listwatch.controllers.services.providers.haproxy_process import HAProxyError
 from listwatch.testing.load_balancer_conformance import (
     ask,
-    eventually,
     free_port,
     make_service,
     named_server,
 )
+from listwatch.testing.waiting import eventually
 
 pytestmark = [pytest.mark.needs("haproxy"), pytest.mark.proof]
 

@@ -1,0 +1,437 @@
+"""The one loop that feeds the controllers from the store's changes and does what they ask for."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.kinds.catalog import apply_defaults
+from listwatch.apiserver.kinds.resources import APIResource
+from listwatch.apiserver.kinds.table import ResourceTable
+from listwatch.apiserver.storage.registry import DeleteOptions, Registry, WriteContext
+from listwatch.apiserver.storage.store import (
+    Bucket,
+    Entry,
+    NotStoredError,
+    Storage,
+    StoredChange,
+    StoredChangeType,
+)
+from listwatch.apiserver.workloads import observed as kinds
+from listwatch.apiserver.workloads.deployments import step_deployment
+from listwatch.apiserver.workloads.failures import Failures, PodFailure
+from listwatch.apiserver.workloads.kubelet import step_pod
+from listwatch.apiserver.workloads.nodes import made_node, step_node
+from listwatch.apiserver.workloads.observed import (
+    Bind,
+    Create,
+    Delete,
+    Later,
+    Object,
+    Observed,
+    Steps,
+    Update,
+    View,
+    controller_of,
+)
+from listwatch.apiserver.workloads.options import Workloads
+from listwatch.apiserver.workloads.replica_sets import (
+    step_replica_set,
+    step_replication_controller,
+)
+from listwatch.apiserver.workloads.scheduler import step_unbound
+from listwatch.backoff import WORK_ITEM
+from listwatch.clock import Clock, Timer
+from listwatch.errors import StatusError
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that the loop works before other tasks get their turn.
+_TURN = 0.005
+#: Seconds until a step is taken again whose writes the journal could not keep.
+_NOT_STORED_SECONDS = 10.0
+_MANAGER = "kube-controller-manager"
+
+
+class _Controller(NamedTuple):
+    """One controller: whose objects it looks at, its step, and in whose name it writes."""
+
+    resource: str
+    step: Callable[[View], Steps]
+    manager: str = _MANAGER
+    #: what is to be done when an object is gone, given its namespace and name
+    gone: Callable[[str, str], Steps] | None = None
+
+
+_Key = tuple[str, str]
+
+#: The resources of kinds that own pods and what leads to these, by group and kind.
+_OWNERS: Mapping[tuple[str, str], str] = {
+    ("apps", "Deployment"): kinds.DEPLOYMENTS,
+    ("apps", "ReplicaSet"): kinds.REPLICA_SETS,
+    ("", "ReplicationController"): kinds.REPLICATION_CONTROLLERS,
+    ("apps", "StatefulSet"): kinds.STATEFUL_SETS,
+    ("apps", "DaemonSet"): kinds.DAEMON_SETS,
+    ("batch", "Job"): kinds.JOBS,
+    ("batch", "CronJob"): kinds.CRON_JOBS,
+    ("", "Service"): kinds.SERVICES,
+}
+#: What takes over objects that nobody controls, by their resource.
+_ADOPTERS: Mapping[str, tuple[str, ...]] = {
+    kinds.PODS: ("replicasets", "replicationcontrollers"),
+    kinds.REPLICA_SETS: ("deployments",),
+}
+
+
+class RunningWorkloads:
+    """Follows every change of a store and brings workloads nearer to their specs.
+
+    For the event loop of the store. Only one step is taken at a time, each on what is stored then.
+    """
+
+    def __init__(
+        self,
+        store: Storage,
+        registry: Registry,
+        table: ResourceTable,
+        clock: Clock,
+        options: Workloads,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._table = table
+        self._clock = clock
+        self._options = options
+        self._observed = Observed(store, clock)
+        self.failures = failures = Failures()
+        observed = self._observed
+        self._controllers: dict[str, _Controller] = {
+            "nodes": _Controller(kinds.NODES, partial(step_node, observed, failures)),
+            "scheduler": _Controller(kinds.PODS, partial(step_unbound, observed), "kube-scheduler"),
+            "kubelet": _Controller(
+                kinds.PODS, partial(step_pod, observed, failures, options), "kubelet"
+            ),
+            "replicasets": _Controller(kinds.REPLICA_SETS, partial(step_replica_set, observed)),
+            "replicationcontrollers": _Controller(
+                kinds.REPLICATION_CONTROLLERS, partial(step_replication_controller, observed)
+            ),
+            "deployments": _Controller(kinds.DEPLOYMENTS, partial(step_deployment, observed)),
+        }
+        self._by_resource: dict[str, list[str]] = {}
+        for name, controller in self._controllers.items():
+            self._by_resource.setdefault(controller.resource, []).append(name)
+        #: controller and key of each object to look at, in order
+        self._due: dict[_Key, None] = {}
+        self._timers: dict[_Key, Timer] = {}
+        self._failed: dict[_Key, int] = {}
+        self._wake: asyncio.Event | None = None
+        self._task: asyncio.Task[None] | None = None
+        store.observers.append(self._observe)
+        self._note_all()
+
+    # -- life --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to work, on what is there and on each change."""
+        if self._task is None:
+            self._make_nodes()
+            self._wake = wake = asyncio.Event()
+            self._look_at_all()
+            self._task = asyncio.get_running_loop().create_task(self._run(wake))
+
+    async def stop(self) -> None:
+        """Stop to work; changes are still noted."""
+        task, self._task, self._wake = self._task, None, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._due.clear()
+
+    def reset(self) -> None:
+        """Look at all objects anew, after a change that nobody was told of."""
+        self._observed.clear()
+        self._note_all()
+        self._look_at_all()
+
+    def _note_all(self) -> None:
+        for bucket in self._store.buckets():
+            for entry in bucket.current():
+                self._observed.add(bucket.name, entry)
+
+    def _look_at_all(self) -> None:
+        for name, controller in self._controllers.items():
+            for entry in self._store.bucket(controller.resource).current():
+                self._plan(name, entry.key)
+
+    def _make_nodes(self) -> None:
+        if not self._store.bucket(kinds.NODES).entries:
+            for number in range(self._options.nodes):
+                self._create(Create(kinds.NODES, made_node(number)), "kubelet")
+
+    # -- failures ----------------------------------------------------------------------------
+
+    def fail(self, failure: PodFailure) -> None:
+        """Let pods fail from now on, also those that run."""
+        self.failures.add(failure)
+        self._look_at(kinds.PODS)
+
+    def heal(self) -> None:
+        """Let nothing fail any more; nodes that were lost are heard of again."""
+        self.failures.clear()
+        self._look_at(kinds.NODES)
+        self._look_at(kinds.PODS)
+
+    def lose_node(self, name: str) -> None:
+        """Let a node be heard of no more.
+
+        Raises:
+            ValueError: there is no such node.
+        """
+        self._check_node(name)
+        self.failures.lose(name)
+        self._plan("nodes", name)
+
+    def recover_node(self, name: str) -> None:
+        """Let a node be heard of again.
+
+        Raises:
+            ValueError: there is no such node.
+        """
+        self._check_node(name)
+        self.failures.recover(name)
+        self._plan("nodes", name)
+
+    def _check_node(self, name: str) -> None:
+        nodes = self._store.bucket(kinds.NODES).entries
+        if name not in nodes:
+            raise ValueError(f"no such node: {name}; there are {', '.join(nodes) or 'none'}")
+
+    # -- what is to be looked at -------------------------------------------------------------
+
+    def _plan(self, controller: str, key: str) -> None:
+        if self._wake is not None:
+            self._due[controller, key] = None
+            self._wake.set()
+
+    def _look_at(self, resource: str, namespace: str = "") -> None:
+        """Plan a look at all objects of a resource."""
+        for entry in self._store.bucket(resource).current(namespace):
+            for name in self._by_resource.get(resource, ()):
+                self._plan(name, entry.key)
+
+    def _observe(self, bucket: Bucket, change: StoredChange) -> None:
+        views = self._states(bucket, change) if self._task is not None else []
+        self._observed.note(bucket, change)
+        if self._task is None:
+            return
+        entry = change.entry
+        deleted = change.type is StoredChangeType.DELETED
+        for name in self._by_resource.get(bucket.name, ()):
+            if not deleted or self._controllers[name].gone is not None:
+                self._plan(name, entry.key)
+        for view in views:
+            self._plan_owner(entry.namespace, view)
+        if bucket.name in _ADOPTERS and not deleted and not entry.owners:
+            self._plan_adopters(bucket.name, change)
+        if bucket.name == kinds.PODS:
+            self._after_pod(change)
+        elif bucket.name == kinds.NODES:
+            self._after_node(entry)
+
+    def _states(self, bucket: Bucket, change: StoredChange) -> list[View]:
+        """Return the states of an object with owners, before and after a change."""
+        states = (change.previous, change.entry)
+        return [
+            self._observed.view(bucket.name, entry) for entry in states if entry and entry.owners
+        ]
+
+    def _plan_owner(self, namespace: str, view: View) -> None:
+        owner = controller_of(view)
+        if owner is None:
+            return
+        group = str(owner.get("apiVersion", "")).rpartition("/")[0]
+        resource = _OWNERS.get((group, str(owner.get("kind", ""))))
+        for name in self._by_resource.get(resource or "", ()):
+            self._plan(name, f"{namespace}/{owner.get('name')}")
+
+    def _plan_adopters(self, resource: str, change: StoredChange) -> None:
+        entry, previous = change.entry, change.previous
+        if previous is not None and previous.labels == entry.labels and not previous.owners:
+            return
+        for name in _ADOPTERS[resource]:
+            adopters = self._store.bucket(self._controllers[name].resource)
+            for adopter in adopters.span(entry.namespace):
+                self._plan(name, adopter.key)
+
+    def _after_pod(self, change: StoredChange) -> None:
+        entry, previous = change.entry, change.previous
+        left = change.type is StoredChangeType.DELETED or entry.fields.get("status.phase") in {
+            "Succeeded",
+            "Failed",
+        }
+        if left and previous is not None and previous.fields.get("spec.nodeName"):
+            for key in self._observed.unbound():
+                self._plan("scheduler", key)
+
+    def _after_node(self, entry: Entry) -> None:
+        for key in self._observed.unbound():
+            self._plan("scheduler", key)
+        for pod in self._observed.pods_on(entry.name):
+            metadata = pod["metadata"]
+            self._plan("kubelet", f"{metadata['namespace']}/{metadata['name']}")
+
+    # -- work --------------------------------------------------------------------------------
+
+    async def _run(self, wake: asyncio.Event) -> None:
+        while True:
+            await wake.wait()
+            wake.clear()
+            begun = self._clock.now()
+            turns = 0
+            while self._due:
+                key = next(iter(self._due))
+                del self._due[key]
+                self._take(key)
+                turns += 1
+                if turns == 100 or self._clock.now() - begun > _TURN:
+                    await asyncio.sleep(0)
+                    begun, turns = self._clock.now(), 0
+
+    def _take(self, key: _Key) -> None:
+        """Take one step, and plan the next where it says when or failed."""
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        name, place = key
+        controller = self._controllers[name]
+        obj = self._observed.at(controller.resource, place)
+        try:
+            if obj is not None:
+                steps = controller.step(obj)
+            elif controller.gone is not None:
+                namespace, _, last = place.rpartition("/")
+                steps = controller.gone(namespace, last)
+            else:
+                self._failed.pop(key, None)
+                return
+            refused = self._perform(steps, controller.manager)
+        except NotStoredError as error:
+            _log.warning("%s of %s: tried again: %s", name, place, error)
+            self._again(key, _NOT_STORED_SECONDS)
+            return
+        except Exception:  # noqa: BLE001 - one object must not end the work; it is logged
+            _log.exception("%s of %s failed; it is looked at again when it changes", name, place)
+            return
+        uid = "" if obj is None else obj["metadata"]["uid"]
+        if refused is None:
+            self._failed.pop(key, None)
+            if self._observed.refusals.pop(uid, None) is not None:
+                self._plan(*key)
+            for step in steps:
+                if isinstance(step, Later):
+                    self._again(key, step.seconds)
+            return
+        _log.info("%s of %s was refused: %s", name, place, refused)
+        failures = self._failed[key] = self._failed.get(key, 0) + 1
+        if uid and uid not in self._observed.refusals:
+            # the first words stay, since later ones may differ by a generated name alone
+            self._observed.refusals[uid] = refused
+            self._plan(*key)  # its status tells of that
+        else:
+            self._again(key, WORK_ITEM.delay(failures))
+
+    def _again(self, key: _Key, seconds: float) -> None:
+        timer = self._timers.get(key)
+        if timer is not None:
+            timer.cancel()
+        self._timers[key] = self._clock.call_later(seconds, self._fall_due, key)
+
+    def _fall_due(self, key: _Key) -> None:
+        self._timers.pop(key, None)
+        self._plan(*key)
+
+    # -- writes ------------------------------------------------------------------------------
+
+    def _perform(self, steps: Steps, manager: str) -> str | None:
+        """Do what a controller asks for; returns what the server refused first, in its words.
+
+        After a refusal only statuses are still written.
+        """
+        refused: str | None = None
+        for step in steps:
+            if isinstance(step, Later):
+                continue
+            if refused is not None and not (isinstance(step, Update) and step.subresource):
+                continue
+            try:
+                self._do(step, manager)
+            except StatusError as error:
+                refused = refused or error.message
+        return refused
+
+    def _do(self, step: Create | Update | Delete | Bind, manager: str) -> None:
+        if isinstance(step, Create):
+            self._create(step, manager)
+        elif isinstance(step, Update):
+            self._update(step, manager)
+        elif isinstance(step, Bind):
+            pods = self._resource(kinds.PODS)
+            metadata = step.obj["metadata"]
+            entry = self._registry.get(pods, metadata["namespace"], metadata["name"])
+            self._registry.bind(pods, entry, step.node)
+        else:
+            metadata = step.obj["metadata"]
+            options = DeleteOptions(
+                grace_period=step.grace, propagation=step.propagation, uid=metadata["uid"]
+            )
+            resource = self._resource(step.resource)
+            namespace = metadata.get("namespace", "")
+            self._registry.delete(resource, namespace, metadata["name"], options)
+
+    def _create(self, step: Create, manager: str) -> None:
+        resource = self._resource(step.resource)
+        obj = _copied(step.obj)
+        apply_defaults(resource, obj)
+        namespace = obj["metadata"].get("namespace", "")
+        self._registry.create(resource, namespace, obj, WriteContext(manager=manager))
+
+    def _update(self, step: Update, manager: str) -> None:
+        resource = self._resource(step.resource)
+        metadata = step.obj["metadata"]
+
+        def produce(_: Object | None, entry: Entry | None) -> Object:
+            if entry is not None and entry.uid != metadata["uid"]:
+                raise refusal.conflict(resource, entry.name)
+            new = _copied(step.obj)
+            # what this plan itself has written since does not stand in the way
+            new["metadata"].pop("resourceVersion", None)
+            return new
+
+        self._registry.update(
+            resource,
+            metadata.get("namespace", ""),
+            metadata["name"],
+            produce,
+            WriteContext(manager=manager, subresource=step.subresource),
+            is_put=False,
+        )
+
+    def _resource(self, storage: str) -> APIResource:
+        group, _, name = storage.rpartition("/")
+        resource = self._table.get(group, "v1", name)
+        if resource is None:
+            raise LookupError(f"the schema facts in the package have no {storage}")
+        return resource
+
+
+def _copied(obj: Object) -> Object:
+    """Return a copy that shares nothing with what is observed."""
+    copied: Object = msgspec.json.decode(msgspec.json.encode(obj))
+    return copied

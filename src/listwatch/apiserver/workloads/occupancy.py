@@ -1,0 +1,73 @@
+"""What the pods of each node have asked for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from listwatch.apiserver.kinds.rules import quantity
+
+View = Mapping[str, Any]
+
+#: The resource that counts pods.
+PODS_RESOURCE = "pods"
+
+
+def thousandths(amounts: Mapping[str, str]) -> dict[str, int]:
+    """Return amounts of resources in thousandths of their units."""
+    return {name: round(quantity(str(amount)) * 1000) for name, amount in amounts.items()}
+
+
+def requests_of(pod: View) -> dict[str, int]:
+    """Return what a pod asks of its node: all containers, or the largest init container."""
+    spec = pod.get("spec") or {}
+    total: dict[str, int] = {PODS_RESOURCE: 1000}
+    largest: dict[str, int] = {}
+    for container in spec.get("initContainers") or ():
+        wanted = thousandths((container.get("resources") or {}).get("requests") or {})
+        sidecar = container.get("restartPolicy") == "Always"
+        for name, amount in wanted.items():
+            if sidecar:
+                total[name] = total.get(name, 0) + amount
+            else:
+                largest[name] = max(largest.get(name, 0), amount)
+    for container in spec.get("containers") or ():
+        wanted = thousandths((container.get("resources") or {}).get("requests") or {})
+        for name, amount in wanted.items():
+            total[name] = total.get(name, 0) + amount
+    for name, amount in largest.items():
+        total[name] = max(total.get(name, 0), amount)
+    for name, amount in thousandths(spec.get("overhead") or {}).items():
+        total[name] = total.get(name, 0) + amount
+    return total
+
+
+class Occupancy:
+    """Sums of requests by node, kept up to date pod by pod."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, tuple[str, dict[str, int]]] = {}
+        self._nodes: dict[str, dict[str, int]] = {}
+
+    def put(self, key: str, pod: View) -> None:
+        """Count a pod on its node, if it has one and still runs there."""
+        node = (pod.get("spec") or {}).get("nodeName", "")
+        phase = (pod.get("status") or {}).get("phase")
+        if not node or phase in {"Succeeded", "Failed"}:
+            self.drop(key)
+        elif key not in self._pods:
+            wanted = requests_of(pod)
+            self._pods[key] = node, wanted
+            total = self._nodes.setdefault(node, {})
+            for name, amount in wanted.items():
+                total[name] = total.get(name, 0) + amount
+
+    def drop(self, key: str) -> None:
+        """Count a pod no longer."""
+        known = self._pods.pop(key, None)
+        if known is not None:
+            total = self._nodes[known[0]]
+            for name, amount in known[1].items():
+                total[name] -= amount
+
+    def on(self, node: str) -> Mapping[str, int]:
+        """Return what is taken of a node."""
+        return self._nodes.get(node, {})

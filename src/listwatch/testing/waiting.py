@@ -1,0 +1,76 @@
+"""Waiting in tests until something holds."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, overload
+
+from listwatch.clock import Clock, FakeClock
+
+T = TypeVar("T")
+
+#: Seconds from one look to the next.
+_INTERVAL = 0.02
+
+
+@overload
+async def eventually(
+    condition: Callable[[], Awaitable[T]],
+    words: str = ...,
+    *,
+    timeout: float = ...,  # noqa: ASYNC109 - as below
+    clock: Clock | None = ...,
+) -> T: ...
+@overload
+async def eventually(
+    condition: Callable[[], T],
+    words: str = ...,
+    *,
+    timeout: float = ...,  # noqa: ASYNC109 - as below
+    clock: Clock | None = ...,
+) -> T: ...
+async def eventually(
+    condition: Callable[[], Any],
+    words: str = "",
+    *,
+    timeout: float = 20.0,  # noqa: ASYNC109 - of the clock that is given
+    clock: Clock | None = None,
+) -> Any:
+    """Return the first true value that a condition gives; look again until it does.
+
+    A condition may use `assert`: an AssertionError means not yet. Any other exception passes
+    through. Cancel it at any time.
+
+    Args:
+        condition: a function or coroutine function without arguments.
+        words: what is waited for, for the message.
+        timeout: seconds of the clock.
+        clock: counts the seconds; the real one by default. A `FakeClock` is moved while waiting.
+
+    Raises:
+        AssertionError: no true value in time; says what came last.
+
+    Example:
+        await eventually(lambda: len(informer.lister.list()) == 3, "three pods are cached")
+    """
+    clock = clock if clock is not None else Clock()
+    deadline = clock.now() + timeout
+    while True:
+        failure: AssertionError | None = None
+        last = ""
+        try:
+            value = condition()
+            if inspect.isawaitable(value):
+                value = await value
+            if value:
+                return value
+            last = f"the condition gave {value!r}"
+        except AssertionError as error:
+            failure = error
+            last = str(error) or "an assertion failed"
+        if clock.now() >= deadline:
+            waited = f"not within {timeout:g} s"
+            raise AssertionError(f"{waited}: {words or last}") from failure
+        if isinstance(clock, FakeClock):
+            await clock.advance(_INTERVAL)
+        else:
+            await clock.sleep(_INTERVAL)
