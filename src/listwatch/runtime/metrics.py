@@ -13,7 +13,7 @@ import msgspec
 from listwatch.runtime.caches import Cache
 from listwatch.runtime.candidate import LeaderElectionStatistics
 from listwatch.runtime.events import EventRecorderStatistics
-from listwatch.runtime.reconciler import ReconcilerStatistics
+from listwatch.runtime.reconciler_statistics import ReconcilerStatistics
 from listwatch.workqueue.metrics import (
     BOUNDS,
     HistogramStatistics,

@@ -4,12 +4,11 @@ import asyncio
 import inspect
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 import msgspec
 
-from listwatch.backoff import STREAM
 from listwatch.cache.factory import Selection
 from listwatch.cache.lister import Lister
 from listwatch.clock import Clock, is_cancelled
@@ -20,10 +19,11 @@ from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.calling import ReconcileCaller, ReconcileFunction
 from listwatch.runtime.key_limits import KeyLimits, Lru
 from listwatch.runtime.predicates import Predicate
+from listwatch.runtime.reconciler_statistics import ReconcilerStatistics
 from listwatch.runtime.results import Result, is_terminal
-from listwatch.runtime.sources import KeySource, MapFunc, owner_keys
+from listwatch.runtime.sources import Feeds, KeySource, MapFunc, owner_keys
 from listwatch.shard_range import ShardRange
-from listwatch.workqueue.metrics import Histogram, HistogramStatistics, WorkQueueStatistics
+from listwatch.workqueue.metrics import Histogram
 from listwatch.workqueue.priority_queue import LOW_PRIORITY, PriorityQueue
 from listwatch.workqueue.rate_limiters import RateLimiter
 
@@ -53,41 +53,6 @@ class FindsResources(Protocol):
     async def find(self, word: str) -> "Resource":
         """Return the resource of this name."""
         ...
-
-
-class ReconcilerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a reconciler; counters start with it.
-
-    Attributes:
-        name: the reconciler's name.
-        successes: reconciles that succeeded without a requeue.
-        requeues: reconciles that asked for a requeue after a time.
-        errors: reconciles that raised, terminal errors included.
-        terminal_errors: errors that are not retried.
-        timeouts: reconciles cancelled because they took too long, whatever their outcome.
-        unseen: reconciles of keys of the primary resource that were never seen: objects deleted
-            while nobody watched, if something else woke their keys.
-        throttled: times that a hot key was delayed.
-        active: reconciles running now.
-        concurrency: maximum of `active`.
-        duration: durations of reconciles.
-        queue: the work queue.
-        last_error: the text of the last error; empty before the first.
-    """
-
-    name: str
-    successes: int
-    requeues: int
-    errors: int
-    terminal_errors: int
-    timeouts: int
-    unseen: int
-    throttled: int
-    active: int
-    concurrency: int
-    duration: HistogramStatistics
-    queue: WorkQueueStatistics
-    last_error: str
 
 
 class Reconciler:
@@ -164,8 +129,7 @@ class Reconciler:
         self._primary: Cache | None = None
         self._used: dict[Selection, Cache] = {}
         self._owned: list[tuple[Cache, Sequence[Predicate], bool]] = []
-        self._timers: list[tuple[float, Callable[[], Iterable[str]]]] = []
-        self._streams: list[Callable[[], AsyncIterable[str]]] = []
+        self._feeds = Feeds(self._put_own, self._report, self._clock)
         self._accepts: Callable[[str], bool] | None = None
         # A dict that loses its first keys takes ever longer to find the next one.
         self._refused: OrderedDict[str, float] = OrderedDict()
@@ -174,9 +138,7 @@ class Reconciler:
         self._owner: Resource | None = None
         self._caller: ReconcileCaller | None = None
         self._guard: LeadershipGuard | None = None
-        # While it works: the feeds of the queue, and the sources that have not synced yet.
-        self._group: asyncio.TaskGroup | None = None
-        self._beside: list[asyncio.Task[None]] = []
+        # While it works: how many sources have not synced yet.
         self._syncing = 0
         self._all_synced = asyncio.Event()
         self._stopping = False
@@ -320,9 +282,7 @@ class Reconciler:
         if not seconds > 0:
             raise ValueError(f"reconciler {self.name}: every({seconds}) is too short an interval")
         self._check_may_add()
-        timer = (seconds, self._all_keys if keys is None else keys)
-        self._timers.append(timer)
-        self._spawn(self._tick(*timer))
+        self._feeds.every(seconds, self._all_keys if keys is None else keys)
         return self
 
     def events(self, stream: Callable[[], AsyncIterable[str]]) -> Self:
@@ -332,8 +292,7 @@ class Reconciler:
             stream: creates the stream; called again, after a delay, when it ends or fails.
         """
         self._check_may_add()
-        self._streams.append(stream)
-        self._spawn(self._follow(stream))
+        self._feeds.follow(stream)
         return self
 
     def share(self, accepts: Callable[[str], bool]) -> None:
@@ -475,24 +434,18 @@ class Reconciler:
         self._caller = ReconcileCaller(self.name, self._function, threads, self._clock)
         try:
             async with asyncio.TaskGroup() as group:
-                self._group = group
                 workers = [
                     group.create_task(self._work(self._caller), name=f"{self.name} {number}")
                     for number in range(self.concurrency)
                 ]
-                for timer in self._timers:
-                    self._spawn(self._tick(*timer))
-                for stream in self._streams:
-                    self._spawn(self._follow(stream))
+                self._feeds.begin(group)
                 await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
                 if not self._stopping:
                     raise RuntimeError("one of its workers was cancelled")
                 await asyncio.wait(workers)
-                self._group = None
-                for task in self._beside:
-                    task.cancel()
+                self._feeds.end()
         finally:
-            self._group = None
+            self._feeds.end()
             self._stopping = True
             self.queue.shut_down()
             self._caller.close()
@@ -551,10 +504,10 @@ class Reconciler:
     def _begin(self, cache: Cache) -> None:
         """Start a source, possibly after the reconciler itself."""
         self._caches.ensure_open(cache)
-        if self._group is not None:
+        if self._feeds.are_running:
             self._syncing += 1
             self._all_synced.clear()
-            self._spawn(self._sync(cache))
+            self._feeds.spawn(self._sync(cache))
 
     async def _sync(self, cache: Cache) -> None:
         await self._begin_owned()
@@ -585,17 +538,6 @@ class Reconciler:
             )
             cache.add_handler(KeySource(self._put_own, map_func, predicates), self.name)
 
-    def _spawn(self, work: Coroutine[object, object, None]) -> None:
-        """Run something beside the workers; before they work, `run` starts it."""
-        if self._group is None:
-            work.close()
-            return
-        try:
-            self._beside.append(self._group.create_task(work))
-        except RuntimeError:  # the group is ending
-            work.close()
-            raise
-
     def _remember_deleted(self, key: str) -> None:
         self._deleted.put(key, True)
 
@@ -613,27 +555,6 @@ class Reconciler:
 
     def _all_keys(self) -> Iterable[str]:
         return self._cache("").indexer.list_keys()
-
-    async def _tick(self, seconds: float, keys: Callable[[], Iterable[str]]) -> None:
-        while True:
-            await self._clock.sleep(seconds)
-            try:
-                for key in keys():
-                    self._put_own(key, LOW_PRIORITY)
-            except Exception as error:  # noqa: BLE001 - reported; the next time may do
-                self._report(printable(f"the keys of a timer: {error}"), error)
-
-    async def _follow(self, stream: Callable[[], AsyncIterable[str]]) -> None:
-        failures = 0
-        while True:
-            try:
-                async for key in stream():
-                    failures = 0
-                    self._put_own(key, 0)
-            except Exception as error:  # noqa: BLE001 - reported, and tried again below
-                self._report(printable(f"a stream of events failed: {error}"), error)
-            await self._clock.sleep(STREAM.delay(failures))
-            failures += 1
 
     # --- Work ---
 

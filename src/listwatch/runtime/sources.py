@@ -1,11 +1,16 @@
 """The sources of a reconciler's keys."""
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import TypeAlias
 
+from listwatch.backoff import STREAM
 from listwatch.cache.deltas import Item
 from listwatch.cache.handlers import Added, Change, Deleted, Updated, last_state
+from listwatch.clock import Clock
 from listwatch.objects import Object, ObjectKey, OwnerReference
+from listwatch.printable import printable
 from listwatch.runtime.predicates import Predicate
 from listwatch.workqueue.priority_queue import LOW_PRIORITY
 
@@ -73,6 +78,86 @@ class KeySource:
             keys = {key for obj in states for key in _keys(self._map(obj))}
         for key in keys:
             self._enqueue(key, priority)
+
+
+class Feeds:
+    """Timers and streams that put keys into a queue, in a group of tasks once there is one.
+
+    Args:
+        put: receives the keys and their priority.
+        report: is told of what timers and streams raise, with its words.
+        clock: the time.
+    """
+
+    def __init__(
+        self, put: Enqueue, report: Callable[[str, Exception], None], clock: Clock
+    ) -> None:
+        self._put = put
+        self._report = report
+        self._clock = clock
+        self._feeds: list[Callable[[], Coroutine[object, object, None]]] = []
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def are_running(self) -> bool:
+        """Whether what is added starts at once."""
+        return self._group is not None
+
+    def every(self, seconds: float, keys: Callable[[], Iterable[str]]) -> None:
+        """Put these keys at this interval, with low priority."""
+        self._add(partial(self._tick, seconds, keys))
+
+    def follow(self, stream: Callable[[], AsyncIterable[str]]) -> None:
+        """Put the keys that a stream yields."""
+        self._add(partial(self._follow, stream))
+
+    def _add(self, feed: Callable[[], Coroutine[object, object, None]]) -> None:
+        self._feeds.append(feed)
+        if self._group is not None:
+            self.spawn(feed())
+
+    def begin(self, group: asyncio.TaskGroup) -> None:
+        """Start them in this group."""
+        self._group = group
+        for feed in self._feeds:
+            self.spawn(feed())
+
+    def end(self) -> None:
+        """Cancel them."""
+        self._group = None
+        for task in self._tasks:
+            task.cancel()
+
+    def spawn(self, work: Coroutine[object, object, None]) -> None:
+        """Run something beside them."""
+        assert self._group is not None  # noqa: S101 - callers ask before
+        try:
+            self._tasks.append(self._group.create_task(work))
+        except RuntimeError:  # the group is ending
+            work.close()
+            raise
+
+    async def _tick(self, seconds: float, keys: Callable[[], Iterable[str]]) -> None:
+        while True:
+            await self._clock.sleep(seconds)
+            try:
+                for key in keys():
+                    self._put(key, LOW_PRIORITY)
+            except Exception as error:  # noqa: BLE001 - reported; the next time may do
+                self._report(printable(f"the keys of a timer: {error}"), error)
+
+    async def _follow(self, stream: Callable[[], AsyncIterable[str]]) -> None:
+        failures = 0
+        while True:
+            try:
+                async for key in stream():
+                    failures = 0
+                    self._put(key, 0)
+            except Exception as error:  # noqa: BLE001 - reported, and tried again below
+                self._report(printable(f"a stream of events failed: {error}"), error)
+            await self._clock.sleep(STREAM.delay(failures))
+            failures += 1
 
 
 def _keys(keys: Iterable[str]) -> Iterable[str]:
