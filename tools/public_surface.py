@@ -22,6 +22,7 @@ PACKAGES = (
     "listwatch.cel",
     "listwatch.client",
     "listwatch.controllers",
+    "listwatch.resources",
     "listwatch.runtime",
     "listwatch.sync",
     "listwatch.testing",

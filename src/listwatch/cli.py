@@ -24,6 +24,10 @@ _COMMANDS = {
         "listwatch.controllers.builds.command:build_controllers_command",
         "Fail builds whose pod is gone; delete pods whose build is gone.",
     ),
+    "check": (
+        "listwatch.resources.command:check_command",
+        "Check manifests against CustomResourceDefinitions, without a server.",
+    ),
     "completion": (
         "listwatch.cli:completion_command",
         "Print the shell completion script.",
@@ -31,6 +35,10 @@ _COMMANDS = {
     "config": (
         "listwatch.client.command:config_command",
         "Print the effective configuration and check the connection.",
+    ),
+    "crd": (
+        "listwatch.runtime.commands:crd_command",
+        "Print the CustomResourceDefinitions of a controller program.",
     ),
     "new": (
         "listwatch.runtime.commands:new_command",

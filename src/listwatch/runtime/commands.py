@@ -6,9 +6,10 @@ import logging
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from traceback import print_exception
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -16,10 +17,12 @@ from listwatch.client.command_line import CommandError
 from listwatch.client.connection_options import Command, ConnectionOptions, connection_options
 from listwatch.errors import ConfigError, ListWatchError
 from listwatch.printable import printable
-from listwatch.runtime.loading import load_program
+from listwatch.runtime.loading import load_names, load_program
 from listwatch.runtime.manager import Manager
 from listwatch.runtime.rbac import manifests, to_yaml
 from listwatch.runtime.scaffold import Names, write_project
+
+T = TypeVar("T")
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -150,9 +153,13 @@ def run_command(
 def _load(
     file: Path, options: dict[str, Any], defaults: dict[str, Any], *, may_run: bool = True
 ) -> Manager:
-    """Load a program. If its code fails, print its traceback and exit."""
+    return _shown(file, lambda: load_program(file, options, defaults, may_run=may_run))
+
+
+def _shown(file: Path, load: Callable[[], T]) -> T:
+    """Load a file. If its code fails, print its traceback and exit."""
     try:
-        return load_program(file, options, defaults, may_run=may_run)
+        return load()
     except ListWatchError:
         raise
     except Exception as error:  # noqa: BLE001 - somebody else's code, whatever it raises
@@ -181,6 +188,37 @@ def rbac_command(*, file: Path, namespace: str) -> None:
     with contextlib.redirect_stdout(sys.stderr):  # keep the file's own output out of the YAML
         app = _load(file, {}, {}, may_run=False)
     click.echo(to_yaml(manifests(app, namespace)), nl=False)
+
+
+@click.command("crd")
+@click.argument("file", type=_FILE)
+def crd_command(*, file: Path) -> None:
+    """Print the CustomResourceDefinitions of a Python FILE, as YAML.
+
+    They are made of the types among its global names that @resource decorates; several versions of
+    one kind make one definition. The file's controllers are not started.
+    """
+    # `listwatch run` starts without them.
+    from listwatch.resources.custom_resource import (  # noqa: PLC0415 - see above
+        ATTRIBUTE,
+        custom_resource_of,
+        definition,
+    )
+
+    with contextlib.redirect_stdout(sys.stderr):  # keep the file's own output out of the YAML
+        names = _shown(file, lambda: load_names(file))
+    versions: dict[tuple[str, str], list[type]] = {}
+    for value in names.values():
+        if isinstance(value, type) and ATTRIBUTE in value.__dict__:
+            known = custom_resource_of(value).resource
+            types = versions.setdefault((known.group, known.kind), [])
+            if value not in types:
+                types.append(value)
+    if not versions:
+        raise ConfigError(
+            f"{file}: no type there is a resource: decorate one with @resource(group, version)"
+        )
+    click.echo(to_yaml([definition(*types) for types in versions.values()]), nl=False)
 
 
 @click.command("new")

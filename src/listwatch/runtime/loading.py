@@ -38,6 +38,23 @@ def load_app(path: Path, **options: Any) -> Manager:
     return load_program(path, options, {})
 
 
+def load_names(path: Path) -> Mapping[str, Any]:
+    """Run a Python file and return its global names. No manager of it runs, now or later.
+
+    Raises:
+        ConfigError: there is no such file, or it ends the process.
+        Exception: whatever the file raises.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    loading = Loading(path)
+    token = current_loading.set(loading)
+    try:
+        return _run_file(loading)
+    finally:
+        current_loading.reset(token)
+
+
 def load_program(
     path: Path, options: Mapping[str, Any], defaults: Mapping[str, Any], *, may_run: bool = True
 ) -> Manager:

@@ -1,0 +1,122 @@
+"""Custom resources made of Python types: their definitions, schemas and rules."""
+
+from typing import TYPE_CHECKING
+
+from listwatch.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from listwatch.resources.checking import (
+        Problem,
+        UnknownVersionError,
+        check,
+        check_definition,
+        check_manifest,
+        to_manifest,
+    )
+    from listwatch.resources.custom_resource import (
+        Column,
+        CustomResource,
+        Scale,
+        custom_resource_of,
+        definition,
+        resource,
+        rules,
+    )
+    from listwatch.resources.errors import ResourceTypeError
+    from listwatch.resources.markers import (
+        Affinity,
+        AnyObject,
+        Atomic,
+        BuiltIn,
+        Condition,
+        Conditions,
+        ConfigMapKeySelector,
+        Container,
+        Duration,
+        EmbeddedObject,
+        EnvVar,
+        FreeForm,
+        IntOrString,
+        LabelSelector,
+        ListMap,
+        ListSet,
+        LocalObjectReference,
+        Marker,
+        PodSpec,
+        PodTemplateSpec,
+        Quantity,
+        ResourceRequirements,
+        Rule,
+        SecretKeySelector,
+        ServiceSpec,
+        Time,
+        Toleration,
+        Volume,
+    )
+    from listwatch.resources.object_meta import ObjectMeta
+
+__all__ = [
+    "Affinity",
+    "AnyObject",
+    "Atomic",
+    "BuiltIn",
+    "Column",
+    "Condition",
+    "Conditions",
+    "ConfigMapKeySelector",
+    "Container",
+    "CustomResource",
+    "Duration",
+    "EmbeddedObject",
+    "EnvVar",
+    "FreeForm",
+    "IntOrString",
+    "LabelSelector",
+    "ListMap",
+    "ListSet",
+    "LocalObjectReference",
+    "Marker",
+    "ObjectMeta",
+    "PodSpec",
+    "PodTemplateSpec",
+    "Problem",
+    "Quantity",
+    "ResourceRequirements",
+    "ResourceTypeError",
+    "Rule",
+    "Scale",
+    "SecretKeySelector",
+    "ServiceSpec",
+    "Time",
+    "Toleration",
+    "UnknownVersionError",
+    "Volume",
+    "check",
+    "check_definition",
+    "check_manifest",
+    "custom_resource_of",
+    "definition",
+    "resource",
+    "rules",
+    "to_manifest",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "listwatch.resources.checking": (
+            "Problem UnknownVersionError check check_definition check_manifest to_manifest"
+        ),
+        "listwatch.resources.custom_resource": (
+            "Column CustomResource Scale custom_resource_of definition resource rules"
+        ),
+        "listwatch.resources.errors": "ResourceTypeError",
+        "listwatch.resources.markers": (
+            "Affinity AnyObject Atomic BuiltIn Condition Conditions ConfigMapKeySelector Container "
+            "Duration EmbeddedObject EnvVar FreeForm IntOrString LabelSelector ListMap ListSet "
+            "LocalObjectReference Marker PodSpec PodTemplateSpec Quantity ResourceRequirements "
+            "Rule SecretKeySelector ServiceSpec Time Toleration Volume"
+        ),
+        "listwatch.resources.object_meta": "ObjectMeta",
+    },
+)

@@ -1,0 +1,134 @@
+"""What a server would refuse in an object, found without one."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from listwatch.apiserver.admission.validation import validate_create, validate_update
+from listwatch.apiserver.kinds.custom import resources_of
+from listwatch.apiserver.kinds.definitions import default_definition, validate_definition
+from listwatch.apiserver.kinds.resources import APIResource
+from listwatch.errors import ListWatchError
+from listwatch.resources.custom_resource import custom_resource_of, definition
+from listwatch.resources.json_schema import is_pydantic
+from listwatch.schema.causes import Cause
+from listwatch.schema.structural import apply_schema_defaults, prune
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing that a server would refuse.
+
+    Attributes:
+        field: its path, such as "spec.replicas".
+        message: the server's words.
+        reason: the server's reason, such as "FieldValueInvalid".
+    """
+
+    field: str
+    message: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+class UnknownVersionError(ListWatchError):
+    """A definition does not serve the version or kind of an object."""
+
+
+def to_manifest(obj: object) -> dict[str, Any]:
+    """Return an object of a resource type as a decoded manifest, with apiVersion and kind.
+
+    Raises:
+        ResourceTypeError: its type is no resource.
+    """
+    known = custom_resource_of(type(obj)).resource
+    value: Any
+    if is_pydantic(type(obj)):
+        value = obj.model_dump(mode="json", by_alias=True)  # type: ignore[attr-defined] # pydantic's
+    else:
+        value = msgspec.json.decode(msgspec.json.encode(obj))
+    return {**value, "apiVersion": known.api_version, "kind": known.kind}
+
+
+def check(obj: object, old: object = None) -> list[Problem]:
+    """Return what a server would refuse in an object: schema first, then metadata and CEL rules.
+
+    Args:
+        obj: an object of a type that `@resource` made one.
+        old: the object that it replaces; None for a new one. What did not change is then accepted
+            where a server accepts it, and rules that read `oldSelf` are asked.
+
+    Raises:
+        ResourceTypeError: the type is no resource.
+    """
+    return check_manifest(
+        definition(type(obj)), to_manifest(obj), None if old is None else to_manifest(old)
+    )
+
+
+def check_definition(manifest: Mapping[str, Any]) -> list[Problem]:
+    """Return what a server would refuse in a CustomResourceDefinition."""
+    completed: dict[str, Any] = copy.deepcopy(dict(manifest))
+    completed.setdefault("metadata", {})
+    default_definition(completed)
+    return [_problem(cause) for cause in validate_definition(completed)]
+
+
+def check_manifest(
+    definition: Mapping[str, Any], obj: Mapping[str, Any], old: Mapping[str, Any] | None = None
+) -> list[Problem]:
+    """Return what a server would refuse in an object of a CustomResourceDefinition.
+
+    Unknown fields are problems, as for `kubectl --validate=strict`.
+
+    Args:
+        definition: the manifest of a definition that a server accepts.
+        obj: the decoded manifest of the object.
+        old: of the object that it replaces.
+
+    Raises:
+        UnknownVersionError: the definition does not serve the object's version and kind.
+    """
+    resource = _resource_of(definition, obj)
+    new, unknown = _stored(resource, obj)
+    if old is None:
+        causes = validate_create(resource, new)
+    else:
+        before, _ = _stored(resource, old)
+        causes = validate_update(resource, new, before)
+    return [*unknown, *map(_problem, causes)]
+
+
+def _resource_of(definition: Mapping[str, Any], obj: Mapping[str, Any]) -> APIResource:
+    completed: dict[str, Any] = copy.deepcopy(dict(definition))
+    default_definition(completed)
+    served = resources_of(completed)
+    for resource in served:
+        if (resource.api_version, resource.kind) == (obj.get("apiVersion"), obj.get("kind")):
+            return resource
+    names = ", ".join(f"{one.api_version} {one.kind}" for one in served) or "nothing"
+    raise UnknownVersionError(
+        f"{obj.get('apiVersion')} {obj.get('kind')} is not served by the definition, "
+        f"which has {names}"
+    )
+
+
+def _stored(resource: APIResource, obj: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Return an object with its defaults and without unknown fields, and what those were."""
+    value: dict[str, Any] = copy.deepcopy(dict(obj))
+    value["metadata"] = dict(value.get("metadata") or {})
+    if resource.namespaced:
+        value["metadata"].setdefault("namespace", "default")
+    unknown: list[str] = []
+    prune(value, resource.schema, "", unknown)
+    apply_schema_defaults(value, resource.schema)
+    return value, [
+        Problem(text.partition('"')[2].rstrip('"'), text, "FieldUnknown") for text in unknown
+    ]
+
+
+def _problem(cause: Cause) -> Problem:
+    return Problem(cause.field, cause.message, cause.reason)

@@ -1,0 +1,7 @@
+"""What is wrong with a type that is to be a resource."""
+
+from listwatch.errors import ListWatchError
+
+
+class ResourceTypeError(ListWatchError):
+    """A type can't be a custom resource; the message names the field and what to write instead."""
