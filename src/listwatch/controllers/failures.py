@@ -1,4 +1,4 @@
-"""How failures of a controller's tasks come out."""
+"""How exceptions of a controller's tasks are raised."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +8,9 @@ from listwatch.errors import unwrap
 
 @contextmanager
 def single_error() -> Iterator[None]:
-    """Raise the one error of a task group's tasks as itself; several stay a group.
+    """Raise the only error of a task group by itself; several stay a group.
 
-    For around `async with TaskGroup()`, whose caller need not know of it.
+    Use it around `async with TaskGroup()` to hide the group from the caller.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Where the controllers report what they did."""
+"""The interface through which controllers report their actions."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
@@ -7,7 +7,7 @@ from listwatch.objects import Object
 
 
 class Recorder(Protocol):
-    """Reports what happened to an object; an `EventRecorder` is one."""
+    """Reports events of an object; an `EventRecorder` is one."""
 
     def event(
         self,
@@ -16,5 +16,5 @@ class Recorder(Protocol):
         reason: str,
         message: str,
     ) -> None:
-        """Report it; returns at once and never raises."""
+        """Report an event; returns at once and never raises."""
         ...

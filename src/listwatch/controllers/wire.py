@@ -1,4 +1,4 @@
-"""Reading the parts of an object that a controller needs."""
+"""Decodes the parts of an object that a controller needs."""
 
 from typing import TypeVar
 
@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 def decode(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
-    """Decode a JSON object; a field that is null counts as absent, as Go decodes it.
+    """Decode a JSON object; a null field counts as absent, as in Go.
 
     Raises:
-        msgspec.MsgspecError: a field is of the wrong type.
+        msgspec.MsgspecError: a field has the wrong type.
     """
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError:
-        # Rare, so that only then the whole object is built.
+        # Rare, so only then is the whole object decoded.
         cleaned = msgspec.json.encode(without_nulls(msgspec.json.decode(raw)))
         return decoder.decode(cleaned)

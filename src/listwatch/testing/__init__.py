@@ -1,4 +1,4 @@
-"""What tests of programs that speak to an API server need."""
+"""Tools to test programs that use an API server."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""An API server for tests: in this process or one of its own, with and without asyncio."""
+"""An API server for tests: in this process or a separate one, with or without asyncio."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ from listwatch.errors import ConfigError, ListWatchError
 
 __all__ = ["APIServer", "Fault"]
 
-#: Seconds that a server in a process of its own may take to start, on a busy machine.
+#: Seconds that a server in a separate process may take to start, on a busy machine.
 _START_LIMIT = 30.0
 #: Seconds that it may take to end before it is killed.
 _STOP_LIMIT = 5.0
@@ -52,26 +52,23 @@ class APIServer:
     """An API server that starts in milliseconds and lives as long as a `with` statement.
 
     `async with APIServer() as server` runs it in the event loop of the test; `with APIServer() as
-    server` in a thread of its own; `APIServer(subprocess=True)` in a process of its own, in either
-    statement. Whatever is done to it is an ordinary method in all three, callable from any thread
-    (with `async with`: from the thread of the event loop, unless it is a process); for a process
-    it is a short request over loopback. A process that the test forks may leave the statement
-    without ending the server.
+    server` in its own thread; `APIServer(subprocess=True)` in a separate process, with either
+    statement. The methods are the same in all three forms and callable from any thread (with `async
+    with` and no subprocess: only from the event loop's thread). For a subprocess each call is a
+    short request over loopback. A process forked by the test may leave the statement without ending
+    the server.
 
     Args:
-        subprocess: run it in a process of its own, which only its end stops.
+        subprocess: run it in a separate process.
         data: a file that keeps the objects; None keeps them in memory.
-        tokens: who may come, as lines `token,user,uid,"group1,group2"` of kube-apiserver's token
-            file; "" lets everybody do everything.
-        controllers: whether the garbage collector and the deletion of namespaces run.
-        workloads: whether Deployments and the like get pods that run; a `Workloads` says how.
-        seed: makes uids, generated names and the faults' chances the same in each run.
-        tls: speak HTTPS, with an authority made for this run; needs the extra `tls`.
-
-        clock: dates objects and times what happens; a `FakeClock` for tests with `async with`.
+        tokens: users, as lines `token,user,uid,"group1,group2"` of kube-apiserver's token file; ""
+            lets everybody do everything.
+        controllers: run the garbage collector and the deletion of namespaces.
+        seed: makes uids, generated names and random faults the same in each run.
+        tls: use HTTPS, with a CA made for this run; needs the extra `tls`.
 
     Raises:
-        ConfigError: at the start, the data can't be used, or the process did not start.
+        ConfigError: at the start, the data is unusable, or the process did not start.
     """
 
     def __init__(
@@ -95,7 +92,7 @@ class APIServer:
         self._owner = 0
         self._config: Config | None = None
 
-    # -- life --------------------------------------------------------------------------------
+    # -- lifecycle -------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         self._begin(_Process(self._options) if self._subprocess else _Thread(self._options))
@@ -154,7 +151,7 @@ class APIServer:
         if home is not None and os.getpid() == self._owner:
             home.stop()
 
-    # -- reaching it -------------------------------------------------------------------------
+    # -- connecting ------------------------------------------------------------------------------
 
     @property
     def _running(self) -> _Home:
@@ -164,14 +161,14 @@ class APIServer:
 
     @property
     def config(self) -> Config:
-        """How to reach the server, with the first token if there are any; for `Client`."""
+        """The configuration for a `Client`, with the first token if there are any."""
         if self._config is None:
             raise RuntimeError("this APIServer never ran: use it in a `with` statement")
         return self._config
 
     @property
     def url(self) -> str:
-        """The address, such as http://127.0.0.1:34567."""
+        """The URL, such as http://127.0.0.1:34567."""
         return self.config.server
 
     def kubeconfig(self) -> str:
@@ -182,14 +179,14 @@ class APIServer:
         """Return a client of the server, which is an asynchronous context manager.
 
         Args:
-            token: of whom to be; "" is the first in `tokens`.
+            token: the user's token; "" for the first in `tokens`.
         """
         config = self.config
         return Client(msgspec.structs.replace(config, token=token) if token else config)
 
     @property
     def embedded(self) -> EmbeddedAPIServer:
-        """The server itself, where it runs in this process; belongs to its event loop.
+        """The server itself, if it runs in this process; for its event loop.
 
         Raises:
             RuntimeError: it runs elsewhere.
@@ -200,56 +197,56 @@ class APIServer:
         assert isinstance(home, _Loop | _Thread)  # noqa: S101 - there are no others
         return home.server
 
-    # -- making trouble ----------------------------------------------------------------------
+    # -- causing trouble -------------------------------------------------------------------------
 
     def control(self, name: str, value: object = None) -> Any:
-        """Do what `POST /-/NAME` does, with a JSON value; returns a JSON value.
+        """Do what `POST /-/NAME` does, with a JSON value; return a JSON value.
 
         Raises:
             LookupError: there is no such control.
-            ValueError: the value is none for it, or it can't be done.
+            ValueError: the value is invalid, or the action is impossible.
         """
         body = b"" if value is None else msgspec.json.encode(value)
         return self._running.perform(name, body)
 
     def add_faults(self, *faults: Fault) -> None:
-        """Let faults happen to requests, after those that were added before."""
+        """Append faults to those added before."""
         self.control("add-faults", faults)
 
     def clear_faults(self) -> None:
-        """Let nothing go wrong any more."""
+        """Remove all faults."""
         self.control("faults", [])
 
     @property
     def fault_hits(self) -> int:
-        """How many requests were hit by a fault."""
+        """Number of requests hit by a fault."""
         return int(self.control("faults")["hits"])
 
     def compact(self, revision: int | None = None) -> None:
-        """Forget the history up to a revision, or all of it: older watches get 410."""
+        """Discard the history up to a revision, or all of it: older watches get 410."""
         self.control("compact", {"revision": revision})
 
     def restart(self, *, downtime: float = 0.0) -> None:
-        """Begin to restart, on the same port and with the same objects.
+        """Start a restart, on the same port and with the same objects.
 
         Args:
-            downtime: seconds in between, during which connections are refused.
+            downtime: seconds during which connections are refused.
         """
         self.control("restart", {"downtime": downtime})
 
     def cut_watches(self) -> int:
-        """Break the connection of every watch; returns how many there were."""
+        """Break the connection of every watch; return how many there were."""
         return int(self.control("cut-watches")["cut"])
 
     def take_snapshot(self) -> int:
-        """Keep the present objects for `rewind`; returns their revision."""
+        """Keep the current objects for `rewind`; return their revision."""
         return int(self.control("snapshot")["revision"])
 
     def rewind(self, revision: int | None = None) -> None:
-        """Go back in time, as a restore from a backup does: resource versions repeat.
+        """Go back in time, like a restore from a backup: resource versions repeat.
 
         Args:
-            revision: that the history still reaches; None means the snapshot that was taken.
+            revision: a revision still in the history; None for the last snapshot.
 
         Raises:
             ValueError: there is no such state, or a data file is in use.
@@ -257,17 +254,17 @@ class APIServer:
         self.control("rewind", {"revision": revision})
 
     def withhold_bookmarks(self) -> None:
-        """Send no bookmarks any more, but those that end initial events."""
+        """Stop sending bookmarks, except those that end initial events."""
         self.control("bookmarks", {"withhold": True})
 
     def send_bookmarks(self) -> None:
-        """Send a bookmark now to every watch that asked for them; withhold them no longer."""
+        """Send a bookmark now to every watch that requested them; stop withholding them."""
         self.control("bookmarks", {"withhold": False})
 
     def fall_behind(self, revision: int | None = None) -> None:
-        """Let the second replica follow no further than to now, or an earlier revision.
+        """Freeze the second replica now, or at an earlier revision.
 
-        Requests go there by a `Fault` with `stale`.
+        A `Fault` with `stale` sends requests there.
         """
         self.control("replica", {"revision": revision})
 
@@ -363,7 +360,7 @@ class _Loop:
         self._control = Control(server)
 
     def start(self) -> None:
-        """Nothing is left to do."""
+        """Nothing to do."""
 
     def stop(self) -> None:
         self.server.close()
@@ -376,7 +373,7 @@ class _Loop:
 
 
 class _Thread:
-    """In an event loop in a thread of its own."""
+    """In an event loop in its own thread."""
 
     def __init__(self, options: _Options) -> None:
         self._options = options
@@ -438,7 +435,7 @@ class _Thread:
 
 
 class _Process:
-    """In a process of its own."""
+    """In a separate process."""
 
     def __init__(self, options: _Options) -> None:
         self._options = options
@@ -466,14 +463,14 @@ class _Process:
                 command.append("--tls")
             if options.seed is not None:
                 command += ["--seed", str(options.seed)]
-            # a file, since a pipe that nobody reads would stop the server when it is full
+            # a file, because an unread pipe would block the server once it is full
             self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
             self._process = Popen(  # noqa: S603 - our own command
                 command,
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=self._complaints,
-                # it trusts nobody, so that loading the system's issuers can be saved
+                # it connects to nobody, so skip loading the system's CAs
                 env={**os.environ, "SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull},
             )
             try:
@@ -556,5 +553,5 @@ def _config(kubeconfig: str) -> Config:
         path = Path(name, "kubeconfig")
         path.touch(mode=0o600)
         path.write_text(kubeconfig)
-        # A token of a file is not sent over http; one of a program is, on loopback.
+        # A token from a file is never sent over http; one from a program is, on loopback.
         return msgspec.structs.replace(load_config(path, environ={}), tls_only=False)

@@ -1,4 +1,4 @@
-"""A resource that lives in memory and can fail in every way that a server can."""
+"""A resource in memory that can fail in every way that a server can."""
 
 import asyncio
 from collections import deque
@@ -35,33 +35,33 @@ from listwatch.selector import parse_field_selector, parse_label_selector
 
 
 class Ending(Enum):
-    """How a request goes on where it is not by an error."""
+    """How a request ends without an error."""
 
-    #: The stream ends in order.
+    #: The stream ends normally.
     END = "end"
-    #: The peer says nothing more, and does not close either.
+    #: The peer sends nothing more, and does not close either.
     SILENCE = "silence"
 
 
-#: How often it is tried to connect.
+#: Seconds between attempts to connect.
 _CONNECT_SECONDS: Final = 2.0
 
 END: Final = Ending.END
 SILENCE: Final = Ending.SILENCE
 
-#: What a source does with a request for initial events; see `FakeControllerSource`.
+#: How a source responds to a request for initial events; see `FakeControllerSource`.
 WatchListMode: TypeAlias = Literal["yes", "invalid", "ignored"] | Exception
 
-#: What a request is answered with: an error to raise, or silence.
+#: The response to a request: an error to raise, or silence.
 Fault: TypeAlias = Exception | Literal[Ending.SILENCE]
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request that the source was sent.
+    """One request that the source received.
 
     Attributes:
-        options: what was asked for; their type tells a list from a watch.
-        at: when, by the clock.
+        options: the request's options; their type distinguishes a list from a watch.
+        at: the time, by the clock.
     """
 
     options: ListOptions | WatchOptions
@@ -69,12 +69,12 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class WatchScript(msgspec.Struct, frozen=True, kw_only=True):
-    """What the next watches do after what they begin with.
+    """What the next watches send after their start.
 
     Attributes:
-        backlog: send the changes since the asked version (and the initial events) first.
-        events: sent next; a callable gives them when the watch is opened.
-        then: how the watch goes on: as usual, if None.
+        backlog: send the changes since the requested version (and the initial events) first.
+        events: sent next; a callable returns them when the watch opens.
+        then: how the watch continues; as usual if None.
     """
 
     backlog: bool = True
@@ -96,7 +96,7 @@ class _Change(msgspec.Struct, frozen=True):
 
 
 class _Watch:
-    """One open watch: what waits to be read, and how it ends."""
+    """One open watch: its queued events, and how it ends."""
 
     def __init__(self, view: "FakeListWatch", options: WatchOptions, position: int) -> None:
         self.view = view
@@ -133,7 +133,7 @@ class _Watch:
 
 
 class FakeListWatch:
-    """A part of a source, chosen by selectors and namespace: a `ListerWatcher`."""
+    """Part of a source, selected by selectors and namespace: a `ListerWatcher`."""
 
     def __init__(
         self, source: "FakeControllerSource", labels: str, fields: str, namespace: str
@@ -144,7 +144,7 @@ class FakeListWatch:
         self._namespace = namespace
 
     def has(self, obj: Object | None) -> bool:
-        """Tell whether an object belongs to this part."""
+        """Return whether an object belongs to this part."""
         if obj is None or (self._namespace and obj.namespace != self._namespace):
             return False
         return self._labels.matches(obj.labels) and (
@@ -157,16 +157,16 @@ class FakeListWatch:
         return await self._source._list(self, options)  # noqa: SLF001 - two halves of one thing
 
     async def wait_until_reachable(self) -> bool:
-        """Return when the source accepts connections; whether it did not meanwhile."""
+        """Return when the source accepts connections; True if it did not in between."""
         return await self._source.wait_until_reachable()
 
     async def is_gone(self) -> bool:
-        """Tell whether it is certain that the resource is defined no more."""
+        """Return whether the resource is certainly no longer defined."""
         return await self._source.is_gone()
 
     @asynccontextmanager
     async def watch(self, options: WatchOptions) -> AsyncIterator[WatchStream]:
-        """Open a watch that goes on from a version, or begins with the present state."""
+        """Open a watch that continues from a version, or starts with the current state."""
         watch = await self._source._open(self, options)  # noqa: SLF001 - as above
         try:
             yield watch.read()
@@ -177,22 +177,22 @@ class FakeListWatch:
 class FakeControllerSource:
     """A resource in memory, with resource versions, paging, selectors, bookmarks and watch-list.
 
-    A `ListerWatcher` of everything; `list_watch` gives others that are limited by selectors. Every
-    change takes the next resource version and is told to all watches, unless its name ends in
-    `_drop_watch`: then only a list, or a watch from before it, shows it. What a reader gets is
-    its own copy, decoded by its own decoder. For one event loop.
+    A `ListerWatcher` of everything; `list_watch` returns others, limited by selectors. Every change
+    takes the next resource version and is sent to all watches, unless its name ends in
+    `_drop_watch`: then only a list, or a watch from an earlier version, shows it. A reader gets its
+    own copy, decoded by its own decoder. For one event loop.
 
-    After client-go's `tools/cache/testing/fake_controller_source.go`; selectors, paging,
-    bookmarks and faults are new. Faults hold for requests that come after they were set.
+    After client-go's `tools/cache/testing/fake_controller_source.go`; selectors, paging, bookmarks
+    and faults are new. A fault applies to requests that come after it was set.
 
     Args:
         kind: of objects that name none.
         api_version: the same for apiVersion.
         clock: ends watches after their timeoutSeconds, and times bookmarks.
-        bookmark_seconds: between two bookmarks of a watch that asked for them; None for never.
-        watch_list: "yes"; "invalid" to refuse `sendInitialEvents` as a server does that does not
-            know it; "ignored" to send the initial events and no end of them; an error to answer
-            with it whoever asks for initial events.
+        bookmark_seconds: interval of bookmarks for a watch that requested them; None for never.
+        watch_list: "yes"; "invalid" to refuse `sendInitialEvents` like a server that does not know
+            it; "ignored" to send the initial events without their end; or the error to return for a
+            request for initial events.
     """
 
     def __init__(
@@ -209,16 +209,16 @@ class FakeControllerSource:
         self._clock = clock if clock is not None else Clock()
         self._bookmark_seconds = bookmark_seconds
         self.watch_list: WatchListMode = watch_list
-        #: Keys whose objects can't be decoded, in lists and in watches.
+        #: Keys of objects that can't be decoded, in lists and in watches.
         self.poison: set[str] = set()
-        #: Whether the resource is defined; if not, every request is answered by 404.
+        #: Whether the resource is defined; otherwise every request returns 404.
         self.defined = True
-        #: Whether it can be proven then that the resource is defined no more.
+        #: Whether the source then proves that the resource is no longer defined.
         self.provable = True
-        #: How often that proof was asked for.
+        #: How often that proof was requested.
         self.inquiries = 0
         self._refuses = False
-        #: Every request that reached the source, the oldest first.
+        #: Every request that the source received, oldest first.
         self.requests: list[Request] = []
         self._items: dict[str, Object] = {}
         self._version = 0
@@ -240,19 +240,19 @@ class FakeControllerSource:
 
     @property
     def objects(self) -> Mapping[str, Object]:
-        """The present objects by key, in a dict of the caller's own."""
+        """The current objects by key, in a new dict."""
         return dict(self._items)
 
     @property
     def open_watches(self) -> int:
-        """How many watches are open."""
+        """Number of open watches."""
         return len(self._watches)
 
     def add(self, obj: Object | Mapping[str, Any]) -> Object:
         """Create an object, give it a uid if it has none, and return it as stored.
 
         Raises:
-            AlreadyExistsError: there is one of this name.
+            AlreadyExistsError: an object of this name exists.
         """
         return self._write(ADDED, obj, tell=True)
 
@@ -260,28 +260,28 @@ class FakeControllerSource:
         """Change an object, which keeps its uid if none is given, and return it as stored.
 
         Raises:
-            NotFoundError: there is none of this name.
+            NotFoundError: no object of this name exists.
         """
         return self._write(MODIFIED, obj, tell=True)
 
     def delete(self, obj: Object | Mapping[str, Any] | str) -> Object:
-        """Delete an object, given by itself or by its key, and return its last state.
+        """Delete an object, given as object or key, and return its last state.
 
         Raises:
-            NotFoundError: there is none of this name.
+            NotFoundError: no object of this name exists.
         """
         return self._remove(obj, tell=True)
 
     def add_drop_watch(self, obj: Object | Mapping[str, Any]) -> Object:
-        """Do as `add`, but tell no open watch."""
+        """Add an object like `add`, but send it to no open watch."""
         return self._write(ADDED, obj, tell=False)
 
     def modify_drop_watch(self, obj: Object | Mapping[str, Any]) -> Object:
-        """Do as `modify`, but tell no open watch."""
+        """Modify an object like `modify`, but send it to no open watch."""
         return self._write(MODIFIED, obj, tell=False)
 
     def delete_drop_watch(self, obj: Object | Mapping[str, Any] | str) -> Object:
-        """Do as `delete`, but tell no open watch."""
+        """Delete an object like `delete`, but send it to no open watch."""
         return self._remove(obj, tell=False)
 
     def _write(self, kind: str, obj: Object | Mapping[str, Any], *, tell: bool) -> Object:
@@ -330,7 +330,7 @@ class FakeControllerSource:
     # --- Faults ---------------------------------------------------------------------------------
 
     def fail_lists(self, fault: Fault, times: float = 1) -> None:
-        """Answer the next lists, so many of them (`math.inf` for all), with a fault."""
+        """Answer the next lists with a fault, this many times (`math.inf` for all)."""
         self._list_faults.append((fault, times))
 
     def fail_watches(self, fault: Fault, times: float = 1) -> None:
@@ -338,13 +338,13 @@ class FakeControllerSource:
         self._watch_faults.append((fault, times))
 
     def script_watches(self, script: WatchScript, times: float = 1) -> None:
-        """Let the next watches do as written."""
+        """Let the next watches follow a script."""
         self._watch_faults.append((script, times))
 
     def refuse(self) -> None:
         """Go away: break all open watches and refuse every connection, until `accept`.
 
-        What is refused is no request and is not written down.
+        A refused connection is not recorded as a request.
         """
         self._refuses = True
         self.end_watches(DisconnectedError("reset by peer"))
@@ -354,43 +354,43 @@ class FakeControllerSource:
         self._refuses = False
 
     async def wait_until_reachable(self) -> bool:
-        """Return when the source accepts connections; whether it did not meanwhile."""
+        """Return when the source accepts connections; True if it did not in between."""
         refused = self._refuses
         while self._refuses:
             await self._clock.sleep(_CONNECT_SECONDS)
         return refused
 
     async def is_gone(self) -> bool:
-        """Tell whether it is certain that the resource is defined no more."""
+        """Return whether the resource is certainly no longer defined."""
         self.inquiries += 1
         return self.provable and not self.defined
 
     def heal(self) -> None:
-        """Forget all faults that were set for coming requests."""
+        """Remove all faults set for coming requests."""
         self._list_faults.clear()
         self._watch_faults.clear()
 
     def send(self, *events: WatchEvent) -> None:
-        """Send events of any kind to all open watches, without any change."""
+        """Send events of any type to all open watches, without any change."""
         for watch in self._watches:
             watch.push(*events)
 
     def send_bookmark(self) -> None:
-        """Send the present version as a bookmark to all open watches."""
+        """Send the current version as a bookmark to all open watches."""
         self.send(WatchEvent(BOOKMARK, resource_version=self.resource_version))
 
     def end_watches(self, ending: Exception | Literal[Ending.END] = END) -> None:
-        """End all open watches, in order or by an error."""
+        """End all open watches, normally or with an error."""
         for watch in self._watches:
             watch.end(ending)
 
     def silence_watches(self) -> None:
-        """Let no open watch hear anything more, not even its end."""
+        """Silence all open watches: they receive nothing more, not even their end."""
         for watch in self._watches:
             watch.silent = True
 
     def reset_watch(self) -> None:
-        """End all watches in order and forget all changes: older versions are answered by 410.
+        """End all watches normally and discard the history: older versions get 410.
 
         Continue tokens expire too.
         """
@@ -400,14 +400,14 @@ class FakeControllerSource:
         self.end_watches()
 
     def backup(self) -> Backup:
-        """Return the present state."""
+        """Return the current state."""
         return Backup(dict(self._items), self._version)
 
     def restore(self, backup: Backup) -> None:
-        """Go back to an earlier state and its version. Watches that are open hear nothing more.
+        """Go back to an earlier state and its version. Open watches receive nothing more.
 
-        As with a real server, one that is opened at a later version hears only what comes after
-        that.
+        As with a real server, a watch opened at a later version receives only what comes after that
+        version.
         """
         self.silence_watches()
         self._items = dict(backup.items)
@@ -432,16 +432,16 @@ class FakeControllerSource:
 
         Raises:
             ExpiredError: the continue token is from before a `reset_watch`.
-            ServerTimeoutError: the asked version is in the future.
+            ServerTimeoutError: the requested version is in the future.
         """
         return await self._everything.list(options)
 
     def watch(self, options: WatchOptions) -> AbstractAsyncContextManager[WatchStream]:
-        """Open a watch that goes on from a version, or begins with the present state.
+        """Open a watch that continues from a version, or starts with the current state.
 
         Entering raises:
-            ExpiredError: the asked version is from before a `reset_watch`.
-            InvalidError: initial events are asked for and `watch_list` is "invalid".
+            ExpiredError: the requested version is from before a `reset_watch`.
+            InvalidError: initial events are requested and `watch_list` is "invalid".
         """
         return self._everything.watch(options)
 
@@ -551,7 +551,7 @@ class FakeControllerSource:
             watch.push(self._event(MODIFIED if was else ADDED, change.new, decoder))
         elif was and change.old is not None:
             last = change.old
-            if change.new is not None:  # it left the selection: its last state, the new version
+            if change.new is not None:  # it left the selection: last state, new version
                 meta = {
                     **last.to_dict()["metadata"],
                     "resourceVersion": change.new.resource_version,
@@ -615,7 +615,7 @@ def pod(
     labels: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> dict[str, Any]:
-    """Return a small pod, of which only the metadata is as a server would have it."""
+    """Return a small pod, of which only the metadata is realistic."""
     meta: dict[str, Any] = {"name": name}
     if namespace:
         meta["namespace"] = namespace

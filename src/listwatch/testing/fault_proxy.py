@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that does to a client what networks and servers do on a bad day."""
+"""A TCP proxy on loopback that injects network and server faults."""
 
 import asyncio
 import random
@@ -27,25 +27,25 @@ _READ_BYTES: Final = 64 * 1024
 
 
 class Side(StrEnum):
-    """One of the two that the proxy stands between."""
+    """One of the two sides that the proxy connects."""
 
     CLIENT = "client"
     SERVER = "server"
 
 
 class FaultProxyStatistics(msgspec.Struct, frozen=True):
-    """What has passed through a `FaultProxy` since it was made.
+    """What has passed through a `FaultProxy` since it was created.
 
     Attributes:
-        connections: accepted, those that were reset at once included.
-        open_connections: now.
-        requests: whose heads have come, those answered by the proxy included.
-        watches: those of the requests that were watches.
-        answered: requests that the proxy answered in the server's place.
+        connections: accepted connections, including those reset at once.
+        open_connections: currently open.
+        requests: requests whose headers have arrived, including those answered by the proxy.
+        watches: requests that were watches.
+        answered: requests that the proxy answered itself.
         cut: connections ended by `cut`.
         dropped: connections ended by `drop` or reset by `refuse`.
         bytes_to_server: forwarded.
-        bytes_to_client: forwarded, and sent as answers of the proxy's own.
+        bytes_to_client: forwarded, or sent as the proxy's own responses.
     """
 
     connections: int = 0
@@ -60,7 +60,7 @@ class FaultProxyStatistics(msgspec.Struct, frozen=True):
 
 
 class _Cut(msgspec.Struct):
-    """A cut that waits for its place."""
+    """A cut waiting for its position."""
 
     after: int
     place: Place
@@ -69,7 +69,7 @@ class _Cut(msgspec.Struct):
 
 
 class _Canned(msgspec.Struct, eq=False):
-    """An answer in the server's place."""
+    """A response that the proxy sends itself."""
 
     answer: bytes
     times: int
@@ -81,7 +81,7 @@ class _Canned(msgspec.Struct, eq=False):
 
 
 class _Connection:
-    """A client's connection and the one to the server that belongs to it."""
+    """A client's connection, with the one to the server."""
 
     def __init__(self, sock: socket.socket, chance: random.Random) -> None:
         self.sock = sock
@@ -89,13 +89,13 @@ class _Connection:
         self.writers: dict[Side, asyncio.StreamWriter] = {}
         self.task: asyncio.Task[None] | None = None
         self.answers = Answers()
-        self.deaf: set[Side] = set()  # who has got the end of what is sent to it
+        self.deaf: set[Side] = set()  # sides that have received the end of their stream
         self.is_muted = False
         self.is_closed = False
         self.is_answered = False  # by the proxy: the rest of the request is dropped
 
     def end(self, side: Side) -> None:
-        """Tell one side that nothing more comes."""
+        """Send one side the end of its stream."""
         writer = self.writers.get(side)
         if writer is not None and side not in self.deaf:
             self.deaf.add(side)
@@ -103,7 +103,7 @@ class _Connection:
                 writer.write_eof()
 
     def close(self, *, reset: bool) -> None:
-        """Close both ends: in order, after what was written, or at once by a reset."""
+        """Close both sides: normally, after pending data, or at once with a reset."""
         self.is_closed = True
         for writer in self.writers.values():
             if reset:
@@ -119,28 +119,27 @@ class _Connection:
 
 def _reset_on_close(sock: socket.socket) -> None:
     if sock.fileno() >= 0:
-        # Closing with a linger time of none sends RST: socket(7).
+        # Closing with a linger time of zero sends RST: socket(7).
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 class FaultProxy:
-    """Stands between a client and a server: `async with FaultProxy(host, port) as proxy`.
+    """Sits between a client and a server: `async with FaultProxy(host, port) as proxy`.
 
-    A client that is pointed at `proxy.url` reaches the server through it. Without further calls
-    bytes pass as they are, with the ends of each direction. The methods bring faults, alone or
-    together, until `heal` takes all of them away. A fault that begins says nothing to the server
-    or the client but what its description says.
+    A client connects to `proxy.url` to reach the server. Without faults, bytes and the ends of each
+    direction pass unchanged. The methods add faults, alone or combined, until `heal` removes them
+    all. A fault shows the server and the client only what its description says.
 
-    Requests are found by reading HTTP/1.1 as it passes; TLS passes unread, so that `answer` and
-    the counts of requests have no effect there. Belongs to one event loop, whose tasks may call
-    every method at any time; leaving the context closes all connections and ends all tasks.
+    The proxy finds requests by reading HTTP/1.1 as it passes. TLS passes unread, so `answer` and
+    the request counts have no effect there. For one event loop, whose tasks may call every method
+    at any time. Leaving the context closes all connections and ends all tasks.
 
     Args:
         upstream_host: of the server.
         upstream_port: of the server.
-        clock: measures delays and intervals; give a `FakeClock` for faults at exact times.
-        seed: decides all that is left to chance. Each connection has its own chance, by the
-            order of its coming, so that one connection's course doesn't change another's.
+        clock: measures delays and intervals; use a `FakeClock` for faults at exact times.
+        seed: determines everything random. Each connection has its own generator, by order of
+            arrival, so that one connection does not affect another's faults.
         host: the loopback address to listen on.
     """
 
@@ -162,9 +161,9 @@ class FaultProxy:
         self._tasks: dict[asyncio.Task[None], _Connection] = {}
         self._connections: dict[_Connection, None] = {}
         self._counts: dict[str, int] = dict.fromkeys(FaultProxyStatistics.__struct_fields__, 0)
-        #: The port listened on, the same after `refuse` and `accept`; 0 before entering.
+        #: The port, the same after `refuse` and `accept`; 0 before entering.
         self.port = 0
-        #: The last request lines, "GET /api/v1/pods?watch=true HTTP/1.1", the oldest first.
+        #: The last request lines, "GET /api/v1/pods?watch=true HTTP/1.1", oldest first.
         self.request_lines: deque[str] = deque(maxlen=1000)
         self._resets_new = False
         self._is_silent = self._is_silent_to_new = False
@@ -202,17 +201,17 @@ class FaultProxy:
         for task in tasks:  # also those that only wait for a slow client
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # From Python 3.12 on a gather of tasks that are done doesn't wait for their callbacks.
+        # From Python 3.12 on, gathering finished tasks does not wait for their callbacks.
         await asyncio.sleep(0)
 
     def statistics(self) -> FaultProxyStatistics:
-        """Return what has passed so far."""
+        """Return statistics so far."""
         return FaultProxyStatistics(**{**self._counts, "open_connections": len(self._connections)})
 
     # The faults.
 
     def heal(self) -> None:
-        """Take all faults away: listen, forward at once, answer and cut nothing."""
+        """Remove all faults: listen, forward at once, answer and cut nothing."""
         self.delay()
         self.throttle()
         self._cut = None
@@ -221,11 +220,11 @@ class FaultProxy:
         self.accept()
 
     def refuse(self, *, reset: bool = False) -> None:
-        """Let no new connection in; those that are open stay.
+        """Accept no new connections; open ones stay.
 
         Args:
-            reset: accept and reset at once, as a balancer without servers does. Otherwise
-                nobody listens and a connection is refused.
+            reset: accept and reset at once, like a load balancer without backends. Otherwise
+                nothing listens and connections are refused.
         """
         if reset:
             self.accept()
@@ -234,10 +233,10 @@ class FaultProxy:
             self._close_listener()
 
     def accept(self) -> None:
-        """Let new connections in again, on the same port.
+        """Accept new connections again, on the same port.
 
         Raises:
-            OSError: another program has taken the port meanwhile.
+            OSError: another program has taken the port.
         """
         self._resets_new = False
         if self._listener is None:
@@ -252,7 +251,7 @@ class FaultProxy:
         """Close all connections now; return how many there were.
 
         Args:
-            reset: by RST, which may overtake bytes on their way, in place of FIN.
+            reset: with RST, which may overtake bytes in flight, instead of FIN.
         """
         connections = [each for each in self._connections if not each.is_closed]
         for connection in connections:
@@ -269,17 +268,17 @@ class FaultProxy:
     ) -> int:
         """Close a connection in the middle of what the server sends.
 
-        It takes the place of an earlier cut that still waits.
+        Replaces an earlier cut that is still waiting.
 
         Args:
-            after: bytes, heads included, that the client still gets through a connection that
-                is open or new; None leaves it to chance, at most 65535.
+            after: bytes, headers included, that the client still receives on an open or new
+                connection; None for a random number, at most 65535.
             place: where exactly.
-            reset: by RST in place of FIN.
-            times: how many connections, one after another.
+            reset: with RST instead of FIN.
+            times: number of connections, one after another.
 
         Returns:
-            `after`, or what chance made it.
+            `after`, or the random number.
         """
         if after is None:
             after = self._chance.randrange(2**16)
@@ -289,12 +288,12 @@ class FaultProxy:
         return after
 
     def delay(self, *, to_client: float = 0.0, to_server: float = 0.0, jitter: float = 0.0) -> None:
-        """Let all that is read from now on wait before it is sent on; in order, as ever.
+        """Delay everything read from now on; the order stays.
 
         Args:
             to_client: seconds for each read of up to 64 KiB from the server.
             to_server: the same for the other direction.
-            jitter: seconds, of which chance adds a part to each wait.
+            jitter: seconds, a random fraction of which is added to each delay.
         """
         self._delays = {Side.CLIENT: to_client, Side.SERVER: to_server}
         self._jitter = jitter
@@ -306,13 +305,13 @@ class FaultProxy:
         to_server: int | None = None,
         interval: float = 0.0,
     ) -> None:
-        """Send on in small pieces.
+        """Forward in small pieces.
 
         Args:
-            to_client: bytes in a piece; None does not cut. With 1 each byte comes alone.
+            to_client: bytes per piece; None for no limit. With 1 each byte arrives alone.
             to_server: the same for the other direction.
-            interval: seconds between two pieces; 0 is a turn of the event loop, which may not
-                keep them apart on their way.
+            interval: seconds between two pieces; 0 is one turn of the event loop, after which
+                pieces may still merge in transit.
         """
         for size in (to_client, to_server):
             if size is not None and size < 1:
@@ -323,17 +322,17 @@ class FaultProxy:
     def silence(self, seconds: float | None = None, *, only_new: bool = False) -> None:
         """Keep the connections and forward nothing, neither bytes nor ends, until `resume`.
 
-        New connections are accepted and hear nothing. What comes meanwhile is kept (up to about
-        192 KiB a direction, then the sender has to wait) and sent on afterwards.
+        New connections are accepted and receive nothing. Incoming data is kept (up to about 192 KiB
+        per direction, then the sender must wait) and forwarded afterwards.
 
         Args:
-            seconds: after which `resume` is called; None leaves that to you.
-            only_new: connections that are open go on.
+            seconds: after which `resume` is called; None to call it yourself.
+            only_new: open connections continue.
         """
         self._forget_silence()
         self._is_silent_to_new = True
         self._is_silent = not only_new
-        self._speech.set()  # for those that may speak now, after a silence of all
+        self._speech.set()  # for connections allowed to continue, after a silence of all
         self._speech.clear()
         if seconds is not None:
             self._silence_timer = self._clock.call_later(seconds, self.resume)
@@ -347,12 +346,12 @@ class FaultProxy:
         self._speech.set()
 
     def half_close(self, side: Side = Side.CLIENT) -> int:
-        """Tell one side of each open connection that the other has nothing more to say.
+        """Send one side of each open connection the end of the other side's stream.
 
-        What the other side still sends is dropped; the opposite direction goes on.
+        What the other side still sends is dropped; the opposite direction continues.
 
         Returns:
-            How many connections there were.
+            The number of connections.
         """
         for connection in self._connections:
             connection.end(side)
@@ -366,26 +365,26 @@ class FaultProxy:
         path: str = "/",
         watch: bool | None = None,
     ) -> None:
-        """Answer the next requests that fit in the server's place; it never sees them.
+        """Answer the next matching requests instead of the server, which never sees them.
 
-        Of several that were set the first that fits counts.
+        If several answers match, the first one set applies.
 
         Args:
-            answer: an error, such as `TooManyRequestsError("wait", retry_after=1)`, that is sent
-                as a `Status` with its code, and Retry-After if it has one; or a whole HTTP
-                answer, byte by byte.
-            times: how many requests.
-            path: how the path of a request begins.
-            watch: only watches, or only other requests; None is both.
+            answer: an error, such as `TooManyRequestsError("wait", retry_after=1)`, sent as a
+                `Status` with its code, and Retry-After if it has one; or a complete HTTP response
+                as bytes.
+            times: number of requests.
+            path: prefix of the request's path.
+            watch: only watches, or only other requests; None for both.
         """
         data = answer if isinstance(answer, bytes) else _answer_of(answer)
         self._canned.append(_Canned(data, times, path, watch))
 
     def strike(self) -> str:
-        """Bring one passing fault that chance chooses; return its description.
+        """Cause one random passing fault; return its description.
 
-        Connections are dropped or cut, a request is refused, or all is silent for up to five
-        seconds. The same seed and the same calls bring the same faults.
+        Connections are dropped or cut, a request is refused, or everything is silent for up to five
+        seconds. The same seed and the same calls cause the same faults.
         """
         chance = self._chance
         reset = chance.random() < 0.5
@@ -411,13 +410,13 @@ class FaultProxy:
                 self.silence(seconds)
                 return f"silence of {seconds:.2f} s"
 
-    # The way of the bytes.
+    # Forwarding.
 
     def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         listener = socket.create_server((self._host, self.port), family=family)
         if listener.getsockname()[1] == self._upstream[1]:
-            with listener:  # the port of a server that is down: the proxy would call itself
+            with listener:  # the port of a server that is down: the proxy would connect to itself
                 return socket.create_server((self._host, 0), family=family)
         return listener
 
@@ -438,7 +437,7 @@ class FaultProxy:
             connection.close(reset=reset)
 
     def _accept_waiting(self, listener: socket.socket) -> None:
-        # Not asyncio's server, which loses connections that come while it closes.
+        # Not asyncio's server, which loses connections that arrive while it closes.
         while True:
             try:
                 sock, _ = listener.accept()
@@ -455,7 +454,7 @@ class FaultProxy:
             connection = _Connection(sock, random.Random(seed))  # noqa: S311 - faults
             connection.is_muted = self._is_silent_to_new
             self._connections[connection] = None
-            # Owned by the proxy, which ends it and waits for it in `__aexit__`.
+            # Owned by the proxy, which ends and awaits it in `__aexit__`.
             connection.task = asyncio.get_running_loop().create_task(self._serve(connection))
             self._tasks[connection.task] = connection
             connection.task.add_done_callback(self._forget)
@@ -463,7 +462,7 @@ class FaultProxy:
     def _forget(self, task: asyncio.Task[None]) -> None:
         connection = self._tasks.pop(task)
         self._connections.pop(connection, None)
-        connection.sock.close()  # a task that was cancelled before it began has not
+        connection.sock.close()  # a task cancelled before it started has not closed it
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
 
@@ -500,7 +499,7 @@ class FaultProxy:
         side: Side,
         requests: Requests | None,
     ) -> None:
-        """Carry bytes to one side until they end."""
+        """Forward bytes to one side until they end."""
         try:
             while data := await source.read(_READ_BYTES):
                 if wait := self._delays[side] + connection.chance.uniform(0.0, self._jitter):
@@ -515,7 +514,7 @@ class FaultProxy:
             if requests is not None and (rest := requests.finish()):
                 await self._send(connection, side, rest)
             connection.end(side)
-        except OSError:  # the other end went away, so this one does
+        except OSError:  # the other side is gone, so close this one
             connection.close(reset=True)
 
     async def _until_speech(self, connection: _Connection) -> None:

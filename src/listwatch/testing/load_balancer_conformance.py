@@ -1,4 +1,4 @@
-"""Tests that every load balancer provider has to pass; for providers' own test suites.
+"""Tests that every load balancer provider must pass, for providers' own test suites.
 
     class TestMyProvider(LoadBalancerConformance):
         @asynccontextmanager
@@ -6,7 +6,7 @@
             async with MyProvider() as provider:
                 yield Subject(provider=provider, publish=...)
 
-Works with pytest and, beside `unittest.TestCase`, with unittest; no plugin is needed.
+Works with pytest and, together with `unittest.TestCase`, with unittest; needs no plugin.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """A provider under test.
 
     Attributes:
-        provider: what is tested.
-        publish: makes the endpoints of a service's ports known to it: for each port's name, where
-            it leads to. It may return before they are in force.
+        provider: the provider.
+        publish: makes the endpoints of a service's ports known to it: the addresses for each port's
+            name. It may return before they take effect.
         nodes: given to the provider.
-        lacks: what it can't do: "udp", "affinity", "source-ranges", "restart".
+        lacks: features it does not support: "udp", "affinity", "source-ranges", "restart".
     """
 
     provider: LoadBalancerProvider
@@ -50,7 +50,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """Return a port that nobody uses just now."""
+    """Return a port that is free at the moment."""
     with socket.socket(socket.AF_INET, kind) as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -60,7 +60,7 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
 def make_service(
     name: str = "web", *, uid: str = "", status: LoadBalancerStatus | None = None, **spec: Any
 ) -> Service:
-    """Return a service of type LoadBalancer; `ports` are as on the wire."""
+    """Return a service of type LoadBalancer; `ports` are in the wire format."""
     meta = {"name": name, "namespace": "conformance", "uid": uid or f"uid-{name}"}
     value = {
         "kind": "Service",
@@ -97,7 +97,7 @@ async def named_server(name: str) -> AsyncIterator[Address]:
         server.close()
         for writer in list(open_writers):
             writer.transport.abort()
-        for _ in range(3):  # the handlers see their ends
+        for _ in range(3):  # the handlers see their connections end
             await asyncio.sleep(0)
 
 
@@ -128,7 +128,7 @@ async def named_udp_server(name: str) -> AsyncIterator[Address]:
 
 
 async def ask(address: Address, words: str = "hello") -> str:
-    """Send a line over a new connection and return the answer; "" when there is none."""
+    """Send a line over a new connection and return the answer; "" if there is none."""
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
             reader, writer = await asyncio.open_connection(*address)
@@ -143,14 +143,14 @@ async def ask(address: Address, words: str = "hello") -> str:
 async def converse(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, words: str = "hello"
 ) -> str:
-    """Send a line and return the answer; "" when the connection has ended."""
+    """Send a line and return the answer; "" if the connection has ended."""
     async with asyncio.timeout(_ANSWER_SECONDS):
         writer.write(words.encode() + b"\n")
         return (await reader.readline()).decode().strip()
 
 
 async def ask_udp(address: Address, words: str = "hello") -> str:
-    """Send a datagram and return the answer; "" when there is none."""
+    """Send a datagram and return the answer; "" if there is none."""
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
@@ -171,7 +171,7 @@ async def _soon(condition: Callable[[], Awaitable[bool]], words: str) -> None:
 async def _connected(
     address: Address,
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Give a connection that ends with the test, also with one that fails."""
+    """Provide a connection that ends with the test, even a failing one."""
     reader, writer = await asyncio.open_connection(*address)
     try:
         yield reader, writer
@@ -199,11 +199,11 @@ def _expect(condition: object, words: str) -> None:
 
 
 class LoadBalancerConformance(ABC):
-    """The tests: derive from it, give `open`, and let pytest or unittest find them."""
+    """The tests: subclass it, implement `open`, and let pytest or unittest collect them."""
 
     @abstractmethod
     def open(self) -> AbstractAsyncContextManager[Subject]:
-        """Start a provider with nothing in it; leaving ends it and all that it has made."""
+        """Start an empty provider; leaving stops it and removes everything it made."""
 
     def _run(self, test: Callable[[Subject], Coroutine[Any, Any, None]]) -> None:
         async def main() -> None:
@@ -213,7 +213,7 @@ class LoadBalancerConformance(ABC):
         asyncio.run(main())
 
     def test_a_name_belongs_to_one_uid(self) -> None:
-        """The name is the same at all times, differs by uid, and fits clouds' limits."""
+        """The name never changes, differs by uid, and fits the limits of clouds."""
 
         async def test(subject: Subject) -> None:
             one, again = make_service("a", uid="1"), make_service("b", uid="1")
@@ -226,7 +226,7 @@ class LoadBalancerConformance(ABC):
         self._run(test)
 
     def test_what_is_ensured_is_told_by_get_and_carries_traffic(self) -> None:
-        """From nothing to an answer through the load balancer."""
+        """A new load balancer carries traffic, and `get` reports it."""
 
         async def test(subject: Subject) -> None:
             async with named_server("one") as backend:
@@ -242,7 +242,7 @@ class LoadBalancerConformance(ABC):
         self._run(test)
 
     def test_ensuring_again_changes_nothing(self) -> None:
-        """The status stays, and so does an open connection."""
+        """The status stays, and an open connection continues."""
 
         async def test(subject: Subject) -> None:
             async with (
@@ -279,7 +279,7 @@ class LoadBalancerConformance(ABC):
         self._run(test)
 
     def test_backends_change_without_a_connection_lost(self) -> None:
-        """All backends get their share; a new set serves new connections; open ones stay."""
+        """All backends get their share; a new set serves new connections; open ones continue."""
 
         async def test(subject: Subject) -> None:
             async with (
@@ -301,7 +301,7 @@ class LoadBalancerConformance(ABC):
         self._run(test)
 
     def test_no_connection_fails_while_things_change_around_it(self) -> None:
-        """New connections to one service are answered while others, and its ports, change."""
+        """New connections to one service succeed while others, and its ports, change."""
 
         async def test(subject: Subject) -> None:
             async with _one_service(subject) as (service, address, status):
@@ -330,7 +330,7 @@ class LoadBalancerConformance(ABC):
         self._run(test)
 
     def test_a_backend_that_dies_is_passed_over(self) -> None:
-        """Of two backends one stops listening: after a while everybody is answered."""
+        """One of two backends stops listening: after a while every request is answered."""
 
         async def test(subject: Subject) -> None:
             async with named_server("two") as two, _one_service(subject) as (service, address, _):
@@ -342,7 +342,7 @@ class LoadBalancerConformance(ABC):
         self._run(test)
 
     def test_ports_come_and_go_beside_each_other(self) -> None:
-        """A new port is served, a removed one refused, and the one that stays keeps all."""
+        """A new port is served, a removed one refused, and a remaining one keeps everything."""
 
         async def test(subject: Subject) -> None:
             async with named_server("one") as one:
@@ -368,7 +368,7 @@ class LoadBalancerConformance(ABC):
         self._run(test)
 
     def test_source_ranges_keep_others_out(self) -> None:
-        """Who is not in loadBalancerSourceRanges gets no answer; a change takes effect."""
+        """Clients outside loadBalancerSourceRanges get no answer; a change takes effect."""
 
         async def test(subject: Subject) -> None:
             if "source-ranges" in subject.lacks:
@@ -385,7 +385,7 @@ class LoadBalancerConformance(ABC):
         self._run(test)
 
     def test_a_client_keeps_its_backend_if_asked_for(self) -> None:
-        """With sessionAffinity ClientIP one client is answered by one backend."""
+        """With sessionAffinity ClientIP, one backend answers one client."""
 
         async def test(subject: Subject) -> None:
             if "affinity" in subject.lacks:
@@ -407,7 +407,7 @@ class LoadBalancerConformance(ABC):
         self._run(test)
 
     def test_udp_is_answered_by_whom_it_was_sent_to(self) -> None:
-        """Datagrams go through, and their answers come from the load balancer's address."""
+        """Datagrams pass, and their answers come from the load balancer's address."""
 
         async def test(subject: Subject) -> None:
             if "udp" in subject.lacks:
@@ -428,7 +428,7 @@ class LoadBalancerConformance(ABC):
         self._run(test)
 
     def test_what_is_deleted_is_gone_and_deleting_again_is_nothing(self) -> None:
-        """Also for a service that never had a load balancer."""
+        """Deleting also works for a service that never had a load balancer."""
 
         async def test(subject: Subject) -> None:
             await subject.provider.ensure_deleted(CLUSTER, make_service("never"))
@@ -441,7 +441,7 @@ class LoadBalancerConformance(ABC):
         self._run(test)
 
     def test_a_protocol_that_it_does_not_know_is_refused_and_leaves_nothing(self) -> None:
-        """A port of protocol SCTP: an error that names it, and no half of a load balancer."""
+        """A port of protocol SCTP: an error names it, and nothing is left behind."""
 
         async def test(subject: Subject) -> None:
             bad = [_tcp(free_port(), "a"), {"port": 99, "protocol": "SCTP", "name": "b"}]
@@ -458,7 +458,7 @@ class LoadBalancerConformance(ABC):
         self._run(test)
 
     def test_a_cancelled_call_leaves_nothing_that_deleting_does_not_remove(self) -> None:
-        """`ensure` is cancelled at each of its first waits."""
+        """`ensure` is cancelled at each of its first awaits."""
 
         async def test(subject: Subject) -> None:
             for turns in range(4):
@@ -476,7 +476,7 @@ class LoadBalancerConformance(ABC):
         self._run(test)
 
     def test_a_new_provider_gives_the_address_that_the_status_tells(self) -> None:
-        """After a restart the service is reached where it was."""
+        """After a restart the service keeps its address."""
 
         async def main() -> None:
             port = free_port()
@@ -503,7 +503,7 @@ class LoadBalancerConformance(ABC):
 async def _one_service(
     subject: Subject,
 ) -> AsyncIterator[tuple[Service, Address, LoadBalancerStatus]]:
-    """Give a service whose backend "one" answers."""
+    """Provide a service with the backend "one"."""
     async with named_server("one") as backend:
         service = make_service(ports=[_tcp(free_port())])
         await subject.publish(service, {"": [backend]})

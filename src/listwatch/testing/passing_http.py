@@ -1,4 +1,4 @@
-"""How far a proxy must understand the HTTP/1.1 that passes through it, without any I/O."""
+"""Parses the HTTP/1.1 that passes through a proxy as far as needed, without I/O."""
 
 from enum import StrEnum
 from typing import Final
@@ -8,16 +8,16 @@ import msgspec
 
 _MAX_HEAD_BYTES: Final = 64 * 1024
 _HEAD_END: Final = b"\r\n\r\n"
-#: So far into a line no chunk's size can stand: it has 16 digits at most.
+#: No chunk size can be this far into a line: it has at most 16 digits.
 _WITHIN_LINE: Final = 20
 
 
 class Place(StrEnum):
-    """Where within an answer a connection is cut.
+    """Where in a response a connection is cut.
 
-    ANYWHERE is exactly after the given number of bytes. LINE is the next place after them that
-    is within a line of a body, and so within a chunk where there are chunks. CHARACTER is the
-    next place within a UTF-8 character of several bytes.
+    ANYWHERE is exactly after the given number of bytes. LINE is the next position after them within
+    a line of the body, and so within a chunk if there are chunks. CHARACTER is the next position
+    within a multi-byte UTF-8 character.
     """
 
     ANYWHERE = "anywhere"
@@ -26,7 +26,7 @@ class Place(StrEnum):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The head of a request, as far as it matters here."""
+    """The headers of a request, as far as needed here."""
 
     line: str
     path: str
@@ -34,10 +34,10 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Requests:
-    """Cuts what a client sends into heads and the bytes after them, without any I/O.
+    """Splits what a client sends into headers and the bytes after them, without I/O.
 
-    What is no HTTP/1.1 (TLS, say), a body in chunks and whatever follows an upgrade passes to the
-    end of the connection as it is.
+    Anything that is not HTTP/1.1 (such as TLS), a chunked body, and everything after an upgrade
+    pass unchanged to the end of the connection.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Requests:
         return parts
 
     def finish(self) -> bytes:
-        """Return half a head that is left."""
+        """Return an incomplete head, if any."""
         return self._head
 
     def _begin(self, head: bytes) -> Request:
@@ -84,7 +84,7 @@ class Requests:
                     self._is_opaque = True
         target = line.split(" ")[1] if line.count(" ") >= 2 else "/"
         path, _, query = target.partition("?")
-        # As a server reads it: any value but these two is a watch, also none.
+        # As a server parses it: any value but these two is a watch, even none.
         is_watch = any(
             name == "watch" and value not in {"0", "false"}
             for name, value in parse_qsl(query, keep_blank_values=True)
@@ -93,20 +93,20 @@ class Requests:
 
 
 class Answers:
-    """Knows where in its answers a connection is, without any I/O."""
+    """Tracks the position in a connection's responses, without I/O."""
 
     def __init__(self) -> None:
         self.passed = 0  # bytes since the cut was set
         self._in_head = True
-        self._end = b""  # the last bytes, in a head
+        self._end = b""  # the last bytes, within headers
         self._column = 0
 
     def begin(self) -> None:
-        """Expect the head of an answer."""
+        """Expect the headers of a response."""
         self._in_head, self._end, self._column = True, b"", 0
 
     def feed(self, data: bytes) -> None:
-        """Pass over bytes that were sent."""
+        """Advance over bytes that were sent."""
         self.passed += len(data)
         if self._in_head:
             seen = self._end + data
@@ -121,7 +121,7 @@ class Answers:
         self._column = self._column + len(data) if newline < 0 else len(data) - newline - 1
 
     def find(self, place: Place, after: int, data: bytes) -> int | None:
-        """Return how many of these bytes may pass before the cut; None for all, and no cut."""
+        """Return how many of these bytes may pass before the cut; None for all, without a cut."""
         start = max(0, after - self.passed)
         if start > len(data):
             return None

@@ -1,6 +1,6 @@
-"""Fixtures for the tests of programs that speak to an API server; pytest loads them by itself.
+"""Fixtures to test programs that use an API server; pytest loads them automatically.
 
-Nothing heavier than pytest is imported before a fixture is used.
+Imports nothing heavier than pytest before a fixture is used.
 """
 
 import os
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from listwatch.client.client import Client
     from listwatch.testing.api_server import APIServer
 
-#: As in `listwatch.cache.mutation_detector`, which is not loaded for this.
+#: As in `listwatch.cache.mutation_detector`, which is not imported for this.
 _MUTATION_DETECTOR: Final = "KUBE_CACHE_MUTATION_DETECTOR"
 _MARKER: Final = (
     "apiserver(subprocess=False, data=None, tokens='', controllers=True, workloads=False, "
@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and switch the mutation detector on where the project asks for it."""
+    """Register the marker, and enable the mutation detector if the project asks for it."""
     config.addinivalue_line("markers", _MARKER)
     if config.getini("listwatch_mutation_detector"):
         os.environ.setdefault(_MUTATION_DETECTOR, "1")
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def apiserver(request: pytest.FixtureRequest) -> "Iterator[APIServer]":
-    """An API server of the test's own, as the marker `apiserver` says, for tests of any kind."""
+    """An API server for one test of any kind, configured by the marker `apiserver`."""
     from listwatch.testing.api_server import APIServer  # noqa: PLC0415 - loaded when it is used
 
     marker = request.node.get_closest_marker("apiserver")
@@ -60,7 +60,7 @@ if find_spec("pytest_asyncio") is None:
 
     @pytest.fixture
     def client() -> None:
-        """Say what is missing."""
+        """Fail with a message about the missing plugin."""
         pytest.fail(
             "the fixture `client` is asynchronous and needs pytest-asyncio: install it, or reach "
             "the server of the fixture `apiserver` with listwatch.sync and `apiserver.config`",
@@ -72,6 +72,6 @@ else:
 
     @pytest_asyncio.fixture(name="client")
     async def _client(apiserver: "APIServer") -> "AsyncIterator[Client]":
-        """A client of the server of `apiserver`, for tests with asyncio."""
+        """A client of the server of `apiserver`, for asyncio tests."""
         async with apiserver.client() as client:
             yield client

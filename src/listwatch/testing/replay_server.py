@@ -1,4 +1,4 @@
-"""A server that answers with recorded bytes, cut where they were cut when they were recorded."""
+"""A server that sends recorded bytes, in the recorded pieces."""
 
 import asyncio
 import re
@@ -15,7 +15,7 @@ from listwatch.clock import Clock
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _HEAD_END: Final = b"\r\n\r\n"
-# asyncio loses a connection whose listener closes within so many turns after it came in.
+# asyncio loses a connection whose listener closes within this many turns of its arrival.
 _TURNS: Final = 5
 
 
@@ -24,10 +24,10 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: of the recording.
-        response: every byte, the status line and chunk framing included.
-        reads: when each piece came, in seconds since the connection was opened, and its size.
-        end: "open", "closed by server", or words that say that the connection broke.
-        request: what was asked.
+        response: every byte, including the status line and chunk framing.
+        reads: time of each piece, in seconds since the connection opened, and its size.
+        end: "open", "closed by server", or how the connection broke.
+        request: the request.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def pieces(self) -> list[tuple[float, bytes]]:
-        """Return the bytes as they came, each with its time."""
+        """Return the recorded pieces, each with its time."""
         pieces = []
         position = 0
         for at, size in self.reads:
@@ -80,7 +80,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
         return bytes(body)
 
     def recut(self, sizes: Iterable[int]) -> "Capture":
-        """Return the same bytes in pieces of other sizes; the last takes what is left."""
+        """Return the same bytes in pieces of other sizes; the last piece has the rest."""
         reads = []
         left = len(self.response)
         for size in sizes:
@@ -94,15 +94,15 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
 class ReplayServer:
     """Serves recordings on a loopback port: `async with ReplayServer([...]) as server`.
 
-    Each request takes the next recording, or the one that `choose` returns; when there is none
-    the connection is closed without an answer. After a recording whose end is "open" the
-    connection waits for the next request, after any other it is closed. Nothing is checked: what
-    was asked is in `requests`. Belongs to one event loop.
+    Each request gets the next recording, or the one that `choose` returns; without one, the
+    connection closes without a response. After a recording whose end is "open" the connection waits
+    for the next request; after any other it closes. Nothing is checked; `requests` has what was
+    requested. For one event loop.
 
     Args:
         captures: in the order of the requests.
         choose: chooses by the bytes of the request instead.
-        clock: keeps the recorded pauses between the pieces; without it they follow at once.
+        clock: keeps the recorded pauses between the pieces; without it there are none.
         ssl: serve TLS.
     """
 
@@ -120,9 +120,9 @@ class ReplayServer:
         self._ssl = ssl
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        #: The requests so far, heads and bodies.
+        #: The requests so far, headers and bodies.
         self.requests: list[bytes] = []
-        #: How many connections were opened.
+        #: Number of connections opened.
         self.connections = 0
         #: "http://127.0.0.1:PORT", or https.
         self.url = ""
@@ -162,7 +162,7 @@ class ReplayServer:
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            # It is open still where the task was cancelled, be it before it ran.
+            # Still open if the task was cancelled, even before it started.
             writer.transport.abort()
 
         task.add_done_callback(ended)
@@ -195,6 +195,6 @@ class ReplayServer:
                 passed = at
             writer.write(piece)
             await writer.drain()
-            # The reader's turn, so that pieces are not joined on the way to it.
+            # The reader's turn, so that pieces do not merge on the way.
             for _ in range(3):
                 await asyncio.sleep(0)

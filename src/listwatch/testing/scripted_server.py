@@ -1,4 +1,4 @@
-"""An API server that answers what a test says."""
+"""An API server with scripted responses."""
 
 import json
 from ssl import SSLContext
@@ -9,12 +9,12 @@ from listwatch.testing.replay_server import Capture, ReplayServer
 
 
 class ScriptedServer:
-    """Answers by path: `answers["/api"] = {...}`; whatever else is a 404.
+    """Responds by path: `answers["/api"] = {...}`; any other path gets a 404.
 
-    An answer is a JSON value, bytes of a whole response (`respond` makes them), or a callable
-    that makes one of these of the request's bytes. A path with its query comes before the path
-    alone. A response with the header `Connection: close` ends its connection. For one event loop:
-    `async with ScriptedServer() as server`.
+    An answer is a JSON value, bytes of a complete response (see `respond`), or a callable that
+    takes the request's bytes and returns one of these. A path with its query takes precedence over
+    the path alone. A response with the header `Connection: close` ends its connection. For one
+    event loop: `async with ScriptedServer() as server`.
     """
 
     def __init__(self, *, ssl: SSLContext | None = None) -> None:
@@ -48,22 +48,22 @@ class ScriptedServer:
 
     @property
     def url(self) -> str:
-        """The address, "http://127.0.0.1:PORT"."""
+        """The URL, "http://127.0.0.1:PORT"."""
         return self._replay.url
 
     @property
     def requests(self) -> list[bytes]:
-        """The requests so far, heads and bodies."""
+        """The requests so far, headers and bodies."""
         return self._replay.requests
 
     @property
     def connections(self) -> int:
-        """How many connections were opened."""
+        """Number of connections opened."""
         return self._replay.connections
 
     @property
     def targets(self) -> list[str]:
-        """The methods and targets that were asked for."""
+        """The methods and targets of the requests."""
         return [b" ".join(r.split(b" ", 2)[:2]).decode() for r in self._replay.requests]
 
     def header(self, name: str, number: int = -1) -> str | None:
@@ -82,7 +82,7 @@ class ScriptedServer:
 def respond(
     body: object, *, code: int = 200, type_: str = "application/json", more: str = ""
 ) -> bytes:
-    """Return a whole response; `more` are header lines, each with its end."""
+    """Return a complete response; `more` has header lines, each with its line end."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     head = f"HTTP/1.1 {code} Word\r\nContent-Type: {type_}\r\n{more}"
     return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content

@@ -1,4 +1,4 @@
-"""Compares the story that an observer told of objects with what was done to them."""
+"""Compares the changes that an observer reported with the changes that were made."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,26 +8,26 @@ import msgspec
 
 
 class ChapterType(StrEnum):
-    """A chapter of an object's story."""
+    """The type of one change in an object's history."""
 
     ADDED = "Added"
     UPDATED = "Updated"
     DELETED = "Deleted"
-    #: Part of a list, so an addition or an update, whichever the object's state calls for.
+    #: Part of a list: an addition or an update, depending on what is known of the object.
     SYNC = "Sync"
 
 
 class Chapter(msgspec.Struct, frozen=True):
-    """One change of one object, done or told.
+    """One change of one object, made or reported.
 
     Attributes:
         type: what happened.
         key: the object's "namespace/name".
-        uid: of the object, since one name may have several lives.
-        version: the resource version that the change made. A told deletion may carry the one of
-            the last known state, or none, since a deletion that was missed leaves nothing else.
-        deleting: a told state that is marked for deletion (metadata.deletionTimestamp). A server
-            makes such a state of its own accord, so nobody who deletes knows its version.
+        uid: of the object, because a name can be reused.
+        version: the resource version of the change. A reported deletion may carry that of the last
+            known state, or none, because a missed deletion leaves nothing else.
+        deleting: the reported state is marked for deletion (metadata.deletionTimestamp). The server
+            creates such a state itself, so whoever deletes does not know its version.
     """
 
     type: ChapterType
@@ -38,7 +38,7 @@ class Chapter(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Versions after `after` up to `until` which a list may have skipped over."""
+    """Versions after `after` up to `until` that a list may have skipped."""
 
     after: int
     until: int
@@ -48,14 +48,14 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        told: how many changes were told.
-        done: how many changes were done.
-        skipped_updates: states that a list skipped over, as it may.
-        skipped_lives: objects that came and went between a list and the watch before it.
-        mistakes: one line for each fault of the story; empty when it is true.
+        told: number of reported changes.
+        done: number of changes made.
+        skipped_updates: states that a list skipped, as it may.
+        skipped_lives: objects created and deleted between a watch and the list after it.
+        mistakes: one line for each mistake; empty if the report is correct.
     """
 
     told: int
@@ -77,18 +77,19 @@ def compare(
     *,
     marked: bool = False,
 ) -> Comparison:
-    """Compare a told story with what was done.
+    """Compare reported changes with the changes made.
 
-    A story is true when, for every key, it reads (add update* delete)* with one uid in a life;
-    every told state was really made, and is told in order and once; every life and every state is
-    told, but for what lies in a gap; and what is alive at the end has its last state told.
+    A report is correct if, for every key, it reads (add update* delete)* with one uid from addition
+    to deletion; every reported state was really made, and is reported in order and once; every
+    object and state is reported, except within a gap; and the last state of each remaining object
+    is reported.
 
     Args:
-        done: the changes in the order of their versions, with the types Added, Updated, Deleted.
-        told: the changes in the order in which they were told, of each key at least.
-        gaps: where a list stood in for the watch.
-        marked: the server marks what it deletes, as it does with pods, so that each deletion
-            must be told with one update before it that is `deleting`.
+        done: the changes made, in version order, with the types Added, Updated, Deleted.
+        told: the reported changes, in the order reported, at least for each key.
+        gaps: where a list replaced the watch.
+        marked: the server marks what it deletes, as it does with pods, so one update with
+            `deleting` must precede each reported deletion.
     """
     lives: dict[str, dict[str, _Life]] = defaultdict(dict)
     done_count = 0
@@ -116,7 +117,7 @@ def compare(
 
 
 class _Reader:
-    """Reads the story of one key."""
+    """Checks the changes reported for one key."""
 
     def __init__(
         self, key: str, lives: Mapping[str, _Life], gaps: Sequence[Gap], *, marked: bool
@@ -164,7 +165,7 @@ class _Reader:
         elif change.version not in self._lives[change.uid].versions:
             self._wrong(f"{change.type} at version {change.version}, which was never made")
         elif told and change.version == told[-1] and change.type is ChapterType.SYNC:
-            pass  # a list that found what was known already
+            pass  # a list that found a known state
         elif told and change.version <= told[-1]:
             self._wrong(f"{change.type} at version {change.version} after version {told[-1]}")
         else:
@@ -210,7 +211,7 @@ class _Reader:
         for version in life.versions:
             if version in heard:
                 continue
-            # A list skips a state only when a later one, or the deletion, came before the list.
+            # A list skips a state only if a later one, or the deletion, came before the list.
             later = next((v for v in life.versions if v > version), life.deleted)
             if any(version in gap and later in gap for gap in self._gaps):
                 self.skipped_updates += 1

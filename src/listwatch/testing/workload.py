@@ -1,4 +1,4 @@
-"""Realistic pods and a realistic stream of changes to them, the same for every run of one seed."""
+"""Realistic pods and a realistic stream of changes, the same for each seed."""
 
 import random
 from collections.abc import Iterator
@@ -23,17 +23,17 @@ _TIME = "2026-03-0{day}T1{hour}:{minute:02d}:{second:02d}Z"
 
 
 class PodGenerator:
-    """Makes pods of about 8 KB of JSON each, as a Deployment's pods look on a busy cluster.
+    """Generates pods of about 8 KB of JSON each, like a Deployment's pods on a busy cluster.
 
-    They have two containers with environment, probes and mounts, volumes,
-    tolerations, a full status, and the `managedFields` that two writers leave behind (about a
-    fifth of the bytes). Two generators of one seed make the same pods.
+    They have two containers with environment, probes and mounts, volumes, tolerations, a full
+    status, and the `managedFields` of two writers (about a fifth of the bytes). Two generators with
+    one seed generate the same pods.
 
     Args:
-        seed: chooses the pods.
-        namespaces: how many namespaces the pods are spread over, named team-0, team-1 …
-        owned: name ReplicaSets as their owners. Since nobody creates those, a server with a
-            garbage collector deletes such pods.
+        seed: determines the pods.
+        namespaces: number of namespaces for the pods, named team-0, team-1 …
+        owned: set ReplicaSets as their owners. They don't exist, so a server with a garbage
+            collector deletes such pods.
     """
 
     def __init__(self, seed: int = 0, *, namespaces: int = 10, owned: bool = False) -> None:
@@ -43,11 +43,11 @@ class PodGenerator:
 
     @property
     def namespaces(self) -> list[str]:
-        """The namespaces that the pods lie in, which must exist on a server that checks."""
+        """The pods' namespaces, which must exist on a server that checks."""
         return [f"team-{number}" for number in range(self._namespaces)]
 
     def pod(self, number: int) -> dict[str, Any]:
-        """Return pod number `number`, without what a server adds (uid, versions, times)."""
+        """Return pod number `number`, without fields that a server sets (uid, versions, times)."""
         pick = self._random
         app = _APPS[number % len(_APPS)]
         replica_set = f"{app}-{self._word(9)}"
@@ -85,7 +85,7 @@ class PodGenerator:
         }
 
     def changed(self, pod: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy of a pod as the kubelet's next status update would leave it."""
+        """Return a copy of a pod after the kubelet's next status update."""
         pick = self._random
         metadata = pod["metadata"]
         annotations = {**metadata.get("annotations", {}), "example.net/touched": self._hex(12)}
@@ -305,7 +305,7 @@ def _list_key(name: str) -> str:
 
 
 class ActionType(StrEnum):
-    """What a workload does to an object."""
+    """The type of a write."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -313,7 +313,7 @@ class ActionType(StrEnum):
 
 
 class Action(msgspec.Struct, frozen=True):
-    """One write of a workload: what is done to the object of this body."""
+    """One write of a workload, to the object of this body."""
 
     type: ActionType
     body: dict[str, Any]
@@ -328,13 +328,13 @@ class Action(msgspec.Struct, frozen=True):
 class PodWorkload:
     """An endless stream of changes to a number of pods, which stays near that number.
 
-    Of a hundred changes about seventy are updates, ten are deletions, ten bring a deleted name
-    back (a new object under an old name, at once or later), and ten are new pods.
+    Of a hundred changes about seventy are updates, ten are deletions, ten recreate a deleted name
+    (a new object under an old name, at once or later), and ten are new pods.
 
     Args:
-        pods: how many pods `populate` creates.
-        seed: chooses pods and changes.
-        generator: makes the pods.
+        pods: number of pods that `populate` creates.
+        seed: determines pods and changes.
+        generator: generates the pods.
     """
 
     def __init__(self, pods: int, *, seed: int = 0, generator: PodGenerator | None = None) -> None:
@@ -351,7 +351,7 @@ class PodWorkload:
             yield self._create_new()
 
     def changes(self, count: int) -> Iterator[Action]:
-        """Yield so many changes; an object's creation comes before its other changes."""
+        """Yield this many changes; an object's creation precedes its other changes."""
         pick = self._random
         while count > 0:
             count -= 1

@@ -1,4 +1,4 @@
-"""What the build controllers ask of an API server, and a client that does it."""
+"""The requests of the build controllers, and a client that sends them."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
@@ -7,14 +7,14 @@ from listwatch.client.client import Client
 from listwatch.errors import ConflictError, NotFoundError
 from listwatch.objects import Object
 
-#: Changes a build, given as a dict of one's own; tells whether there was anything to change.
+#: Changes a build, given as a new dict; returns whether anything changed.
 MutateBuild: TypeAlias = Callable[[dict[str, Any]], bool]
 
 
 class BuildsAPI(Protocol):
-    """Builds and pods, as the server has them now.
+    """Builds and pods, in their current state on the server.
 
-    Everything may raise what a client raises, and ends promptly when cancelled.
+    All methods may raise what a client raises, and end promptly when cancelled.
     """
 
     async def get_build(self, namespace: str, name: str) -> Object | None:
@@ -26,24 +26,24 @@ class BuildsAPI(Protocol):
         ...
 
     async def change_build(self, namespace: str, name: str, mutate: MutateBuild) -> Object | None:
-        """Read a build, change it, write it, and begin anew when somebody else was faster.
+        """Read a build, change it and write it, starting over on a conflict.
 
         Returns:
-            The build as written; None if there is none, or nothing was to be changed.
+            The build as written; None if it does not exist, or nothing changed.
         """
         ...
 
     async def delete_pod(self, namespace: str, name: str, uid: str) -> bool:
-        """Delete the pod of this uid; tell whether it was there."""
+        """Delete the pod of this uid; return whether it existed."""
         ...
 
 
 class ClientBuilds:
-    """Builds and pods by way of a client, in whose event loop it is used.
+    """Builds and pods through a client, in the client's event loop.
 
     Args:
-        client: speaks to the server.
-        resource: which word means the builds.
+        client: sends the requests.
+        resource: name of the builds' resource.
     """
 
     def __init__(self, client: Client, resource: str = "builds.build.openshift.io") -> None:
@@ -65,7 +65,7 @@ class ClientBuilds:
             return None
 
     async def change_build(self, namespace: str, name: str, mutate: MutateBuild) -> Object | None:
-        """Read a build, change it, write it, and begin anew when somebody else was faster."""
+        """Read a build, change it and write it, starting over on a conflict."""
         changes = False
 
         def change(build: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ class ClientBuilds:
             changes = mutate(build)
 
         resource = await self._client.discovery.find(self._builds)
-        # OpenShift takes the status with the rest; a definition may have made it a subresource.
+        # OpenShift accepts the status with the rest; a CRD may make it a subresource.
         subresource = "status" if "status" in resource.subresources else ""
         try:
             build = await self._client.update_existing(
@@ -84,7 +84,7 @@ class ClientBuilds:
         return build if changes else None
 
     async def delete_pod(self, namespace: str, name: str, uid: str) -> bool:
-        """Delete the pod of this uid; tell whether it was there."""
+        """Delete the pod of this uid; return whether it existed."""
         try:
             await self._client.delete("pods.v1.", name, namespace, uid=uid)
         except (NotFoundError, ConflictError):  # a conflict: another pod has the name by now

@@ -1,4 +1,4 @@
-"""What is done when the pod of a build, or a build, was deleted."""
+"""Handles the deletion of a build's pod, or of a build."""
 
 import contextlib
 import logging
@@ -24,12 +24,12 @@ _logger = logging.getLogger(__name__)
 
 
 class BuildPodDeleteController:
-    """Ends builds whose pod was deleted before they completed, with the phase Error.
+    """Sets builds to phase Error if their pod was deleted before they completed.
 
     Args:
         api: reads and writes builds, reads pods.
         recorder: gets an event for each build that failed.
-        clock: dates the end.
+        clock: the time at which builds end.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class BuildPodDeleteController:
         self._clock = clock or Clock()
 
     async def handle_build_pod_deletion(self, pod: Object) -> None:
-        """Give the build of a deleted pod its end, unless it has one or will get it elsewhere.
+        """Set the build of a deleted pod to Error, if that pod's deletion ends it.
 
-        Nothing happens for a build that is complete, cancelled (its own controller ends it) or a
-        pipeline, for one that is younger than the pod, and for one that has got a pod again.
+        Does nothing for a build that is complete, cancelled (its own controller ends it) or a
+        pipeline, for one younger than the pod, and for one that has a pod again.
 
         Raises:
-            Whatever the API raises; conflicts have been tried again before.
+            Whatever the API raises; conflicts have been retried before.
         """
         name = build_name_of(pod)
         if not name:
@@ -76,7 +76,7 @@ class BuildPodDeleteController:
         status["message"] = BUILD_POD_DELETED_MESSAGE
         status["completionTimestamp"] = end
         if (started := status.get("startTimestamp")) is not None:
-            # Whoever wrote a start that is no time gets no duration; the build ends all the same.
+            # A start that is not a time gives no duration; the build ends all the same.
             with contextlib.suppress(ValueError, TypeError):
                 status["duration"] = _nanoseconds(started, end)
         return True
@@ -88,13 +88,13 @@ def _can_fail(build: Object) -> bool:
 
 
 def _nanoseconds(start: str, end: str) -> int:
-    """Return the time between two RFC 3339 times in whole seconds, as Go's Duration."""
+    """Return the difference of two RFC 3339 times, in whole seconds, as Go's Duration."""
     seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
     return max(0, int(seconds)) * 1_000_000_000
 
 
 class BuildDeleteController:
-    """Deletes the pods of builds that were deleted.
+    """Deletes the pods of deleted builds.
 
     Args:
         api: reads builds, reads and deletes pods.
@@ -104,7 +104,7 @@ class BuildDeleteController:
         self._api = api
 
     async def handle_build_deletion(self, build: Object) -> None:
-        """Delete the pod of a deleted build, and never the pod of one that has its name now.
+        """Delete the pod of a deleted build, but never that of a successor with the same name.
 
         Raises:
             Whatever the API raises.

@@ -38,19 +38,19 @@ from listwatch.workqueue.retry_controller import (
 
 _logger = logging.getLogger(__name__)
 
-#: Seconds between two searches for deletions that no watch has told.
+#: Seconds between two searches for deletions that the watch missed.
 RELIST_SECONDS = 300.0
 
 
 class DeleteControllerStatistics(msgspec.Struct, frozen=True):
-    """The figures of a delete controller's parts at one moment.
+    """Statistics of a delete controller's parts.
 
     Attributes:
-        queue: of its queue.
-        reflector: of what feeds the queue.
-        handling: of the loop that empties it.
-        searches: how often deletions were looked for beside the reflector's own lists.
-        failed_searches: how often that failed.
+        queue: its queue.
+        reflector: the reflector that feeds the queue.
+        handling: the loop that pops the queue.
+        searches: searches for deletions, beside the reflector's own lists.
+        failed_searches: searches that failed.
     """
 
     queue: QueueStatistics
@@ -88,7 +88,7 @@ class DeleteController:
         self._handle = handle
         self._relist_period = relist_period
         self._searches = self._failed_searches = 0
-        # The reflector is told not to stream: only a list looks for what is gone.
+        # No streaming: only a list searches for missed deletions.
         self._reflector = Reflector(
             source, DeletionsOnly(queue), name=name, clock=clock, watch_list=False
         )
@@ -105,7 +105,7 @@ class DeleteController:
         await self.run_until(asyncio.Event())
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Handle deletions until `stop` is set; a handler that runs then may finish."""
+        """Handle deletions until `stop` is set; a running handler finishes."""
         with single_error():
             await self._run_tasks(stop)
 
@@ -122,7 +122,7 @@ class DeleteController:
                     task.cancel()
 
     def statistics(self) -> DeleteControllerStatistics:
-        """Return the figures of this moment."""
+        """Return current statistics."""
         return DeleteControllerStatistics(
             self._queue.statistics(),
             self._reflector.statistics(),
@@ -132,7 +132,7 @@ class DeleteController:
         )
 
     async def _search_forever(self) -> None:
-        # OpenShift's resync period did this while a resync was a relist; it no longer is.
+        # OpenShift's resync period did this while a resync still listed.
         while True:
             await self._clock.sleep(self._relist_period)
             self._searches += 1
@@ -159,11 +159,11 @@ class DeleteController:
 
 
 class BuildPodControllerFactory:
-    """Makes the controller that ends builds whose pods were deleted.
+    """Creates the controller that ends builds whose pods were deleted.
 
     Args:
         api: reads and writes builds, reads pods.
-        pods: the pods that carry the label `openshift.io/build.name`.
+        pods: the pods with the label `openshift.io/build.name`.
         builds: all builds.
         recorder: gets an event for each build that failed.
         retry_func: whether to retry a failed deletion, once a second after a burst of 10. By
@@ -207,12 +207,12 @@ class BuildPodControllerFactory:
 
 
 class BuildControllerFactory:
-    """Makes the controller that deletes the pods of builds that were deleted.
+    """Creates the controller that deletes the pods of deleted builds.
 
     Args:
         api: reads builds, reads and deletes pods.
         builds: all builds.
-        pods: the pods that carry the label `openshift.io/build.name`.
+        pods: the pods with the label `openshift.io/build.name`.
         retry_func: as for `BuildPodControllerFactory`.
         relist_period: as for `BuildPodControllerFactory`.
         clock: the time.

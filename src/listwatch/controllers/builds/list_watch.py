@@ -1,7 +1,7 @@
 """List-watches that search for missed deletions (Go: `buildPodDeleteLW`, `buildDeleteLW`).
 
-Both queue a deletion for each object that was deleted while nobody watched, and then give the
-reflector an empty list. The list alone cannot reveal such deletions, since no cache remembers the
+Both queue a deletion for each object that was deleted while nobody watched, and then return an
+empty list to the reflector. The list alone cannot reveal such deletions, because no cache has the
 objects; but a build names its pod, and a pod names its build.
 """
 
@@ -39,10 +39,10 @@ _PAGE_SIZE = 500
 
 
 class Deletions(Protocol):
-    """What takes the deletions that a list has found: a DeltaFIFO."""
+    """Receives the deletions that a list has found: a DeltaFIFO."""
 
     def delete(self, obj: Item, /) -> None:
-        """Take the end of an object."""
+        """Delete an object."""
         ...
 
 
@@ -62,35 +62,34 @@ class EveryKeyKnown:
 
 
 class DeletionsOnly:
-    """Stands before a queue and keeps whole lists from it.
+    """Passes changes to a queue, but not complete lists.
 
-    The list is always empty, and a DeltaFIFO would take it for the end of everything that is
-    queued.
+    The list is always empty, and a DeltaFIFO would delete everything queued.
     """
 
     def __init__(self, queue: "_Queue") -> None:
         self._queue = queue
 
     def add(self, obj: Object) -> None:
-        """Pass it on."""
+        """Pass the object on."""
         self._queue.add(obj)
 
     def update(self, obj: Object) -> None:
-        """Pass it on."""
+        """Pass the object on."""
         self._queue.update(obj)
 
     def delete(self, obj: Item) -> None:
-        """Pass it on."""
+        """Pass the object on."""
         self._queue.delete(obj)
 
     def replace(self, objs: Sequence[Object], resource_version: str) -> None:
-        """Do nothing: what is gone has been queued by the list itself."""
+        """Do nothing: the list itself has queued the deletions."""
 
     def resync(self) -> None:
-        """Do nothing: no state is kept that could be told again."""
+        """Do nothing: there is no state to deliver again."""
 
     def bookmark(self, resource_version: str) -> None:
-        """Do nothing: nobody asks for a position."""
+        """Do nothing: no position is needed."""
 
 
 class _Queue(Deletions, Protocol):
@@ -103,7 +102,7 @@ async def _all(source: ListerWatcher) -> tuple[Mapping[str, Object], str]:
     """Return all objects by key, and the version of the list."""
     found: dict[str, Object] = {}
     page = await source.list(ListOptions(limit=_PAGE_SIZE))
-    # All pages are of the first one's version; a server that tells it late tells it then.
+    # All pages have the first one's version; some servers send it only later.
     version = page.resource_version
     while True:
         found.update((obj.key, obj) for obj in page.items)
@@ -115,13 +114,13 @@ async def _all(source: ListerWatcher) -> tuple[Mapping[str, Object], str]:
 class BuildPodDeleteListWatch:
     """Watches the pods of builds; its list finds the builds that run without their pod.
 
-    Builds that are new have no pod yet, those that ended need none, and pipelines never have one.
+    New builds have no pod yet, ended ones need none, and pipelines never have one.
 
     Args:
-        pods: the pods that carry the label of a build.
+        pods: the pods with the label of a build.
         builds: all builds.
-        api: asked again before anything is taken for gone: the two lists are of different times.
-        deletions: gets a deletion of each missing pod, with the build's name and uid.
+        api: confirms that an object is gone, because the two lists are of different times.
+        deletions: receives a deletion of each missing pod, with the build's name and uid.
     """
 
     def __init__(
@@ -133,16 +132,16 @@ class BuildPodDeleteListWatch:
         self._deletions = deletions
 
     async def list(self, options: ListOptions) -> ObjectList:
-        """Queue the deletions that were missed and return an empty list, for a watch to follow.
+        """Queue the missed deletions and return an empty list, for a watch to follow.
 
-        The list has the version that the pods were read at, so that no deletion falls between
-        the list and its watch.
+        The list has the version at which the pods were read, so no deletion falls between the list
+        and its watch.
         """
         del options
         return ObjectList(items=[], resource_version=await self.find_deletions())
 
     async def find_deletions(self) -> str:
-        """Queue the deletions that were missed; return the version of the pods that were read."""
+        """Queue the missed deletions; return the version at which the pods were read."""
         pods, version = await _all(self._pods)
         builds, _ = await _all(self._builds)
         for build in builds.values():
@@ -167,7 +166,7 @@ class BuildPodDeleteListWatch:
 
 @contextmanager
 def _costing_only_itself() -> Iterator[None]:
-    """Pass over an object that can't be read, with a warning: the others are looked at."""
+    """Skip an object that can't be decoded, with a warning; the others are handled."""
     try:
         yield
     except InvalidBuildError as error:
@@ -182,13 +181,13 @@ def _should_have_pod(build: Object) -> bool:
 
 
 class BuildDeleteListWatch:
-    """Watches the builds; its list finds the pods that are left of builds that are gone.
+    """Watches the builds; its list finds the remaining pods of deleted builds.
 
     Args:
         builds: all builds.
-        pods: the pods that carry the label of a build.
-        api: asked again before anything is taken for gone.
-        deletions: gets a deletion of each missing build, with its pod's name.
+        pods: the pods with the label of a build.
+        api: confirms that an object is gone.
+        deletions: receives a deletion of each missing build, with its pod's name.
     """
 
     def __init__(
@@ -200,12 +199,12 @@ class BuildDeleteListWatch:
         self._deletions = deletions
 
     async def list(self, options: ListOptions) -> ObjectList:
-        """Queue the deletions that were missed and return an empty list, for a watch to follow."""
+        """Queue the missed deletions and return an empty list, for a watch to follow."""
         del options
         return ObjectList(items=[], resource_version=await self.find_deletions())
 
     async def find_deletions(self) -> str:
-        """Queue the deletions that were missed; return the version of the builds that were read."""
+        """Queue the missed deletions; return the version at which the builds were read."""
         builds, version = await _all(self._builds)
         pods, _ = await _all(self._pods)
         for pod in pods.values():

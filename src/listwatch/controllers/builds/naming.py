@@ -1,4 +1,4 @@
-"""How builds and their pods name each other, and what is read of both.
+"""How builds and their pods name each other, and the fields read from both.
 
 The names and rules are those of OpenShift origin: `pkg/build/api`, `pkg/build/util`,
 `pkg/util/namer`.
@@ -12,16 +12,16 @@ from listwatch.controllers.wire import decode
 from listwatch.errors import ListWatchError
 from listwatch.objects import Object
 
-#: On a pod: the name of its build. The annotation has the whole name; the label, which is what
-#: pods are selected by, may have been cut to the 63 characters of a label.
+#: On a pod: the name of its build. The annotation has the whole name; the label, which selects
+#: pods, may have been cut to the 63 characters of a label.
 BUILD_NAME: Final = "openshift.io/build.name"
-#: On a build: the name of its pod, where it is not the usual one.
+#: On a build: the name of its pod, if it is not the default name.
 POD_NAME: Final = "openshift.io/build.pod-name"
 
 #: The phases of a build that has not ended.
 NEW: Final = "New"
 ACTIVE_PHASES: Final = frozenset({NEW, "Pending", "Running"})
-#: The reason and the words that a build ends with when its pod was deleted.
+#: The reason and message of a build whose pod was deleted.
 BUILD_POD_DELETED: Final = "BuildPodDeleted"
 BUILD_POD_DELETED_MESSAGE: Final = "The pod for this build was deleted before the build completed."
 
@@ -30,7 +30,7 @@ _POD_SUFFIX: Final = "build"
 
 
 class InvalidBuildError(ListWatchError):
-    """A build or a pod whose fields are of the wrong types."""
+    """A build or a pod with fields of the wrong types."""
 
 
 class _Strategy(msgspec.Struct, gc=False):
@@ -63,15 +63,15 @@ _decoder = msgspec.json.Decoder(_Build)
 
 
 class BuildFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the controllers read of a build, or of a pod.
+    """The fields of a build or pod that the controllers use.
 
     Attributes:
         annotations: its annotations.
-        created: when the server made it, as it says; empty if it does not say.
-        phase: "" is New, as before the server has set one.
-        cancelled: a user wants its end.
-        pipeline: Jenkins runs it, so that it has no pod.
-        started: when it began; None before that.
+        created: its creation timestamp; empty if it has none.
+        phase: "" means New, as before the server sets one.
+        cancelled: a user cancelled it.
+        pipeline: Jenkins runs it, so it has no pod.
+        started: its start; None before that.
     """
 
     annotations: dict[str, str]
@@ -83,15 +83,15 @@ class BuildFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has ended, however it did."""
+        """Whether it has ended, in any way."""
         return self.phase not in ACTIVE_PHASES
 
 
 def facts(obj: Object) -> BuildFacts:
-    """Return what is to be known of a build or a pod.
+    """Return the fields of a build or pod.
 
     Raises:
-        InvalidBuildError: its fields are of the wrong types.
+        InvalidBuildError: a field has the wrong type.
     """
     try:
         build = decode(_decoder, obj.raw)
@@ -114,7 +114,7 @@ def build_pod_name(build: Object) -> str:
 
 
 def short_name(base: str, suffix: str, limit: int = _POD_NAME_LIMIT) -> str:
-    """Return `base-suffix`, or where that is too long a cut base, 8 hash digits and the suffix."""
+    """Return `base-suffix`; if too long, a cut base, 8 hash digits and the suffix."""
     name = f"{base}-{suffix}"
     if len(name) <= limit:
         return name
@@ -132,12 +132,12 @@ def _hash(text: str) -> str:
 
 
 def build_name_of(pod: Object) -> str:
-    """Return the name of a pod's build, or "" if it is the pod of no build."""
+    """Return the name of a pod's build, or "" if it has none."""
     return facts(pod).annotations.get(BUILD_NAME) or pod.labels.get(BUILD_NAME, "")
 
 
 def build_uid_of(pod: Object) -> str:
-    """Return the uid of a pod's build, or "" if the pod does not tell, as the oldest ones."""
+    """Return the uid of a pod's build, or "" if the pod lacks it, as very old ones do."""
     for owner in pod.meta.owner_references:
         if owner.kind == "Build":
             return owner.uid
@@ -145,21 +145,21 @@ def build_uid_of(pod: Object) -> str:
 
 
 def belongs_to(pod: Object, build: Object) -> bool:
-    """Tell whether a pod is of this very build, and not of one that had its name before.
+    """Return whether a pod belongs to this very build, not to a predecessor of its name.
 
-    Where the pod does not tell the build's uid, a pod that is older than the build is another's.
+    If the pod lacks the build's uid, a pod older than the build belongs to another build.
     """
     if build_name_of(pod) != build.name or pod.namespace != build.namespace:
         return False
     if (uid := build_uid_of(pod)) and build.uid:
         return uid == build.uid
     created, build_created = facts(pod).created, facts(build).created
-    # Both are RFC 3339 in UTC with whole seconds, whose order is that of the times.
+    # Both are RFC 3339 in UTC with whole seconds, so string order is time order.
     return not (created and build_created and created < build_created)
 
 
 def pod_that_is_gone(build: Object) -> Object:
-    """Return what is known of the missing pod of a build, with all that names the build."""
+    """Return a stand-in for the missing pod of a build, with everything that names the build."""
     meta = {
         "name": build_pod_name(build),
         "namespace": build.namespace,
@@ -179,7 +179,7 @@ def pod_that_is_gone(build: Object) -> Object:
 
 
 def build_that_is_gone(pod: Object) -> Object:
-    """Return what is known of the missing build of a pod."""
+    """Return a stand-in for the missing build of a pod."""
     meta = {
         "name": build_name_of(pod),
         "namespace": pod.namespace,

@@ -1,4 +1,4 @@
-"""Which address each load balancer has."""
+"""The address of each load balancer."""
 
 import hashlib
 import ipaddress
@@ -10,21 +10,21 @@ from listwatch.controllers.services.provider import AddressTakenError, Holders, 
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: How many addresses are tried at most before a pool counts as full.
+#: Maximum addresses tried before a pool counts as full.
 _TRIES: Final = 4096
-# Addresses that are widely used already: what listens on localhost.
+# Addresses in wide use already: those of localhost.
 _RESERVED: Final = ipaddress.ip_network("127.0.0.0/24")
 
 
 class AddressPool:
-    """Gives each owner an address of its own from a number of networks.
+    """Gives each owner its own address from a number of networks.
 
-    An owner gets the same address each time as far as it is free, so that it survives a restart
-    even where nobody has written it down. What the status of a service tells is given to no other,
-    also before the service takes it. Addresses of 127.0.0.0/24 are given only when asked for.
+    An owner gets the same address each time if it is free, so the address survives a restart even
+    without a record. An address in a service's status is given to no other owner, even before the
+    service takes it. Addresses of 127.0.0.0/24 are given only on request.
 
     Args:
-        networks: such as "127.0.0.0/8" (usable on Linux without any set-up) or "192.0.2.0/28".
+        networks: such as "127.0.0.0/8" (usable on Linux without setup) or "192.0.2.0/28".
 
     Raises:
         ValueError: not a network.
@@ -40,20 +40,20 @@ class AddressPool:
         self._holders: Holders = lambda _address: ()
 
     def __len__(self) -> int:
-        """Return how many addresses are in use."""
+        """Return the number of addresses in use."""
         return len(self._owners)
 
     def candidates(self, owner: str, wanted: str = "", before: str = "") -> Iterator[str]:
-        """Yield free addresses for an owner, the best first; none is taken yet.
+        """Yield free addresses for an owner, the best first; takes none.
 
         Args:
-            owner: whose address it will be, such as a uid.
-            wanted: the only address that will do; empty for any.
-            before: the address that it had; used if it can be.
+            owner: the owner, such as a uid.
+            wanted: the only acceptable address; empty for any.
+            before: its previous address; preferred.
 
         Raises:
             ProviderError: the wanted address is not in the pool.
-            AddressTakenError: it is another's; or no more is free.
+            AddressTakenError: it belongs to another owner; or no address is free.
         """
         if wanted:
             yield str(self._check(owner, wanted))
@@ -69,20 +69,20 @@ class AddressPool:
         )
 
     def take(self, owner: str, address: str) -> None:
-        """Let an owner have a free address.
+        """Give a free address to an owner.
 
         Raises:
             ProviderError: it is not in the pool.
-            AddressTakenError: it is another's.
+            AddressTakenError: it belongs to another owner.
         """
         self._owners[self._check(owner, address)] = owner
 
     def release(self, address: str) -> None:
-        """Take an address back."""
+        """Free an address."""
         self._owners.pop(ipaddress.ip_address(address), None)
 
     def use_holders(self, holders: Holders) -> None:
-        """Give no address that a service's status tells to another one, from now on."""
+        """From now on, give no address in a service's status to another owner."""
         self._holders = holders
 
     def _check(self, owner: str, text: str) -> IPAddress:
@@ -95,7 +95,7 @@ class AddressPool:
         return address
 
     def _parse(self, text: str) -> IPAddress | None:
-        """Return an address if it is one of the pool's."""
+        """Return an address if it belongs to the pool."""
         try:
             address = ipaddress.ip_address(text)
         except ValueError:
@@ -112,7 +112,7 @@ class AddressPool:
         start = int.from_bytes(hashlib.sha256(owner.encode()).digest()[:16])
         for network in self.networks:
             size = network.num_addresses
-            # Network and broadcast addresses are no host's.
+            # Network and broadcast addresses belong to no host.
             first, usable = (1, size - 2) if size > 2 else (0, size)
             for step in range(min(usable, _TRIES)):
                 address = network[first + (start + step) % usable]

@@ -1,4 +1,4 @@
-"""Which backend a connection goes to: turns, health, and clients that stay with theirs."""
+"""Chooses the backend of a connection: round robin, health and client affinity."""
 
 import ipaddress
 from collections import OrderedDict
@@ -7,13 +7,13 @@ from typing import Final, NamedTuple
 
 from listwatch.clock import Clock
 
-#: How many clients are remembered with their backends, at most.
+#: Maximum clients remembered with their backends.
 AFFINITY_LIMIT: Final = 100_000
 LAST_PORT: Final = 65_535
 
 
 def is_address(text: str) -> bool:
-    """Tell whether a text is an IP address: all else would be looked up, or be words of a file."""
+    """Return whether a text is an IP address: a name would be looked up, or break a file."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -22,7 +22,7 @@ def is_address(text: str) -> bool:
 
 
 class Backend(NamedTuple):
-    """Where to connect to."""
+    """The address of a backend."""
 
     host: str
     port: int
@@ -31,12 +31,11 @@ class Backend(NamedTuple):
 class Balancer:
     """The backends of one port of a load balancer.
 
-    They take turns. One that failed is passed over until a check finds it well; when all have
-    failed, all are tried, since a check may be wrong where a connection is right. For one event
-    loop.
+    They take turns. A failed one is skipped until a check succeeds. If all have failed, all are
+    tried, because a check may be wrong where a connection works. For one event loop.
 
     Args:
-        clock: times affinities.
+        clock: measures affinities.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -44,23 +43,23 @@ class Balancer:
         self._backends: list[Backend] = []
         self._failed: set[Backend] = set()
         self._turn = 0
-        #: Seconds for which a client that is away keeps its backend; 0 for no affinity.
+        #: Seconds for which an absent client keeps its backend; 0 for no affinity.
         self.affinity_seconds = 0
         # Ordered by last use.
         self._affinities: OrderedDict[str, tuple[Backend, float]] = OrderedDict()
 
     @property
     def backends(self) -> tuple[Backend, ...]:
-        """All of them, whether well or not."""
+        """All backends, healthy or not."""
         return tuple(self._backends)
 
     @property
     def failed(self) -> frozenset[Backend]:
-        """Those that are passed over."""
+        """The backends that are skipped."""
         return frozenset(self._failed)
 
     def set_backends(self, backends: Iterable[Backend]) -> frozenset[Backend]:
-        """Use these from now on; return those that are no longer among them."""
+        """Use these backends from now on; return those that are removed."""
         new = sorted(set(backends))
         gone = frozenset(self._backends).difference(new)
         self._backends = new
@@ -68,7 +67,7 @@ class Balancer:
         return gone
 
     def choose(self, client: str, tried: Collection[Backend] = ()) -> Backend | None:
-        """Return the backend for a client's next connection, or None when none is left.
+        """Return the backend for a client's next connection, or None if none is left.
 
         Args:
             client: its address.
@@ -89,7 +88,7 @@ class Balancer:
         return backend
 
     def report(self, backend: Backend, *, well: bool) -> bool:
-        """Note that a backend answers, or does not; return whether that is news."""
+        """Record whether a backend responds; return whether that changed."""
         if backend not in self._backends or well != (backend in self._failed):
             return False
         if well:

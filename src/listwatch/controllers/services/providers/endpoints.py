@@ -59,10 +59,10 @@ class Endpoints:
         self._by_service: dict[str, set[str]] = {}
 
     def backends(self, service: str, port: ServicePort) -> list[Backend]:
-        """Return where a port of a service leads to.
+        """Return the backends of a service's port.
 
-        That is its ready endpoints, or where there are none, those that still serve while they
-        end (as kube-proxy does, KEP-1669).
+        These are its ready endpoints or, if there are none, those that still serve while they
+        terminate (as kube-proxy does, KEP-1669).
         """
         found = list(self._matching(service, port))
         ready = [backend for backend, conditions in found if conditions.ready is not False]
@@ -82,27 +82,27 @@ class Endpoints:
                 if not named or own.port is None or not 0 < own.port <= LAST_PORT:
                     continue
                 for endpoint in slice_.endpoints or ():
-                    for address in endpoint.addresses[:1]:  # the others are the same endpoint's
-                        # Anything else would be looked up, or be words of a configuration.
+                    for address in endpoint.addresses[:1]:  # the others belong to the same endpoint
+                        # Anything else would be looked up, or break a configuration.
                         if is_address(address):
                             yield Backend(address, own.port), endpoint.conditions
 
     # --- The reflector's side ---
 
     def add(self, obj: Object) -> None:
-        """Take a slice that is new."""
+        """Add a new slice."""
         self.update(obj)
 
     def update(self, obj: Object) -> None:
-        """Take a slice's new state."""
+        """Update a slice."""
         self._tell(self._put(obj))
 
     def delete(self, obj: Item) -> None:
-        """Take the end of a slice."""
+        """Delete a slice."""
         self._tell(self._drop(obj.key))
 
     def replace(self, objs: Sequence[Object], resource_version: str) -> None:  # noqa: ARG002 - the protocol's
-        """Take all slices."""
+        """Replace all slices."""
         listed = {obj.key for obj in objs}
         changed = set[str]()
         for key in [key for key in self._slices if key not in listed]:
@@ -112,10 +112,10 @@ class Endpoints:
         self._tell(changed)
 
     def resync(self) -> None:
-        """Do nothing: nothing is made of a state twice."""
+        """Do nothing: processing a state twice changes nothing."""
 
     def bookmark(self, resource_version: str) -> None:
-        """Do nothing: nobody asks for a position."""
+        """Do nothing: no position is needed."""
 
     def _put(self, obj: Object) -> set[str]:
         changed = self._drop(obj.key)

@@ -1,4 +1,4 @@
-"""What a service asks of its load balancer, in the terms of the providers here."""
+"""What a service wants from its load balancer, in the providers' terms."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, TypeAlias
@@ -16,7 +16,8 @@ from listwatch.controllers.services.service import (
     ServicePort,
 )
 
-#: An annotation of services: "v1" or "v2" tells backends by that PROXY protocol who connected.
+#: An annotation of services: "v1" or "v2" sends backends the client's address in that version of
+#: the PROXY protocol.
 PROXY_PROTOCOL: Final = "local.listwatch/proxy-protocol"
 
 #: Protocol and port of a listener.
@@ -24,10 +25,10 @@ PortKey: TypeAlias = tuple[str, int]
 
 
 def rules_of(service: Service) -> Rules:
-    """Return what holds for all ports of a service.
+    """Return the rules for all ports of a service.
 
     Raises:
-        ProviderError: a range is no network, or the annotation has another value than these.
+        ProviderError: a range is not a network, or the annotation has an invalid value.
     """
     text = service.annotations.get(PROXY_PROTOCOL, ProxyProtocol.NONE)
     try:
@@ -45,7 +46,7 @@ def ports_of(
     """Return a service's ports.
 
     Raises:
-        ProviderError: one is of another protocol than these, or no port.
+        ProviderError: a port has another protocol, or there are no ports.
     """
     for port in service.spec.ports:
         if port.protocol not in protocols:
@@ -59,10 +60,10 @@ def ports_of(
 
 
 def node_port_backends(port: ServicePort, nodes: Sequence[Node], service: Service) -> list[Backend]:
-    """Return where a port leads to by way of the nodes.
+    """Return the backends of a port on the nodes.
 
-    Each is reached at its first address of the first family of the service that it has an address
-    of: on others nobody need listen. A proxy's own address may be of another family.
+    Each is a node's first address of the first of the service's families that the node has: nothing
+    need listen on others. The proxy's own address may be of another family.
     """
     if not port.node_port:
         return []

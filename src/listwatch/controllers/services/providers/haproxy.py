@@ -1,4 +1,4 @@
-"""A provider that drives HAProxy: its configuration, its runtime API, and the process itself."""
+"""A provider that runs HAProxy: its configuration, its runtime API and its process."""
 
 import asyncio
 import hashlib
@@ -48,13 +48,13 @@ _logger = logging.getLogger(__name__)
 
 
 class HAProxyStatistics(msgspec.Struct, frozen=True):
-    """The figures of a provider at one moment.
+    """Statistics of a provider.
 
     Attributes:
-        load_balancers: how many there are.
-        reloads: configurations that came into force.
-        runtime_changes: changes of backends that needed no reload.
-        restarts: times that the process had ended and was started again.
+        load_balancers: number of load balancers.
+        reloads: configurations that took effect.
+        runtime_changes: changes of backends without a reload.
+        restarts: times that the process ended and was started again.
     """
 
     load_balancers: int
@@ -70,21 +70,21 @@ class _LoadBalancer(LoadBalancer):
 
 
 class HAProxyProvider(PoolProvider[_LoadBalancer]):
-    """Makes load balancers of one HAProxy process that it runs: a `LoadBalancerProvider`.
+    """Makes load balancers with one HAProxy process: a `LoadBalancerProvider`.
 
-    TCP only. Backends change by the runtime API; whatever else changes is a new configuration,
-    checked and written in one step, and a reload that passes the listening sockets on, so that no
-    connection is lost: the former process serves its connections to their end.
+    TCP only. Backends change through the runtime API. Any other change writes a new configuration,
+    checked and replaced in one step, and reloads. A reload passes the listening sockets on, so no
+    connection is lost: the old process serves its connections to their end.
 
-    Use it as `async with HAProxyProvider(...) as provider:`; at the end the process and its
-    files are gone. For one event loop.
+    Use it as `async with HAProxyProvider(...) as provider:`; at the end the process and its files
+    are removed. For one event loop.
 
     Args:
         pool: the addresses.
         backends: as for `LocalProvider`.
         endpoint_slices: as for `LocalProvider`.
-        health_check_seconds: between two checks of a backend.
-        drain_seconds: how long connections to a removed backend go on.
+        health_check_seconds: interval between checks of a backend.
+        drain_seconds: how long connections to a removed backend continue.
         binary: the program.
         clock: the time.
     """
@@ -104,12 +104,12 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         self._health_check_seconds = health_check_seconds
         self._drain_seconds = drain_seconds
         self._binary = binary
-        self._haproxy: HAProxyProcess  # once it is entered
-        # One change at a time; those that wait for it go along with the next.
+        self._haproxy: HAProxyProcess  # set on entering
+        # One change at a time; changes that wait for it are included in the next.
         self._changing = asyncio.Lock()
         self._up = asyncio.Event()
         self._wanted = self._applied = 0
-        # Slots were assigned that HAProxy may not know of: a whole configuration comes next.
+        # HAProxy may not know some assigned slots: write a complete configuration next.
         self._is_unsure = False
         self._dirty: set[str] = set()
         self._news = asyncio.Event()
@@ -131,13 +131,13 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         return self
 
     async def _start(self) -> None:
-        # The file may be of a change that did not come into force.
+        # The file may contain a change that did not take effect.
         self._haproxy.write(self._configuration(self._applied))
         await self._haproxy.start(self._applied)
         self._up.set()
 
     async def _until_up(self) -> None:
-        """Wait while HAProxy is being started again; not for who changes it at the moment."""
+        """Wait while HAProxy is being restarted; do not wait for a running change."""
         try:
             async with self._clock.timeout(RELOAD_SECONDS):
                 await self._up.wait()
@@ -160,7 +160,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
                     _logger.error("haproxy does not start: %s", error)  # noqa: TRY400 - its words say it
 
     def statistics(self) -> HAProxyStatistics:
-        """Return the figures of this moment."""
+        """Return current statistics."""
         return HAProxyStatistics(
             len(self._balancers), self._reloads, self._runtime_changes, self._restarts
         )
@@ -173,11 +173,12 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         service: Service,
         nodes: Sequence[Node],
     ) -> LoadBalancerStatus:
-        """Make or change a service's load balancer, all of it or nothing.
+        """Create or update a service's load balancer, completely or not at all.
 
         Raises:
-            ProviderError: no address or port can be had, or the service asks for what can't be.
-            HAProxyError: the configuration did not come into force.
+            ProviderError: no address or port is available, or the service asks for something
+                unsupported.
+            HAProxyError: the configuration did not take effect.
         """
         self._running()
         rules, ports = rules_of(service), ports_of(service, ("TCP",))
@@ -203,7 +204,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             else:
                 await self._change_backends(balancer)
         except BaseException:
-            # The former state is in force, or will be with the next configuration.
+            # The previous state is in effect, or will be with the next configuration.
             if before is None or before.address != address:
                 self._pool.release(address)
             self._put(service, before)
@@ -213,7 +214,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         return status_of(address, ports)
 
     async def ensure_deleted(self, cluster: str, service: Service) -> None:  # noqa: ARG002 - as above
-        """Close a service's ports; its connections go on to their end."""
+        """Close a service's ports; its connections continue to their end."""
         balancer = self._balancers.get(service.uid)
         if balancer is None:
             return
@@ -230,7 +231,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
     def _put(self, service: Service, balancer: _LoadBalancer | None) -> None:
         if balancer is None:
             gone = self._balancers.pop(service.uid, None)
-            if self._by_key.get(service.key) is gone:  # and not of a successor with another uid
+            if self._by_key.get(service.key) is gone:  # not of a successor with another uid
                 self._by_key.pop(service.key, None)
         else:
             self._balancers[service.uid] = self._by_key[service.key] = balancer
@@ -269,7 +270,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
                     await self._clock.sleep(RESTART.delay(0))
 
     async def _change_backends(self, balancer: _LoadBalancer) -> None:
-        """Bring the present backends into force, by the runtime API where there is room."""
+        """Apply the current backends, through the runtime API if there are free slots."""
         commands: list[str] = []
         grown = False
         for key, frontend in balancer.frontends.items():
@@ -292,13 +293,13 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             self._runtime_changes += 1
 
     async def _drain(self, uid: str, key: PortKey, number: int) -> None:
-        """End the connections of a backend that is gone, in due time; then free its slot."""
+        """End the connections of a removed backend in due time; then free its slot."""
         await self._clock.sleep(self._drain_seconds)
         async with self._changing:
             balancer = self._balancers.get(uid)
             frontend = None if balancer is None else balancer.frontends.get(key)
             if frontend is None or not frontend.slots[number].draining:
-                return  # the port is gone, or the backend has come back
+                return  # the port is gone, or the backend has returned
             try:
                 await self._haproxy.tell([f"shutdown sessions server {frontend.server(number)}"])
             except (HAProxyError, OSError) as error:
@@ -306,17 +307,17 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             frontend.slots[number] = Slot()
 
     async def _reload(self) -> None:
-        """Bring the whole present state into force, once HAProxy is up."""
+        """Apply the whole current state, once HAProxy is up."""
         self._wanted += 1
         mine = self._wanted
         while not await self._tried(mine):
             await self._until_up()
 
     async def _tried(self, mine: int) -> bool:
-        """Bring the whole present state into force; False where HAProxy is down and that waits."""
+        """Apply the whole current state; return False if HAProxy is down and this must wait."""
         async with self._changing:
             if self._applied >= mine:
-                return True  # somebody else's reload had this change in it
+                return True  # another task's reload included this change
             if not self._up.is_set():
                 return False
             generation = self._wanted
@@ -342,24 +343,24 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
 
 
 async def _free(ports: Iterable[PortKey], address: str) -> str:
-    """Return the address, where its ports can be had.
+    """Return the address if its ports are free.
 
     Raises:
-        AddressInUseError: they can't.
+        AddressInUseError: they are not.
     """
     _check_ports(address, ports)
     return address
 
 
 def _one_line(name: str) -> str:
-    """Return a name that begins no line of a configuration, whatever a server made of its uid."""
+    """Return a name that can't start a line of the configuration, whatever the uid contains."""
     if name.isprintable():
         return name
     return f"a{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:31]}"
 
 
 def _check_ports(address: str, keys: Iterable[PortKey]) -> None:
-    """Find out in our own words whether ports can be had; HAProxy would only not reload."""
+    """Check in advance whether ports are free; HAProxy would only refuse to reload."""
     for _, port in keys:
         bind(socket.SOCK_STREAM, address, port).close()
 

@@ -1,4 +1,4 @@
-"""HAProxy's configuration for a number of ports, and the commands that change it as it runs."""
+"""HAProxy's configuration, and the commands that change it at runtime."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -20,11 +20,11 @@ _SEND_PROXY: Final = {
 
 
 class Slot(msgspec.Struct):
-    """A place for a backend, which can be filled and emptied without a reload.
+    """A place for a backend that can be filled and emptied without a reload.
 
     Attributes:
-        backend: who has it; None for nobody.
-        draining: takes no new connections; those that are there go on for a while.
+        backend: its backend; None if free.
+        draining: takes no new connections; existing ones continue for a while.
     """
 
     backend: Backend | None = None
@@ -32,12 +32,12 @@ class Slot(msgspec.Struct):
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """What came of new backends.
+    """The result of assigning backends.
 
     Attributes:
-        commands: bring it into force while HAProxy runs.
-        grown: there were too few slots, so that only a reload does.
-        drained: numbers of slots that have begun to drain.
+        commands: apply it while HAProxy runs.
+        grown: there were too few slots, so a reload is needed.
+        drained: numbers of slots that have started to drain.
     """
 
     commands: Sequence[str]
@@ -46,7 +46,7 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 class Frontend(msgspec.Struct, kw_only=True):
-    """A port that is listened on, with its backends."""
+    """A listening port, with its backends."""
 
     name: str
     address: str
@@ -56,11 +56,11 @@ class Frontend(msgspec.Struct, kw_only=True):
     slots: list[Slot] = []
 
     def server(self, number: int) -> str:
-        """Return what the runtime API calls a slot."""
+        """Return the runtime API's name of a slot."""
         return f"{self.name}/s{number}"
 
     def assign(self, backends: Iterable[Backend]) -> Assignment:
-        """Give each backend a slot; those that stay keep theirs."""
+        """Assign a slot to each backend; remaining backends keep theirs."""
         wanted = set(backends)
         commands: list[str] = []
         drained: list[int] = []
@@ -119,12 +119,12 @@ class Frontend(msgspec.Struct, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What holds for the whole process.
+    """Settings of the whole process.
 
     Attributes:
-        runtime_socket: where it takes commands.
-        generation: tells this configuration from others.
-        check_seconds: between two checks of a backend.
+        runtime_socket: path of the runtime API's socket.
+        generation: distinguishes this configuration from others.
+        check_seconds: interval between checks of a backend.
     """
 
     runtime_socket: str
@@ -141,7 +141,7 @@ def render(settings: Settings, frontends: Iterable[Frontend]) -> str:
         "defaults",
         "    mode tcp",
         "    timeout connect 5s",
-        # Idle connections are the clients' and backends' own business.
+        # Clients and backends manage their idle connections themselves.
         "    timeout client 24d",
         "    timeout server 24d",
         "    option clitcpka",
@@ -149,7 +149,7 @@ def render(settings: Settings, frontends: Iterable[Frontend]) -> str:
         "    option redispatch 1",
         "    retries 3",
         "    default-server fall 2 rise 1 init-addr none",
-        # A backend that refuses a connection is down at once, not after its next check.
+        # A backend that refuses a connection is down at once, not only after its next check.
         "    default-server observe layer4 error-limit 1 on-error mark-down",
     ]
     for frontend in sorted(frontends, key=lambda one: one.name):

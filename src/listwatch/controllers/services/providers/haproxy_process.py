@@ -10,7 +10,7 @@ from typing import Final
 from listwatch.clock import Clock
 from listwatch.controllers.services.provider import ProviderError
 
-#: Seconds that a new configuration has to come into force.
+#: Seconds within which a new configuration must take effect.
 RELOAD_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.02
 _RELOAD_AGAIN_SECONDS: Final = 1.5
@@ -18,19 +18,19 @@ _COMMAND_BYTES: Final = 8000
 
 
 class HAProxyError(ProviderError):
-    """HAProxy is missing, or does not do what it is told."""
+    """HAProxy is missing, or does not do what it should."""
 
 
 def find_program(name: str) -> str | None:
-    """Return where a program is, also when it is where only root's PATH leads to."""
+    """Return the path of a program, including directories only in root's PATH."""
     return shutil.which(name) or shutil.which(name, path="/usr/local/sbin:/usr/sbin:/sbin")
 
 
 def require_program(name: str) -> str:
-    """Return where a program is, as `find_program` does.
+    """Return the path of a program, like `find_program`.
 
     Raises:
-        HAProxyError: it is nowhere.
+        HAProxyError: it is not installed.
     """
     found = find_program(name)
     if found is None:
@@ -41,12 +41,12 @@ def require_program(name: str) -> str:
 class HAProxyProcess:
     """A master process and its workers, with their files in a directory.
 
-    One call at a time but for `tell`'s and `ended`. A configuration says its generation in the
-    description that `show info` tells.
+    One call at a time, except `tell` and `ended`. A configuration has its generation in the
+    description that `show info` prints.
 
     Args:
         binary: the program.
-        directory: where its configuration and sockets are.
+        directory: the directory of its configuration and sockets.
         clock: for every time-out.
     """
 
@@ -58,7 +58,7 @@ class HAProxyProcess:
 
     @property
     def runtime_socket(self) -> str:
-        """Where the runtime API must be, by the configuration."""
+        """The path that the configuration must use for the runtime API."""
         return str(self.directory / "runtime.sock")
 
     @property
@@ -72,13 +72,13 @@ class HAProxyProcess:
         new.replace(self._configuration)
 
     async def start(self, generation: int) -> None:
-        """Start it with what was written, and wait until it is in force.
+        """Start HAProxy with the written configuration, and wait until it is in effect.
 
         Raises:
-            HAProxyError: it refuses the configuration, or does not take it in time.
+            HAProxyError: it refuses the configuration, or does not apply it in time.
         """
         await self._check()
-        # However this program ends, HAProxy must not go on holding the addresses.
+        # However this program ends, HAProxy must not keep the addresses.
         setpriv = shutil.which("setpriv")
         self.process = await asyncio.create_subprocess_exec(
             *([setpriv, "--pdeathsig", "TERM"] if setpriv else []),
@@ -96,17 +96,17 @@ class HAProxyProcess:
         await self._wait_for(generation)
 
     async def ended(self) -> int:
-        """Wait until it has ended, and return its exit code."""
+        """Wait until the process has ended, and return its exit code."""
         if self.process is None:
             raise RuntimeError("haproxy has not been started")
         return await self.process.wait()
 
     async def end(self) -> None:
-        """End it, gently at first."""
+        """Stop the process, gently at first."""
         process, self.process = self.process, None
         if process is None or process.returncode is not None:
             return
-        process.terminate()  # the master ends its workers, former ones included
+        process.terminate()  # the master ends its workers, including old ones
         try:
             async with self._clock.timeout(RELOAD_SECONDS):
                 await process.wait()
@@ -115,20 +115,20 @@ class HAProxyProcess:
             await process.wait()
 
     async def reload(self, generation: int) -> None:
-        """Bring what was written into force; the former process serves its connections on.
+        """Apply the written configuration; the old process serves its connections to their end.
 
         Raises:
-            HAProxyError: it refuses the configuration, or does not take it in time.
+            HAProxyError: it refuses the configuration, or does not apply it in time.
         """
         await self._check()
         await self._wait_for(generation, reload=True)
 
     async def tell(self, commands: Sequence[str]) -> None:
-        """Give commands to the runtime API.
+        """Send commands to the runtime API.
 
         Raises:
-            HAProxyError: it complains of one.
-            OSError: it can't be reached.
+            HAProxyError: it refuses one.
+            OSError: it is unreachable.
         """
         answers = [await self.ask("runtime.sock", some) for some in _in_pieces(commands)]
         complaints = [
@@ -141,7 +141,7 @@ class HAProxyProcess:
             raise HAProxyError(f"haproxy rejected a command: {' '.join(complaints)[:300]}")
 
     async def ask(self, name: str, commands: Sequence[str]) -> str:
-        """Return the answer to commands at one of the sockets."""
+        """Send commands to one of the sockets and return the response."""
         async with self._clock.timeout(RELOAD_SECONDS):
             reader, writer = await asyncio.open_unix_connection(str(self.directory / name))
             try:
@@ -185,7 +185,7 @@ class HAProxyProcess:
                 while await self._generation() != generation:
                     if self.process is None or self.process.returncode is not None:
                         raise HAProxyError("haproxy exited before it loaded its configuration")
-                    # A master that still is at its last reload may miss the next.
+                    # A master that is still busy with its last reload may miss the next.
                     if reload and self._clock.now() >= ask_at:
                         ask_at = self._clock.now() + _RELOAD_AGAIN_SECONDS
                         with contextlib.suppress(OSError):  # it closes the connection at once
@@ -206,7 +206,7 @@ class HAProxyProcess:
 
 
 def _in_pieces(commands: Iterable[str]) -> Iterator[list[str]]:
-    """Yield commands in as many as HAProxy takes at once: what fits its buffer of 16 KiB."""
+    """Yield the commands in batches that fit HAProxy's buffer of 16 KiB."""
     piece: list[str] = []
     room = _COMMAND_BYTES
     for command in commands:

@@ -1,4 +1,4 @@
-"""Asks backends whether they are well."""
+"""Checks the health of backends."""
 
 import asyncio
 from collections.abc import Iterable
@@ -8,22 +8,22 @@ from listwatch.clock import Clock
 from listwatch.controllers.services.providers.balancing import Backend
 from listwatch.controllers.services.providers.listening import is_shortage
 
-#: Seconds that a backend has to answer.
+#: Seconds within which a backend must respond.
 CHECK_SECONDS: Final = 2.0
-#: Where kube-proxy tells its health.
+#: The port of kube-proxy's health endpoint.
 KUBE_PROXY_PORT: Final = 10256
-#: How many of a port's backends are asked at once.
+#: Maximum backends of a port checked at once.
 CHECKS_AT_ONCE: Final = 20
 _ANSWER_LIMIT: Final = 1024
 
 
 async def accepts_connections(backend: Backend, clock: Clock) -> bool:
-    """Tell whether a backend takes a TCP connection in time; it is closed at once."""
+    """Return whether a backend accepts a TCP connection in time; closes it at once."""
     return await _ask(backend, clock, b"") is not None
 
 
 async def serves_healthz(host: str, port: int, clock: Clock) -> bool:
-    """Tell whether a node's health port answers 200 in time."""
+    """Return whether a node's health port responds with 200 in time."""
     question = f"GET /healthz HTTP/1.0\r\nHost: {host}\r\n\r\n".encode()
     answer = await _ask(Backend(host, port), clock, question)
     return answer is not None and answer.split(b" ")[1:2] == [b"200"]
@@ -39,7 +39,7 @@ async def _ask(backend: Backend, clock: Clock, question: bytes) -> bytes | None:
                 writer.write(question)
                 return await reader.read(_ANSWER_LIMIT)
             finally:
-                # Nothing more is expected: no waiting for the other side's end.
+                # Nothing more is expected: don't wait for the peer to close.
                 writer.transport.abort()
     except OSError as error:
         if is_shortage(error):
@@ -48,16 +48,16 @@ async def _ask(backend: Backend, clock: Clock, question: bytes) -> bytes | None:
 
 
 async def failing(backends: Iterable[Backend], health_port: int, clock: Clock) -> set[Backend]:
-    """Return those that are not well.
+    """Return the unhealthy backends.
 
     Args:
-        backends: whom to ask.
-        health_port: 0 asks the backends themselves; another asks the port of that number on their
-            hosts for /healthz.
+        backends: the backends to check.
+        health_port: 0 to check the backends themselves; otherwise the port on their hosts that
+            serves /healthz.
         clock: the time.
 
     Raises:
-        OSError: this machine lacks what it takes to ask.
+        OSError: this machine lacks resources for the check.
     """
     slots = asyncio.Semaphore(CHECKS_AT_ONCE)
     shortages: list[OSError] = []

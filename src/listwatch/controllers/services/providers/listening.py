@@ -1,4 +1,4 @@
-"""Sockets to listen on, what keeps a listener's rules, and the errors of both in words."""
+"""Listening sockets, the rules of a listener, and error messages for both."""
 
 import errno
 import ipaddress
@@ -15,24 +15,24 @@ from listwatch.controllers.services.providers.proxy_protocol import ProxyProtoco
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# What a process or machine lacks when it can't make a socket.
+# Errors when a process or machine lacks resources for a socket.
 _SHORTAGES: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
 )
 
 
 class AddressInUseError(ProviderError):
-    """Another program listens there."""
+    """Another program listens on the address."""
 
 
 class PortListenerStatistics(msgspec.Struct, frozen=True):
-    """The figures of one listener.
+    """Statistics of one listener.
 
     Attributes:
-        open: connections (TCP) or flows (UDP) at present.
-        accepted: all that were taken.
-        refused: turned away because of their source.
-        failed: for which no backend was found.
+        open: current connections (TCP) or flows (UDP).
+        accepted: total accepted.
+        refused: refused because of their source.
+        failed: found no backend.
         bytes_in: received from clients.
         bytes_out: sent to clients.
     """
@@ -46,10 +46,10 @@ class PortListenerStatistics(msgspec.Struct, frozen=True):
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What a service asks for that holds for all of its ports.
+    """A service's rules for all of its ports.
 
     Attributes:
-        source_ranges: who may connect; empty for everybody.
+        source_ranges: networks that may connect; empty for all.
         proxy_protocol: the header sent to backends.
     """
 
@@ -57,7 +57,7 @@ class Rules(msgspec.Struct, frozen=True):
     proxy_protocol: ProxyProtocol = ProxyProtocol.NONE
 
     def allow(self, client: str) -> bool:
-        """Tell whether a client may connect."""
+        """Return whether a client may connect."""
         if not self.source_ranges:
             return True
         address = ipaddress.ip_address(client)
@@ -65,21 +65,21 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 class PortListener(Protocol):
-    """One port that is served."""
+    """One served port."""
 
     balancer: Balancer
     rules: Rules
 
     def set_backends(self, backends: Iterable[Backend]) -> None:
-        """Send to these from now on; what goes elsewhere may end within the drain time."""
+        """Use these backends from now on; connections to others may end within the drain time."""
         ...
 
     def close(self, *, drain: bool) -> None:
-        """Listen no more; let connections go on for the drain time, or end them at once."""
+        """Stop listening; let connections continue for the drain time, or end them at once."""
         ...
 
     def statistics(self) -> PortListenerStatistics:
-        """Return the figures of this moment."""
+        """Return current statistics."""
         ...
 
 
@@ -87,7 +87,7 @@ def parse_source_ranges(ranges: Sequence[str]) -> tuple[Network, ...]:
     """Return source ranges as networks.
 
     Raises:
-        ProviderError: one is no network.
+        ProviderError: a range is not a network.
     """
     networks: list[Network] = []
     for text in ranges:
@@ -101,7 +101,7 @@ def parse_source_ranges(ranges: Sequence[str]) -> tuple[Network, ...]:
 
 
 def is_shortage(error: OSError) -> bool:
-    """Tell whether a socket failed for what this machine lacks, which is no backend's fault."""
+    """Return whether a socket failed because this machine lacks resources, not by a backend."""
     return error.errno in _SHORTAGES
 
 
@@ -109,8 +109,8 @@ def bind(kind: socket.SocketKind, address: str, port: int) -> socket.socket:
     """Return a socket bound to an address, without blocking; TCP ones listen.
 
     Raises:
-        AddressInUseError: another program has it.
-        ProviderError: it can't be had for another reason.
+        AddressInUseError: another program uses the address.
+        ProviderError: it is unavailable for another reason.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, kind)

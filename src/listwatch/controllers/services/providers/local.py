@@ -41,17 +41,17 @@ _logger = logging.getLogger(__name__)
 
 
 class LocalProviderStatistics(msgspec.Struct, frozen=True):
-    """The figures of a local provider at one moment.
+    """Statistics of a local provider.
 
     Attributes:
-        load_balancers: how many there are.
-        listeners: ports that are served.
-        addresses: of the pool that are in use.
+        load_balancers: number of load balancers.
+        listeners: served ports.
+        addresses: addresses of the pool in use.
         backends: of all ports together.
-        failed_backends: of these, those that are passed over.
-        draining: ports that are served no more and whose connections go on.
+        failed_backends: backends that are skipped.
+        draining: ports no longer served, whose connections continue.
         shortages: times that this process could open no more files.
-        traffic: of all ports that are served now.
+        traffic: of all served ports.
     """
 
     load_balancers: int
@@ -72,22 +72,22 @@ class _LoadBalancer(LoadBalancer):
 
 
 class LocalProvider(PoolProvider[_LoadBalancer]):
-    """Makes load balancers of TCP and UDP proxies in this process: a `LoadBalancerProvider`.
+    """Makes load balancers from TCP and UDP proxies in this process: a `LoadBalancerProvider`.
 
     Use it as `async with LocalProvider(...) as provider:`; at the end everything is closed.
 
-    Connections are kept while backends, ports or rules change around them; those to a backend
-    that was removed, or of a service that was deleted, may end within `drain_seconds`. A service
-    keeps its address over restarts: it is read from its status, and else found by its uid.
+    Connections continue while backends, ports or rules change around them. Those to a removed
+    backend, or of a deleted service, may end within `drain_seconds`. A service keeps its address
+    across restarts: it is read from its status, or derived from its uid.
 
     For one event loop.
 
     Args:
         pool: the addresses.
-        backends: "endpoint-slices" sends straight to the endpoints; "node-ports" to the nodes'
-            internal addresses, for clusters whose pods can't be reached from here.
+        backends: "endpoint-slices" connects directly to the endpoints; "node-ports" to the nodes'
+            internal addresses, for clusters whose pods are unreachable from here.
         endpoint_slices: all of them; needed for "endpoint-slices".
-        health_check_seconds: between two checks of a backend; 0 for none beside the connections.
+        health_check_seconds: interval between checks of a backend; 0 to rely on connections only.
         drain_seconds: see above.
         clock: the time.
     """
@@ -118,7 +118,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
         super()._end()
 
     def statistics(self) -> LocalProviderStatistics:
-        """Return the figures of this moment."""
+        """Return current statistics."""
         self._draining = [one for one in self._draining if one.statistics().open]
         listeners = [
             listener
@@ -147,10 +147,11 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
         service: Service,
         nodes: Sequence[Node],
     ) -> LoadBalancerStatus:
-        """Make or change a service's load balancer, all of it or nothing.
+        """Create or update a service's load balancer, completely or not at all.
 
         Raises:
-            ProviderError: no address or port can be had, or the service asks for what can't be.
+            ProviderError: no address or port is available, or the service asks for something
+                unsupported.
         """
         self._running()
         rules = rules_of(service)
@@ -172,7 +173,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
         return status_of(balancer.address, balancer.listeners)
 
     async def ensure_deleted(self, cluster: str, service: Service) -> None:  # noqa: ARG002 - as above
-        """Close a service's ports and give its address back; connections may end in time."""
+        """Close a service's ports and free its address; connections may drain."""
         balancer = self._balancers.pop(service.uid, None)
         if balancer is not None:
             self._remove(balancer)
@@ -198,7 +199,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
         ports: dict[PortKey, ServicePort],
         rules: Rules,
     ) -> None:
-        """Open what is new, and close what is gone once everything new is there."""
+        """Open what is new, then close what is gone."""
         opened: dict[PortKey, PortListener] = {}
         try:
             for key in ports:
@@ -285,7 +286,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
             for (protocol, _), listener in list(balancer.listeners.items()):
                 health_port = self._health_port(balancer.service)
                 if protocol != "TCP" and not health_port:
-                    continue  # nothing tells whether somebody listens
+                    continue  # nothing shows whether something listens
                 backends = listener.balancer.backends
                 try:
                     failed = await failing(backends, health_port, self._clock)

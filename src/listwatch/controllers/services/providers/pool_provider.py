@@ -1,4 +1,4 @@
-"""What providers are whose load balancers each have an address of a pool."""
+"""The base of providers whose load balancers each have an address of a pool."""
 
 import asyncio
 import contextlib
@@ -31,14 +31,14 @@ from listwatch.controllers.services.service import LoadBalancerStatus, Service, 
 
 _logger = logging.getLogger(__name__)
 
-# How many addresses are tried for a new load balancer whose ports others use.
+# Maximum addresses tried for a new load balancer whose ports others use.
 _ADDRESS_TRIES: Final = 16
 
 BackendKind: TypeAlias = Literal["endpoint-slices", "node-ports"]
 
 
 class LoadBalancer:
-    """What one service has."""
+    """The load balancer of one service."""
 
     def __init__(self, service: Service, address: str) -> None:
         self.service = service
@@ -52,14 +52,15 @@ T = TypeVar("T")
 
 
 class PoolProvider(ABC, Generic[B]):
-    """The half of a `LoadBalancerProvider` that knows addresses, backends and tasks.
+    """The part of a `LoadBalancerProvider` that manages addresses, backends and tasks.
 
-    Used as `async with`; at the end its tasks are gone and its addresses free. For one event loop.
+    Used with `async with`; at the end its tasks have ended and its addresses are free. For one
+    event loop.
 
     Args:
         pool: the addresses.
-        backends: "endpoint-slices" sends straight to the endpoints; "node-ports" to the nodes'
-            internal addresses, for clusters whose pods can't be reached from here.
+        backends: "endpoint-slices" connects directly to the endpoints; "node-ports" to the nodes'
+            internal addresses, for clusters whose pods are unreachable from here.
         endpoint_slices: all of them; needed for "endpoint-slices".
         clock: the time.
     """
@@ -86,11 +87,11 @@ class PoolProvider(ABC, Generic[B]):
 
     @abstractmethod
     def _endpoints_changed(self, key: str) -> None:
-        """Take note that the endpoints of a service may have changed."""
+        """Handle a possible change of a service's endpoints."""
 
     @abstractmethod
     async def _change_backends(self, balancer: B) -> None:
-        """Bring the present backends of a load balancer into force."""
+        """Apply the current backends of a load balancer."""
 
     # --- Life ---
 
@@ -108,7 +109,7 @@ class PoolProvider(ABC, Generic[B]):
         return self
 
     async def _begin(self, stack: contextlib.AsyncExitStack) -> None:
-        """Enter what must be there before any task, and left after them all."""
+        """Enter what must exist before any task, and outlive them all."""
 
     def _end(self) -> None:
         """End all tasks and forget all load balancers."""
@@ -126,7 +127,7 @@ class PoolProvider(ABC, Generic[B]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # What the body raised goes on as it is; a task group would wrap it.
+        # An exception of the body propagates unchanged; a task group would wrap it.
         with single_error():
             if isinstance(error, asyncio.CancelledError):
                 await self._stack.__aexit__(kind, error, traceback)
@@ -160,11 +161,11 @@ class PoolProvider(ABC, Generic[B]):
         return default_load_balancer_name(service)
 
     def use_holders(self, holders: Holders) -> None:
-        """Take what tells which services have an address in their status."""
+        """Set the lookup of services that have an address in their status."""
         self._pool.use_holders(holders)
 
     async def get(self, cluster: str, service: Service) -> LoadBalancerStatus | None:  # noqa: ARG002 - as above
-        """Return where a service's load balancer is reached, or None if there is none."""
+        """Return the status of a service's load balancer, or None if there is none."""
         balancer = self._balancers.get(service.uid)
         return None if balancer is None else status_of(balancer.address, balancer.ports)
 
@@ -172,14 +173,15 @@ class PoolProvider(ABC, Generic[B]):
     async def ensure(
         self, cluster: str, service: Service, nodes: Sequence[Node]
     ) -> LoadBalancerStatus:
-        """Make or change a service's load balancer, all of it or nothing.
+        """Create or update a service's load balancer, completely or not at all.
 
         Raises:
-            ProviderError: no address or port can be had, or the service asks for what can't be.
+            ProviderError: no address or port is available, or the service asks for something
+                unsupported.
         """
 
     async def update(self, cluster: str, service: Service, nodes: Sequence[Node]) -> None:
-        """Send to these nodes from now on, where nodes are sent to at all."""
+        """Use these nodes from now on, if nodes are used at all."""
         balancer = self._balancers.get(service.uid)
         if balancer is None:
             await self.ensure(cluster, service, nodes)
@@ -190,9 +192,9 @@ class PoolProvider(ABC, Generic[B]):
     # --- What it is made of ---
 
     async def _place(self, service: Service, attempt: Callable[[str], Awaitable[T]]) -> T:
-        """Return what an attempt gives with the first address whose ports nobody else uses.
+        """Return the result of an attempt with the first address whose ports are free.
 
-        An address that clients know is waited for; a new one may be any.
+        Waits for an address that clients know; a new one may be any.
         """
         wanted = service.spec.load_balancer_ip
         before = next((i.ip for i in service.status.ingress if i.ip), "")
@@ -204,7 +206,7 @@ class PoolProvider(ABC, Generic[B]):
                 if address in {wanted, before} or tries >= _ADDRESS_TRIES:
                     raise
                 _logger.info("service %s: %s, another address is tried", service.key, error)
-        raise ProviderError("no free address is left")  # the pool has said so before
+        raise ProviderError("no free address is left")  # the pool has raised before
 
     def _backends(self, balancer: B, port: ServicePort) -> list[Backend]:
         if self._slices is not None:

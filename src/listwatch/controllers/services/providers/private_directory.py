@@ -1,4 +1,4 @@
-"""A directory of one process, which a later one removes where its owner was killed."""
+"""A process's private directory, removed by a later process if its owner was killed."""
 
 import fcntl
 import logging
@@ -12,16 +12,16 @@ from typing import Final
 
 _logger = logging.getLogger(__name__)
 
-# Locked as long as the owner lives: the kernel lets go of it however that ends.
+# Locked as long as the owner lives: the kernel releases the lock however the owner ends.
 _OWNER: Final = "owner"
 
 
 @contextmanager
 def private_directory(prefix: str) -> Iterator[Path]:
-    """Make a directory that is gone at the end; remove those whose owners are dead.
+    """Create a directory that is removed at the end; remove those whose owners are dead.
 
     Args:
-        prefix: how its name begins; all directories of that prefix are taken for ours.
+        prefix: prefix of its name; all directories with that prefix count as ours.
     """
     _remove_leftovers(prefix)
     with tempfile.TemporaryDirectory(prefix=prefix) as name:
@@ -29,7 +29,7 @@ def private_directory(prefix: str) -> Iterator[Path]:
         new = directory / f"{_OWNER}.new"
         with new.open("w") as owner:
             fcntl.flock(owner, fcntl.LOCK_EX)
-            # It has its name only once it is locked, so that nobody takes us for dead.
+            # It gets its name only once it is locked, so that no process considers us dead.
             new.replace(directory / _OWNER)
             yield directory
 
@@ -43,7 +43,7 @@ def _remove_leftovers(prefix: str) -> None:
                 fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(directory)
         except (FileNotFoundError, BlockingIOError):
-            continue  # removed by somebody else meanwhile, not one of ours, or in use
+            continue  # removed by another process, not ours, or in use
         except OSError as error:
             _logger.warning(
                 "cannot remove %s, left behind by a killed program: %s", directory, error

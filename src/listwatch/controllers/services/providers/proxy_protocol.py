@@ -1,4 +1,4 @@
-"""The headers by which a proxy tells a backend who connected (HAProxy's PROXY protocol)."""
+"""Headers that tell a backend the client's address (HAProxy's PROXY protocol)."""
 
 import ipaddress
 import socket
@@ -12,7 +12,7 @@ _TCP6: Final = 0x21
 
 
 class ProxyProtocol(StrEnum):
-    """Which version of the header is sent, if any."""
+    """The version of the header to send, if any."""
 
     NONE = "none"
     V1 = "v1"
@@ -23,9 +23,9 @@ def header(version: ProxyProtocol, source: tuple[str, int], destination: tuple[s
     """Return the header of a connection.
 
     Args:
-        version: NONE gives no bytes.
-        source: who connected.
-        destination: where to; of the same family as the source.
+        version: NONE returns no bytes.
+        source: the client's address.
+        destination: the address it connected to, of the same family.
     """
     if version is ProxyProtocol.NONE:
         return b""

@@ -19,10 +19,10 @@ from listwatch.controllers.services.providers.proxy_protocol import header
 
 _logger = logging.getLogger(__name__)
 
-#: Seconds that a backend has to take a connection.
+#: Seconds within which a backend must accept a connection.
 CONNECT_SECONDS: Final = 5.0
 
-# Where the system can be told, a peer that is gone without a word is found within two minutes.
+# Where the system allows it, detect a silent dead peer within two minutes.
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 #: Runs a coroutine in a task that its owner ends.
@@ -30,7 +30,7 @@ Spawn = Callable[[Coroutine[object, object, None]], "asyncio.Task[None]"]
 
 
 class _End(asyncio.Protocol):
-    """One of the two ends of a connection: hands on what it receives."""
+    """One end of a connection: forwards what it receives."""
 
     def __init__(self, connection: "_Connection", *, is_client: bool) -> None:
         self._connection = connection
@@ -58,7 +58,7 @@ class _End(asyncio.Protocol):
             self.peer.transport.write(data)
 
     def join(self, peer: "_End", first: bytes = b"") -> None:
-        """Hand everything on to a peer from now on, and before it what has come until now."""
+        """Forward everything to a peer from now on, starting with what has arrived so far."""
         self.peer = peer
         if first or self._early:
             peer.transport.write(b"".join((first, *self._early)))
@@ -81,7 +81,7 @@ class _End(asyncio.Protocol):
                 self._connection.close()
             else:
                 self.peer.transport.write_eof()
-        return True  # the other direction goes on
+        return True  # the other direction continues
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connection.lost(exc)
@@ -98,7 +98,7 @@ class _Connection:
         self._connecting: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """The client is there: find it a backend."""
+        """Start: find a backend for the client."""
         transport = self.client.transport
         source = cast("tuple[str, int]", transport.get_extra_info("peername")[:2])
         if not self._listener.rules.allow(source[0]):
@@ -115,7 +115,7 @@ class _Connection:
         try:
             await self._find_backend(source)
         except Exception:
-            # Whatever it is, it is this connection's alone.
+            # Whatever it is, it affects only this connection.
             _logger.exception("connection from %s:%d failed", *source)
             self.abort()
 
@@ -123,7 +123,7 @@ class _Connection:
         listener = self._listener
         tried: set[Backend] = set()
         while (backend := listener.balancer.choose(source[0], tried)) is not None:
-            # Set before the first wait, so that it is drained too.
+            # Set before the first await, so that it is drained too.
             self.backend = backend
             try:
                 server = await self._open(backend)
@@ -165,13 +165,13 @@ class _Connection:
             self._listener.bytes_out += size
 
     def close(self) -> None:
-        """End both sides once what was received is sent."""
+        """Close both sides once pending data is sent."""
         for end in (self.client, self._server):
             if end is not None:
                 end.transport.close()
 
     def abort(self) -> None:
-        """End both sides at once."""
+        """Close both sides at once."""
         if self._connecting is not None:
             self._connecting.cancel()
         for end in (self.client, self._server):
@@ -180,7 +180,7 @@ class _Connection:
         self._listener.connections.discard(self)
 
     def lost(self, error: Exception | None) -> None:
-        """One side has ended: end the other, with a reset if that ended so."""
+        """Handle the end of one side: end the other, with a reset if that was one."""
         if self._connecting is not None and self._server is None:
             self._connecting.cancel()
         if error is not None:
@@ -191,7 +191,7 @@ class _Connection:
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:
-    """Let the kernel find out whether the peer is there; else it would be waited for for ever."""
+    """Let the kernel detect a dead peer; otherwise we would wait for ever."""
     sock = cast("socket.socket", transport.get_extra_info("socket"))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE:
@@ -202,18 +202,18 @@ def _keep_alive(transport: asyncio.Transport) -> None:
 class TCPListener:
     """Listens on one address and port and forwards each connection to a backend.
 
-    Half-closed connections stay so; what one side sends faster than the other reads is held back.
-    When a backend does not take a connection, the next one is tried, until all were.
+    Half-closed connections stay half-closed. If one side sends faster than the other reads, it is
+    slowed down. If a backend refuses a connection, the next one is tried, until all were.
 
     Args:
-        address: where to listen.
-        port: where to listen.
-        balancer: tells the backends.
-        rules: who may connect, and how the backend learns of it.
+        address: the address to listen on.
+        port: the port to listen on.
+        balancer: chooses backends.
+        rules: who may connect, and the header for backends.
         spawn: runs the connecting.
         clock: the time.
-        drain_seconds: how long connections go on whose backend was removed.
-        shortages: told when this process can open no more files.
+        drain_seconds: how long connections to a removed backend continue.
+        shortages: called when this process can open no more files.
     """
 
     def __init__(
@@ -242,10 +242,10 @@ class TCPListener:
         self.accepted = self.refused = self.failed = self.bytes_in = self.bytes_out = 0
 
     async def open(self) -> None:
-        """Begin to listen; returns without waiting.
+        """Start to listen; returns without waiting.
 
         Raises:
-            ProviderError: the address can't be had.
+            ProviderError: the address is unavailable.
         """
         self._acceptor = Acceptor(
             bind(socket.SOCK_STREAM, self.address, self.port),
@@ -255,14 +255,14 @@ class TCPListener:
         )
 
     def lacks(self, what: str, error: OSError) -> None:
-        """Note that something could not be done for want of files, ports or memory."""
+        """Note that something failed for lack of files, ports or memory."""
         if self._acceptor is not None and is_out_of_files(error):
-            self._acceptor.pause(error)  # who was taken now could not be served
+            self._acceptor.pause(error)  # a connection accepted now could not be served
         else:
             self._shortages.tell(what, error)
 
     def set_backends(self, backends: Iterable[Backend]) -> None:
-        """Send new connections to these; others end within the drain time."""
+        """Use these backends for new connections; others end within the drain time."""
         gone = self.balancer.set_backends(backends)
         leaving = [c for c in self.connections if c.backend in gone]
         if leaving:
@@ -272,7 +272,7 @@ class TCPListener:
         def end() -> None:
             self._timers.discard(timer)
             for connection in leaving:
-                # A backend that came back in the meantime keeps its connections.
+                # A backend that has returned keeps its connections.
                 if self._acceptor is None or connection.backend not in self.balancer.backends:
                     connection.abort()
 
@@ -280,7 +280,7 @@ class TCPListener:
         self._timers.add(timer)
 
     def close(self, *, drain: bool) -> None:
-        """Listen no more; let connections go on for the drain time, or end them at once."""
+        """Stop listening; let connections continue for the drain time, or end them at once."""
         acceptor, self._acceptor = self._acceptor, None
         if acceptor is not None:
             acceptor.close()
@@ -295,7 +295,7 @@ class TCPListener:
             connection.abort()
 
     def statistics(self) -> PortListenerStatistics:
-        """Return the figures of this moment."""
+        """Return current statistics."""
         return PortListenerStatistics(
             len(self.connections),
             self.accepted,

@@ -20,19 +20,19 @@ from listwatch.controllers.services.providers.listening import (
 
 _logger = logging.getLogger(__name__)
 
-#: Seconds after which a client that says nothing is forgotten.
+#: Seconds after which a silent client is forgotten.
 IDLE_SECONDS: Final = 60.0
-#: How many clients are served at once at most; the one that was silent longest makes room.
+#: Maximum clients served at once; beyond it the one silent longest is dropped.
 FLOW_LIMIT: Final = 10_000
-# Of the files that this process may open; the others need some too.
+# Share of this process's file limit; other parts need files too.
 _SHARE_OF_FILES: Final = 4
 _DATAGRAM: Final = 65_535
-# Datagrams taken in one go, so that a flood does not keep other tasks from running.
+# Datagrams read at once, so that a flood does not starve other tasks.
 _BURST: Final = 64
 
 
 def flow_limit() -> int:
-    """Return how many clients one port serves at once, each with a socket of its own."""
+    """Return how many clients one port serves at once, each with its own socket."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return FLOW_LIMIT
@@ -40,7 +40,7 @@ def flow_limit() -> int:
 
 
 class _Flow:
-    """One client and the socket by which a backend knows it."""
+    """One client and its socket to the backend."""
 
     def __init__(self, listener: "UDPListener", client: tuple[str, int], backend: Backend) -> None:
         self._listener = listener
@@ -59,7 +59,7 @@ class _Flow:
             raise
 
     def send(self, data: bytes) -> None:
-        """Send a datagram to the backend; one that it can't take is lost, as UDP has it."""
+        """Send a datagram to the backend; a failed one is lost, as usual with UDP."""
         self.used = self._listener.clock.now()
         try:
             self._socket.send(data)
@@ -81,7 +81,7 @@ class _Flow:
             self._listener.answer(data, self._client)
 
     def _fail(self, error: OSError) -> None:
-        # Nobody listens there: the client's next datagram goes to another backend.
+        # Nothing listens there: the client's next datagram goes to another backend.
         listener = self._listener
         if listener.balancer.report(self.backend, well=False):
             _logger.warning("backend %s:%d does not answer: %s", *self.backend, error)
@@ -93,16 +93,16 @@ class _Flow:
 
 
 class UDPListener:
-    """Listens on one address and port; each client's datagrams go to one backend while it speaks.
+    """Listens on one address and port; each active client has one backend for its datagrams.
 
     Args:
-        address: where to listen.
-        port: where to listen.
-        balancer: tells the backends.
+        address: the address to listen on.
+        port: the port to listen on.
+        balancer: chooses backends.
         rules: who may send. There is no PROXY protocol for UDP here.
         clock: the time.
-        drain_seconds: how long a client keeps a backend that was removed.
-        shortages: told when this process can open no more files.
+        drain_seconds: how long a client keeps a removed backend.
+        shortages: called when this process can open no more files.
     """
 
     def __init__(
@@ -133,10 +133,10 @@ class UDPListener:
         self._accepted = self._refused = self._failed = self._bytes_in = self._bytes_out = 0
 
     async def open(self) -> None:
-        """Begin to listen; returns without waiting.
+        """Start to listen; returns without waiting.
 
         Raises:
-            ProviderError: the address can't be had.
+            ProviderError: the address is unavailable.
         """
         self._socket = bind(socket.SOCK_DGRAM, self.address, self.port)
         self._loop = asyncio.get_running_loop()
@@ -151,7 +151,7 @@ class UDPListener:
                 data, source = self._socket.recvfrom(_DATAGRAM)
             except BlockingIOError:
                 return
-            except OSError as error:  # an answer that could not be delivered is told here
+            except OSError as error:  # an undeliverable answer is reported here
                 _logger.debug("UDP %s port %d: %s", self.address, self.port, error)
                 return
             self._forward(data, cast("tuple[str, int]", source[:2]))
@@ -194,22 +194,22 @@ class UDPListener:
         except OSError as error:
             if not is_shortage(error) or not self._flows:
                 raise
-        # Whoever was silent longest makes room here too.
+        # The client silent longest makes room here too.
         self.forget(next(iter(self._flows)))
         return _Flow(self, client, backend)
 
     def answer(self, data: bytes, client: tuple[str, int]) -> None:
-        """Send a backend's datagram to its client, from the address that the client wrote to."""
+        """Send a backend's datagram to its client, from the address that the client used."""
         if self._socket is None:
             return
         self._bytes_out += len(data)
         try:
             self._socket.sendto(data, client)
-        except OSError as error:  # lost, as UDP has it
+        except OSError as error:  # lost, as usual with UDP
             _logger.debug("UDP answer to %s:%d: %s", *client, error)
 
     def forget(self, client: tuple[str, int]) -> None:
-        """End a client's flow; its next datagram begins another."""
+        """End a client's flow; its next datagram starts another."""
         if (flow := self._flows.pop(client, None)) is not None:
             flow.close()
 
@@ -221,7 +221,7 @@ class UDPListener:
         self._sweeper = self.clock.call_later(IDLE_SECONDS / 4, self._sweep)
 
     def set_backends(self, backends: Iterable[Backend]) -> None:
-        """Send new clients to these; others change within the drain time."""
+        """Use these backends for new clients; others change within the drain time."""
         gone = self.balancer.set_backends(backends)
         leaving = {client for client, flow in self._flows.items() if flow.backend in gone}
         if not leaving:
@@ -238,7 +238,7 @@ class UDPListener:
         self._timers.add(timer)
 
     def close(self, *, drain: bool) -> None:  # noqa: ARG002 - the protocol's: without the socket no answer could be sent
-        """Listen no more; answers that are still to come are lost."""
+        """Stop listening; answers still to come are lost."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -252,7 +252,7 @@ class UDPListener:
             self._socket = None
 
     def statistics(self) -> PortListenerStatistics:
-        """Return the figures of this moment."""
+        """Return current statistics."""
         return PortListenerStatistics(
             len(self._flows),
             self._accepted,
