@@ -17,6 +17,7 @@ from listwatch.apiserver.api.body import decode_value
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.kinds.resources import APIResource
+from listwatch.apiserver.storage.carrying import reset_fields
 from listwatch.apiserver.storage.managed_fields import (
     Fields,
     Managed,
@@ -31,7 +32,7 @@ from listwatch.apiserver.storage.managed_fields import (
     union,
     without_server_fields,
 )
-from listwatch.apiserver.storage.registry import Registry, WriteContext, reset_fields
+from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.errors import BadRequestError, ConflictError, StatusError
 from listwatch.schema.causes import go_quoted
 from listwatch.schema.facts import ANY, Form, Schema

@@ -33,7 +33,8 @@ from listwatch.apiserver.http.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.http.request_info import parse_list_options
 from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.resources import APIResource
-from listwatch.apiserver.storage.registry import DeleteOptions, Deletion, Registry, WriteContext
+from listwatch.apiserver.storage.deletion import DeleteOptions, Deletion
+from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.apiserver.user import User
 from listwatch.errors import BadRequestError, InvalidError, RequestEntityTooLargeError

@@ -11,7 +11,8 @@ from listwatch.apiserver.kinds.custom import resources_of
 from listwatch.apiserver.kinds.definitions import CLEANUP, DEFINITIONS, Object, is_established
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
-from listwatch.apiserver.storage.registry import DeleteOptions, Registry, WriteContext
+from listwatch.apiserver.storage.deletion import DeleteOptions
+from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Bucket, Entry, Storage, StoredChange
 from listwatch.schema.facts import Schema
 from listwatch.schema.structural import apply_schema_defaults, build_root

@@ -14,7 +14,8 @@ from typing import Any
 
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
-from listwatch.apiserver.storage.registry import DeleteOptions, Registry, WriteContext
+from listwatch.apiserver.storage.deletion import DeleteOptions
+from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import (
     Bucket,
     Entry,

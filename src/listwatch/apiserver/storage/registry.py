@@ -26,6 +26,13 @@ from listwatch.apiserver.kinds.catalog import (
 )
 from listwatch.apiserver.kinds.kind import Ending, carry
 from listwatch.apiserver.kinds.resources import APIResource
+from listwatch.apiserver.storage.carrying import carry_metadata, keep_status_only, reset_fields
+from listwatch.apiserver.storage.deletion import (
+    DeleteOptions,
+    Deletion,
+    begin_grace,
+    deletion_finalizers,
+)
 from listwatch.apiserver.storage.managed_fields import Managed, Owner, created_fields
 from listwatch.apiserver.storage.store import Bucket, Entry, Storage
 from listwatch.clock import Clock
@@ -51,8 +58,6 @@ _META_ORDER = (
     "finalizers",
     "managedFields",
 )
-#: Grace periods beyond it end where no time stamp does: thirty years.
-_LONGEST_PERIOD = 10**9
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _encode_into = msgspec.json.Encoder().encode_into
 
@@ -78,28 +83,6 @@ class WriteContext(msgspec.Struct, frozen=True):
     guard: Callable[[APIResource, Object, Object | None], None] | None = None
     warnings: list[str] | None = None
     admission: Admission | None = None
-
-
-class DeleteOptions(msgspec.Struct, frozen=True):
-    """What a delete asks for; None is unsaid.
-
-    Attributes:
-        admission: the policies and webhooks that are asked about it, if there are any.
-    """
-
-    grace_period: int | None = None
-    propagation: str | None = None
-    uid: str | None = None
-    resource_version: str | None = None
-    dry_run: bool = False
-    admission: Admission | None = None
-
-
-class Deletion(msgspec.Struct, frozen=True):
-    """What a delete did: `entry` is the last state; `gone` whether the object is."""
-
-    entry: Entry
-    gone: bool
 
 
 class Registry:
@@ -441,7 +424,7 @@ class Registry:
         self, resource: APIResource, new: Object, old: Object, subresource: str
     ) -> None:
         metadata, before = new["metadata"], old["metadata"]
-        _carry_metadata(metadata, before)
+        carry_metadata(metadata, before)
         if subresource == "status":
             keep_status_only(resource, new, old)
             settle = kind_of(resource).settle
@@ -496,10 +479,10 @@ class Registry:
             return self._end(resource, entry, obj, ending, options)
         metadata = obj["metadata"]
         before = copy.deepcopy(metadata)
-        pending = self._begin_grace(resource, obj, options)
+        pending = begin_grace(resource, obj, options, self.now)
         if pending:
             return Deletion(entry, gone=False)
-        finalizers = self._deletion_finalizers(resource, metadata, options)
+        finalizers = deletion_finalizers(resource, metadata, options)
         if finalizers:
             metadata["finalizers"] = finalizers
         else:
@@ -529,57 +512,6 @@ class Registry:
         if budget is not None and not options.dry_run:
             self.store_as_is(_BUDGETS, budget)
         return self.delete(resource, namespace, name, options)
-
-    def _begin_grace(self, resource: APIResource, obj: Object, options: DeleteOptions) -> bool:
-        """Set or shorten a pod's grace period; True where one is running that stays as it is."""
-        metadata = obj["metadata"]
-        running = metadata.get("deletionGracePeriodSeconds")
-        asked = None if options.grace_period is None else _period(options.grace_period)
-        if metadata.get("deletionTimestamp"):
-            if not kind_of(resource).graceful:
-                return False
-            if running is None or asked is None or asked >= running:
-                # nothing is left to wait for, so that a second delete may finish the first
-                return not (running == 0 and not metadata.get("finalizers"))
-            begun = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp() - running
-            metadata["deletionTimestamp"] = datetime.fromtimestamp(begun + asked, UTC).strftime(
-                "%Y-%m-%dT%H:%M:%SZ"
-            )
-            metadata["deletionGracePeriodSeconds"] = asked
-            return False
-        if kind_of(resource).graceful:
-            spec = obj.get("spec") or {}
-            wanted = spec.get("terminationGracePeriodSeconds", 30)
-            period = _period(wanted) if asked is None else asked
-            if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in {
-                "Succeeded",
-                "Failed",
-            }:
-                period = 0
-            metadata["deletionTimestamp"] = self.now(period)
-            metadata["deletionGracePeriodSeconds"] = period
-            if metadata.get("generation"):
-                metadata["generation"] += 1
-        return False
-
-    @staticmethod
-    def _deletion_finalizers(
-        resource: APIResource, metadata: Object, options: DeleteOptions
-    ) -> list[str]:
-        finalizers = list(metadata.get("finalizers") or ())
-        policy = options.propagation
-        orphan = "orphan" in finalizers
-        foreground = "foregroundDeletion" in finalizers
-        if policy is not None:
-            orphan, foreground = policy == "Orphan", policy == "Foreground"
-        elif not orphan and not foreground:
-            orphan = kind_of(resource).orphan_by_default
-        kept = [name for name in finalizers if name not in {"orphan", "foregroundDeletion"}]
-        if orphan:
-            kept.append("orphan")
-        if foreground:
-            kept.append("foregroundDeletion")
-        return kept
 
     def _end(
         self,
@@ -714,65 +646,9 @@ def _names_a_version(metadata: Object) -> bool:
         return False
 
 
-def _period(seconds: int) -> int:
-    # a negative one is one second, as in `BeforeDelete` (apiserver/pkg/registry/rest/delete.go)
-    return 1 if seconds < 0 else min(seconds, _LONGEST_PERIOD)
-
-
 def _shared(texts: Mapping[str, str]) -> dict[str, str]:
     """Return texts of which each is in memory once, as labels of many objects are alike."""
     return {sys.intern(key): sys.intern(value) for key, value in texts.items()}
-
-
-def _carry_metadata(metadata: Object, before: Object) -> None:
-    metadata["resourceVersion"] = before["resourceVersion"]
-    metadata.pop("selfLink", None)
-    for key in ("uid", "creationTimestamp"):
-        if not metadata.get(key):
-            metadata[key] = before[key]
-    for key in ("deletionTimestamp", "deletionGracePeriodSeconds"):
-        if key in before and metadata.get(key) is None:
-            metadata[key] = before[key]
-    for key in ("namespace", "generation", "generateName"):
-        if key in before and (key != "generateName" or not metadata.get(key)):
-            metadata[key] = before[key]
-        elif key == "generation":
-            metadata.pop(key, None)
-
-
-def keep_status_only(resource: APIResource, new: Object, old: Object) -> None:
-    """Take from a write to the status path the status alone, and what metadata it may carry."""
-    for key in (new.keys() | old.keys()) - {"status", "metadata"}:
-        carry(new, old, key)
-    metadata, before = new["metadata"], old["metadata"]
-    if resource.custom is not None:
-        kept = dict(before)
-        managed = metadata.get("managedFields")
-        if managed is not None:
-            kept["managedFields"] = managed
-        new["metadata"] = kept
-    else:
-        left = kind_of(resource).status_leaves
-        if left:
-            carry(metadata, before, left)
-
-
-def reset_fields(resource: APIResource, subresource: str) -> tuple[tuple[str, ...], ...]:
-    """Return the parts that a path of the object does not write, so that nobody gets them."""
-    if subresource == "status":
-        if resource.custom is not None:
-            return (
-                *((key,) for key in ("spec", "data")),
-                ("metadata", "labels"),
-                ("metadata", "annotations"),
-                ("metadata", "finalizers"),
-                ("metadata", "ownerReferences"),
-            )
-        left = kind_of(resource).status_leaves
-        return (("spec",), ("metadata", left)) if left == "labels" else (("spec",),)
-    if subresource == "" and "status" in resource.subresources:
-        return (("status",),)
-    return ()
 
 
 def _empty_status(resource: APIResource) -> Object:

@@ -12,7 +12,8 @@ from listwatch.apiserver import refusal
 from listwatch.apiserver.kinds.catalog import apply_defaults
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
-from listwatch.apiserver.storage.registry import DeleteOptions, Registry, WriteContext
+from listwatch.apiserver.storage.deletion import DeleteOptions
+from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import (
     Bucket,
     Entry,

@@ -1,0 +1,99 @@
+"""What a delete asks for, and what it makes of an object that does not go at once."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from listwatch.apiserver.admission.chain import Admission
+from listwatch.apiserver.kinds.catalog import kind_of
+from listwatch.apiserver.kinds.resources import APIResource
+from listwatch.apiserver.storage.store import Entry
+
+Object = dict[str, Any]
+
+#: Grace periods beyond it end where no time stamp does: thirty years.
+_LONGEST_PERIOD = 10**9
+
+
+class DeleteOptions(msgspec.Struct, frozen=True):
+    """What a delete asks for; None is unsaid.
+
+    Attributes:
+        admission: the policies and webhooks that are asked about it, if there are any.
+    """
+
+    grace_period: int | None = None
+    propagation: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    dry_run: bool = False
+    admission: Admission | None = None
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """What a delete did: `entry` is the last state; `gone` whether the object is."""
+
+    entry: Entry
+    gone: bool
+
+
+def begin_grace(
+    resource: APIResource, obj: Object, options: DeleteOptions, now: Callable[[float], str]
+) -> bool:
+    """Set or shorten a pod's grace period; True where one is running that stays as it is."""
+    metadata = obj["metadata"]
+    running = metadata.get("deletionGracePeriodSeconds")
+    asked = None if options.grace_period is None else _period(options.grace_period)
+    if metadata.get("deletionTimestamp"):
+        if not kind_of(resource).graceful:
+            return False
+        if running is None or asked is None or asked >= running:
+            # nothing is left to wait for, so that a second delete may finish the first
+            return not (running == 0 and not metadata.get("finalizers"))
+        begun = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp() - running
+        metadata["deletionTimestamp"] = datetime.fromtimestamp(begun + asked, UTC).strftime(
+            "%Y-%m-%dT%H:%M:%SZ"
+        )
+        metadata["deletionGracePeriodSeconds"] = asked
+        return False
+    if kind_of(resource).graceful:
+        spec = obj.get("spec") or {}
+        wanted = spec.get("terminationGracePeriodSeconds", 30)
+        period = _period(wanted) if asked is None else asked
+        if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in {
+            "Succeeded",
+            "Failed",
+        }:
+            period = 0
+        metadata["deletionTimestamp"] = now(period)
+        metadata["deletionGracePeriodSeconds"] = period
+        if metadata.get("generation"):
+            metadata["generation"] += 1
+    return False
+
+
+def deletion_finalizers(
+    resource: APIResource, metadata: Object, options: DeleteOptions
+) -> list[str]:
+    """Return the finalizers with which a delete leaves an object."""
+    finalizers = list(metadata.get("finalizers") or ())
+    policy = options.propagation
+    orphan = "orphan" in finalizers
+    foreground = "foregroundDeletion" in finalizers
+    if policy is not None:
+        orphan, foreground = policy == "Orphan", policy == "Foreground"
+    elif not orphan and not foreground:
+        orphan = kind_of(resource).orphan_by_default
+    kept = [name for name in finalizers if name not in {"orphan", "foregroundDeletion"}]
+    if orphan:
+        kept.append("orphan")
+    if foreground:
+        kept.append("foregroundDeletion")
+    return kept
+
+
+def _period(seconds: int) -> int:
+    # a negative one is one second, as in `BeforeDelete` (apiserver/pkg/registry/rest/delete.go)
+    return 1 if seconds < 0 else min(seconds, _LONGEST_PERIOD)
