@@ -113,8 +113,6 @@ def test_a_field_selector_is_read_and_matched() -> None:
     )
     assert selector.matches({"metadata.name": "a,b=c\\"}.get)
     assert not selector.matches({"metadata.name": "a,b=c\\", "status.phase": "Running"}.get)
-    assert selector.required_value("metadata.name") == "a,b=c\\"
-    assert selector.required_value("status.phase") is None
     assert parse_field_selector(str(selector)) == selector
     assert parse_field_selector("") is EVERY_FIELD
 

@@ -192,13 +192,6 @@ class FieldSelector(msgspec.Struct, frozen=True):
                 return False
         return True
 
-    def required_value(self, field: str) -> str | None:
-        """Return the one value that the field must have, or None where several would do."""
-        for requirement in self.requirements:
-            if requirement.field == field and not requirement.negated:
-                return requirement.value
-        return None
-
     def __str__(self) -> str:
         return ",".join(map(str, self.requirements))
 

@@ -93,7 +93,6 @@ class Auditor:
         self._clock = clock
         self._name = name
         self._page_size = page_size
-        self.audits = 0
 
     async def run(self) -> None:
         """Audit until cancelled."""
@@ -119,7 +118,6 @@ class Auditor:
         Raises:
             AuditError: there are differences both times.
         """
-        self.audits += 1
         first = await self._compare()
         if not (first.missing or first.surplus or first.stale):
             return

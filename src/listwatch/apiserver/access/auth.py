@@ -183,11 +183,6 @@ class Access:
         """Whether everybody may do everything."""
         return self._tokens is None and not self._certificates
 
-    def add_token(self, token: str, user: User) -> None:
-        """Let a token stand for a user, where tokens are checked at all."""
-        if self._tokens is not None:
-            self._tokens[token] = user
-
     # -- who ---------------------------------------------------------------------------------
 
     def authenticate(self, request: web.BaseRequest) -> User:

@@ -10,7 +10,7 @@ from listwatch.apiserver.http.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.kinds.catalog import apply_defaults
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.schema.causes import quoted
-from listwatch.schema.facts import OBJECT_META, Form, Schema, facts
+from listwatch.schema.facts import OBJECT_META, facts
 from listwatch.schema.fast_typed import QuickDecoder
 from listwatch.schema.parsing import parse_json, parse_yaml
 from listwatch.schema.structural import apply_schema_defaults, embedded, prune
@@ -202,11 +202,6 @@ def check_kind(value: Mapping[str, Any], resource: APIResource) -> None:
     raise WrongTypeError(
         f"converting ({short}.{kind}) to ({package}.{resource.kind}): unknown conversion"
     )
-
-
-def is_struct(schema: Schema) -> bool:
-    """Tell whether a type has named fields."""
-    return schema.form is Form.STRUCT
 
 
 def decode_custom(value: Object, resource: APIResource, data: bytes) -> tuple[Object, list[str]]:

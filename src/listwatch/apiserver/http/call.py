@@ -219,8 +219,3 @@ def text_answer(text: str, status: int = 200) -> web.Response:
 def warnings_of(problems: Iterable[str]) -> list[str]:
     """Return problems as warnings, each once."""
     return list(dict.fromkeys(problems))
-
-
-def stream_representation(representation: Representation) -> str:
-    """Return the content type of a stream of events."""
-    return representation.media_type

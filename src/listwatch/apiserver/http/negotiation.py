@@ -131,11 +131,6 @@ class _MetadataOnly(msgspec.Struct):
 _metadata_decoder = msgspec.json.Decoder(_MetadataOnly)
 
 
-def object_bytes(resource: APIResource, data: bytes) -> bytes:
-    """Return an object as it is answered, with kind and apiVersion."""
-    return resource.object_prefix + data[1:]
-
-
 def partial_bytes(data: bytes) -> bytes:
     """Return an object's metadata alone, as PartialObjectMetadata."""
     return b"%b%b}" % (_PARTIAL_PREFIX, bytes(_metadata_decoder.decode(data).metadata))

@@ -109,11 +109,6 @@ def text(path: str, absent: str = NONE) -> Cell:
     return cell
 
 
-def age_of(path: str) -> Cell:
-    """Make a cell that shows how long ago the time at a path was."""
-    return lambda obj, now: age(at(obj, path), now)
-
-
 def count(path: str) -> Cell:
     """Make a cell that counts the entries at a path."""
     return lambda obj, _: len(at(obj, path) or ())

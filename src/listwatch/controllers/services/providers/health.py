@@ -10,8 +10,6 @@ from listwatch.controllers.services.providers.listening import is_shortage
 
 #: Seconds within which a backend must respond.
 CHECK_SECONDS: Final = 2.0
-#: The port of kube-proxy's health endpoint.
-KUBE_PROXY_PORT: Final = 10256
 #: Maximum backends of a port checked at once.
 CHECKS_AT_ONCE: Final = 20
 _ANSWER_LIMIT: Final = 1024
