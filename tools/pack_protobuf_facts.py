@@ -1,102 +1,88 @@
 """Pack the field numbers of the protobuf form of Kubernetes' types into the package data.
 
-Usage: python tools/pack_protobuf_facts.py KUBECTL
+Usage: python tools/pack_protobuf_facts.py DIRECTORY...
 
-KUBECTL is a kubectl binary: it carries the descriptors of all types that it can send.
+Each DIRECTORY is a checkout of a repository with `generated.proto` files of stable versions:
+kubernetes/api, kubernetes/apimachinery, kubernetes/apiextensions-apiserver and
+kubernetes/kube-aggregator.
 """
 
 import gzip
 import json
 import re
 import sys
-import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TARGET = _ROOT / "src/listwatch/apiserver/http/data/protobuf.json.gz"
-_MAGIC = re.compile(re.escape(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff"))
-_TYPES = {3: "i", 4: "i", 5: "i", 13: "i", 8: "b", 9: "s", 11: "m", 12: "y", 1: "d"}
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        if tag & 7 == 0:
-            value, at = _varint(data, at)
-            yield tag >> 3, value
-        elif tag & 7 == 2:
-            size, at = _varint(data, at)
-            yield tag >> 3, data[at : at + size]
-            at += size
-        else:
-            raise ValueError(f"wire type {tag & 7} in a descriptor")
-
-
-def _text(value: int | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+_SCALARS = {
+    "string": "s",
+    "int32": "i",
+    "int64": "i",
+    "uint32": "i",
+    "uint64": "i",
+    "bool": "b",
+    "bytes": "y",
+    "double": "d",
+}
+_STABLE = re.compile(r"\.(v\d+|resource|intstr|runtime)$")
+_PACKAGE = re.compile(r"^package (\S+);", re.MULTILINE)
+_MESSAGE = re.compile(r"^message (\w+) \{(.*?)^\}", re.MULTILINE | re.DOTALL)
+_FIELD = re.compile(
+    r"^\s*(?:(optional|repeated)\s+([.\w]+)|map<string, ([.\w]+)>)\s+(\w+)\s*=\s*(\d+)",
+    re.MULTILINE,
+)
 
 
 def _name(proto: str) -> str:
-    return proto.lstrip(".").replace("k8s.io.", "io.k8s.", 1)
+    """Return the name that OpenAPI has for a message."""
+    return proto.lstrip(".").replace("k8s.io.", "io.k8s.", 1).replace("_", "-")
 
 
-def _message(data: bytes, package: str, found: dict[str, list[list[object]]], outer: str) -> None:
-    name, rows = "", []
-    nested = []
-    for number, value in _fields(data):
-        if number == 1:
-            name = _text(value)
-        elif number == 2 and isinstance(value, bytes):
-            field = dict(_fields(value))
-            kind = _TYPES[int(field[5])]
-            row: list[object] = [field[3], _text(field[1]), kind]
-            if field[4] == 3:
-                row[2] = f"{kind}*"
-            if kind == "m":
-                row.append(_name(_text(field[6])))
+def _kind(word: str, package: str) -> tuple[str, str]:
+    """Return the letter of a field's type, and the message that it is."""
+    if word in _SCALARS:
+        return _SCALARS[word], ""
+    full = word if word.startswith(".") else f"{package}.{word}"
+    return "m", _name(full)
+
+
+def _row(number: str, name: str, word: str, package: str) -> list[object]:
+    kind, target = _kind(word, package)
+    return [int(number), name, kind, *([target] if target else [])]
+
+
+def _messages(text: str, package: str) -> dict[str, list[list[object]]]:
+    """Return the fields of each message of a file; a map is a list of entries."""
+    found: dict[str, list[list[object]]] = {}
+    for message, body in _MESSAGE.findall(text):
+        full = _name(f"{package}.{message}")
+        rows: list[list[object]] = []
+        for label, word, value, name, number in _FIELD.findall(body):
+            if value:
+                entry = f"{full}.{name[0].upper()}{name[1:]}Entry"
+                found[entry] = [[1, "key", "s"], _row("2", "value", value, package)]
+                rows.append([int(number), name, "m*", entry])
+                continue
+            row = _row(number, name, word, package)
+            if label == "repeated":
+                row[2] = f"{row[2]}*"
             rows.append(row)
-        elif number == 3 and isinstance(value, bytes):
-            nested.append(value)
-    full = f"{outer}.{name}"
-    found[_name(full)] = rows
-    for each in nested:
-        _message(each, package, found, full)
+        found[full] = sorted(rows, key=lambda row: int(str(row[0])))
+    return found
 
 
 def main() -> None:
-    """Write the package data; the result depends on the binary alone."""
-    binary = Path(sys.argv[1]).read_bytes()
+    """Write the package data; the result depends on the files alone."""
     found: dict[str, list[list[object]]] = {}
-    for match in _MAGIC.finditer(binary):
-        try:
-            data = zlib.decompressobj(31).decompress(binary[match.start() : match.start() + 10**6])
-        except zlib.error:
-            continue
-        package, messages = "", []
-        for number, value in _fields(data):
-            if number == 2:
-                package = _text(value)
-            elif number == 4 and isinstance(value, bytes):
-                messages.append(value)
-        stable = re.search(r"\.(v\d+|resource|intstr|runtime)$", package)
-        if package.startswith("k8s.io.") and stable and "metrics" not in package:
-            for each in messages:
-                _message(each, package, found, package)
-    text = json.dumps(found, separators=(",", ":"), sort_keys=True)
-    _TARGET.write_bytes(gzip.compress(text.encode(), mtime=0))
+    for directory in sys.argv[1:]:
+        for path in sorted(Path(directory).rglob("generated.proto")):
+            text = re.sub(r"//.*", "", path.read_text())
+            package = _PACKAGE.findall(text)
+            if package and _STABLE.search(package[0]) and package[0].startswith("k8s.io."):
+                found |= _messages(text, package[0])
+    packed = json.dumps(found, separators=(",", ":"), sort_keys=True)
+    _TARGET.write_bytes(gzip.compress(packed.encode(), mtime=0))
     size = _TARGET.stat().st_size
     print(f"{_TARGET}: {len(found)} messages, {size} bytes")
 

@@ -1,7 +1,13 @@
 """Discovery: which groups, versions and resources there are, plain and aggregated."""
 
+import hashlib
 from typing import Any
 
+import msgspec
+from aiohttp import web
+
+from listwatch.apiserver.http.call import Call
+from listwatch.apiserver.http.negotiation import Representation, Target
 from listwatch.apiserver.kinds.resources import APIResource, Subresource
 from listwatch.apiserver.kinds.table import ResourceTable
 
@@ -21,7 +27,7 @@ VERSION: Object = {
     "compiler": "python",
     "platform": "linux/amd64",
 }
-AGGREGATED = "APIGroupDiscoveryList"
+_AGGREGATED = Target("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList")
 
 
 def api_versions(address: str) -> Object:
@@ -163,8 +169,30 @@ def _aggregated_version(table: ResourceTable, group_name: str, version: str) -> 
     return {"version": version, "resources": resources, "freshness": "Current"}
 
 
-def aggregated(table: ResourceTable, *, core: bool, version: str) -> Object:
-    """Return the aggregated answer to /api (core) or /apis."""
+def is_aggregated(_: str, target: Target | None) -> bool:
+    """Tell whether a client asks for the aggregated form."""
+    return target == _AGGREGATED
+
+
+def answer_aggregated(
+    call: Call, table: ResourceTable, media_type: str, *, core: bool
+) -> web.Response:
+    """Answer with all of /api (core) or /apis, unless the client has it already.
+
+    As `ServeHTTPWithETag` of apiserver/pkg/endpoints/discovery/aggregated.
+    """
+    body = msgspec.json.encode(_aggregated(table, core=core))
+    tag = f'"{hashlib.sha512(body).hexdigest().upper()}"'
+    headers = {"ETag": tag, "Vary": "Accept", "Cache-Control": "public"}
+    if call.header("If-None-Match") == tag:
+        return web.Response(status=304, headers=headers)
+    group, version, kind = _AGGREGATED
+    call.representation = Representation(media_type)
+    headers["Content-Type"] = f"{media_type};g={group};v={version};as={kind}"
+    return call.answer_json(body + b"\n", headers=headers)
+
+
+def _aggregated(table: ResourceTable, *, core: bool) -> Object:
     items = []
     for name, versions in table.groups().items():
         if (not name) is not core or not versions:
@@ -176,8 +204,8 @@ def aggregated(table: ResourceTable, *, core: bool, version: str) -> Object:
             }
         )
     return {
-        "kind": AGGREGATED,
-        "apiVersion": f"apidiscovery.k8s.io/{version}",
+        "kind": _AGGREGATED.kind,
+        "apiVersion": f"{_AGGREGATED.group}/{_AGGREGATED.version}",
         "metadata": {},
         "items": items,
     }

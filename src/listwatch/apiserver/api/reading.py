@@ -21,6 +21,8 @@ from listwatch.apiserver.api.watch import Filter, FrameCache, WatchQuery, WatchS
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.http.negotiation import (
     JSON,
+    PROTOBUF,
+    Representation,
     entry_bytes,
     event_bytes,
     list_body,
@@ -42,6 +44,9 @@ FUTURE_WAIT = 3.0
 #: Lists of so many bytes are written piece by piece, so that they are never there twice.
 _STREAMED_FROM = 1 << 20
 _PIECE = 256 * 1024
+#: So many objects are written in protobuf at once, in some milliseconds.
+_TURN = 32
+_PARTIAL_PREFIX = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1",'
 
 
 class Reader:
@@ -189,6 +194,8 @@ class Reader:
                 f"(*{_go_type(resource)}List)"
             )
         partial = transform == "PartialObjectMetadataList"
+        if call.representation.media_type == PROTOBUF:
+            return await _protobuf_list(call, resource, entries, metadata, partial=partial)
         if resource.custom is not None and not partial:
             metadata = {"continue": "", **metadata}
         body = list_body(resource, [entry.data for entry in entries], metadata, partial=partial)
@@ -303,7 +310,7 @@ class Reader:
         awaited = version if options.send_initial else 0
         if awaited > self._present():
             await self._store.reached(awaited, FUTURE_WAIT)
-        make, bookmark, form = self._frames(resource, representation.transform, include)
+        make, bookmark, form = self._frames(resource, representation, include)
         stream = WatchStream(
             self._store,
             self._registry.bucket(resource),
@@ -313,6 +320,7 @@ class Reader:
             form=form,
             make=make,
             bookmark=bookmark,
+            error=_error_frame(representation),
             backlog_limit=self._backlog_limit,
         )
         fault = call.fault
@@ -350,47 +358,81 @@ class Reader:
         )
 
     def _frames(
-        self, resource: APIResource, transform: str, include: str
+        self, resource: APIResource, representation: Representation, include: str
     ) -> tuple[Callable[[str, Entry], bytes], Callable[[int, bool], bytes], object]:
-        prefix = resource.object_prefix
+        if representation.transform == "Table":
+            return (*self.tables.frames(resource, include), object())
+        prefix = _PARTIAL_PREFIX if representation.transform else resource.object_prefix
+
+        def body(entry: Entry) -> bytes:
+            if representation.transform:
+                return partial_bytes(entry.data)
+            return entry_bytes(resource, converted(resource, entry))
 
         def mark(revision: int, initial_end: bool) -> bytes:  # noqa: FBT001 - one caller
             metadata: dict[str, object] = {"resourceVersion": str(revision)}
             if initial_end:
                 metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
-            return msgspec.json.encode(metadata)
+            return prefix + b'"metadata":%b}' % msgspec.json.encode(metadata)
 
-        if transform == "Table":
-            return (*self.tables.frames(resource, include), object())
-        if transform.startswith("Partial"):
-            return (
-                lambda kind, entry: event_bytes(kind, partial_bytes(entry.data)),
-                lambda revision, end: event_bytes(
-                    "BOOKMARK",
-                    b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":'
-                    b"%b}" % mark(revision, end),
-                ),
-                "partial",
-            )
-        if resource.convert is not None:
-            return (
-                lambda kind, entry: event_bytes(
-                    kind, entry_bytes(resource, converted(resource, entry))
-                ),
-                lambda revision, end: event_bytes(
-                    "BOOKMARK", prefix + b'"metadata":%b}' % mark(revision, end)
-                ),
-                prefix,
-            )
-        return (
-            lambda kind, entry: (
-                b'{"type":"%b","object":%b%b}\n' % (kind.encode(), prefix, entry.data[1:])
-            ),
-            lambda revision, end: event_bytes(
-                "BOOKMARK", prefix + b'"metadata":%b}' % mark(revision, end)
-            ),
-            prefix,
-        )
+        event = _event_maker(representation)
+
+        def make(kind: str, entry: Entry) -> bytes:
+            return event(kind, body(entry))
+
+        def make_plain(kind: str, entry: Entry) -> bytes:
+            # as most watches are: without a copy in between
+            return b'{"type":"%b","object":%b%b}\n' % (kind.encode(), prefix, entry.data[1:])
+
+        if event is event_bytes and not representation.transform and resource.convert is None:
+            make = make_plain
+        form = (representation.media_type, prefix)
+        return make, lambda revision, end: event("BOOKMARK", mark(revision, end)), form
+
+
+def _event_maker(representation: Representation) -> Callable[[str, bytes], bytes]:
+    """Return what makes a frame of an event's type and its object's JSON."""
+    if representation.media_type != PROTOBUF:
+        return event_bytes
+    from listwatch.apiserver.http.protobuf import (  # noqa: PLC0415 - rarely needed
+        encode_event,
+        encode_json,
+    )
+
+    return lambda kind, body: encode_event(kind, encode_json(body))
+
+
+def _error_frame(representation: Representation) -> Callable[[StatusError], bytes]:
+    event = _event_maker(representation)
+    return lambda error: event("ERROR", msgspec.json.encode(error.to_status()))
+
+
+async def _protobuf_list(
+    call: Call,
+    resource: APIResource,
+    entries: Sequence[Entry],
+    metadata: Mapping[str, object],
+    *,
+    partial: bool,
+) -> web.Response:
+    """Answer with a list in protobuf, written in steps: others get their turn."""
+    from listwatch.apiserver.http.protobuf import (  # noqa: PLC0415 - rarely needed
+        encode_item,
+        encode_list,
+    )
+
+    version, kind = resource.api_version, resource.kind
+    if partial:
+        version, kind = "meta.k8s.io/v1", "PartialObjectMetadata"
+    items = []
+    for number, entry in enumerate(entries, 1):
+        items.append(encode_item(version, kind, entry.data))
+        if number % _TURN == 0:
+            await asyncio.sleep(0)
+    body = encode_list(
+        version, f"{kind}List" if partial else resource.list_kind, dict(metadata), items
+    )
+    return call.answer(body, content_type=PROTOBUF)
 
 
 def _go_type(resource: APIResource) -> str:

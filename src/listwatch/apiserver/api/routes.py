@@ -4,7 +4,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qs
 
-import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import refusal
@@ -17,7 +16,7 @@ from listwatch.apiserver.api.subresources import Subresources
 from listwatch.apiserver.api.writing import Writer
 from listwatch.apiserver.http.call import Call, text_answer
 from listwatch.apiserver.http.faults import Fault, Faults
-from listwatch.apiserver.http.negotiation import JSON, Representation, negotiate, parse_accept
+from listwatch.apiserver.http.negotiation import Representation, choose, negotiate
 from listwatch.apiserver.http.request_info import RequestInfo, check_timeout, parse_request
 from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.resources import APIResource
@@ -116,17 +115,13 @@ class Api:
 
     @staticmethod
     def _negotiate(call: Call, resource: APIResource, *, collection: bool) -> Representation:
-        from listwatch.apiserver.http.protobuf import can_write  # noqa: PLC0415 - a cycle
-
         # the forms for watches are offered wherever a GET of a collection is
         watchable = collection and call.request.method == "GET" and "watch" in resource.verbs
-        watching = call.info.verb == "watch"
         return negotiate(
             call.header("Accept"),
             resource,
             watchable=watchable,
-            protobuf=not watching and can_write(resource),
-            streamed=watching,
+            streamed=call.info.verb == "watch",
         )
 
     def _find(self, info: RequestInfo) -> APIResource | web.Response:
@@ -211,13 +206,9 @@ class Api:
         core = parts[0] == "api"
         groups = self.table.groups()
         if len(parts) == 1:
-            version = _aggregated_version(call.header("Accept"))
-            if version:
-                body = msgspec.json.encode(
-                    discovery.aggregated(self.table, core=core, version=version)
-                )
-                kind = f"{JSON};g=apidiscovery.k8s.io;v={version};as={discovery.AGGREGATED}"
-                return call.answer(body + b"\n", content_type=kind)
+            found = choose(call.header("Accept"), discovery.is_aggregated)
+            if found is not None:
+                return discovery.answer_aggregated(call, self.table, found[0], core=core)
             call.representation = negotiate(call.header("Accept"), None)
             if core:
                 return call.answer_value(discovery.api_versions(self.address))
@@ -292,16 +283,3 @@ def _deprecation(resource: APIResource) -> str:
 def _query(request: web.BaseRequest) -> dict[str, list[str]]:
     text = request.rel_url.raw_query_string
     return parse_qs(text, keep_blank_values=True) if text else {}
-
-
-def _aggregated_version(accept: str) -> str:
-    """Return the version of aggregated discovery that is asked for first; "" for the plain form."""
-    for clause in parse_accept(accept):
-        if clause.media_type not in {"application/json", "*/*"}:
-            continue
-        if not clause.parameters.get("as"):
-            return ""
-        version = clause.parameters.get("v", "")
-        if clause.parameters["as"] == discovery.AGGREGATED and version == "v2":
-            return version
-    return ""

@@ -5,7 +5,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import refusal
@@ -169,6 +168,7 @@ class WatchStream:
         make: makes the frame of an event.
         bookmark: makes the frame of a bookmark at a revision; told whether it ends the initial
             events.
+        error: makes the frame of what is wrong with the watch.
         backlog_limit: how many changes may wait for a slow client.
     """
 
@@ -183,6 +183,7 @@ class WatchStream:
         form: object,
         make: FrameMaker,
         bookmark: Callable[[int, bool], bytes],
+        error: Callable[[StatusError], bytes],
         backlog_limit: int = 20_000,
     ) -> None:
         self._store = store
@@ -193,6 +194,7 @@ class WatchStream:
         self._form = form
         self._make = make
         self._bookmark = bookmark
+        self._error = error
         self._backlog_limit = backlog_limit
         self._backlog: deque[StoredChange] = deque()
         self._direct = False
@@ -312,7 +314,7 @@ class WatchStream:
                 return  # the client is gone already
             self._transport = way = self._way(transport)
             if self.refused is not None:
-                await response.write(error_frame(self.refused))
+                await response.write(self._error(self.refused))
                 await response.write_eof()
                 return
             timers.append(self._clock.call_later(options.timeout, self._end_in_time, timers))
@@ -341,7 +343,7 @@ class WatchStream:
 
         def end(error: StatusError) -> None:
             if not transport.is_closing():
-                transport.write(chunk(error_frame(error)))
+                transport.write(chunk(self._error(error)))
             self.stop()
 
         return TamperedTransport(transport, self.fault, end)
@@ -413,11 +415,6 @@ async def _drained(response: web.StreamResponse) -> None:
     writer = response._payload_writer  # noqa: SLF001 - aiohttp offers no other way to wait
     if writer is not None:
         await writer.drain()
-
-
-def error_frame(error: StatusError) -> bytes:
-    """Return an ERROR event."""
-    return b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(error.to_status())
 
 
 def _too_old(bucket: Bucket, asked: int, oldest: int) -> StatusError:

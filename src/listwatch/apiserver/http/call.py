@@ -17,8 +17,9 @@ from listwatch.apiserver.http.negotiation import (
     PROTOBUF,
     YAML,
     Representation,
+    allows_plain,
+    choose,
     manager_of,
-    parse_accept,
     wants_gzip,
 )
 from listwatch.apiserver.http.request_info import Query, RequestInfo
@@ -186,10 +187,8 @@ def printable(header: str) -> str:
 
 def error_form(accept: str) -> Representation:
     """Return the form of a refusal that comes before the form of the answer was chosen."""
-    for clause in parse_accept(accept):
-        if clause.media_type in {JSON, YAML, PROTOBUF} and "as" not in clause.parameters:
-            return Representation(clause.media_type, content_type=clause.media_type)
-    return PLAIN
+    found = choose(accept, allows_plain) if accept else None
+    return PLAIN if found is None else Representation(found[0], content_type=found[0])
 
 
 def to_yaml(body: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,8 +14,8 @@ from listwatch.apiserver.storage.store import Entry
 JSON = "application/json"
 YAML = "application/yaml"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
-_BUILT_IN = (JSON, YAML, PROTOBUF)
-_CUSTOM = (JSON, YAML)
+_OFFERED = (JSON, YAML, PROTOBUF)
+_STREAMS = f"{JSON};stream=watch, {PROTOBUF};stream=watch"
 _META_GROUP = "meta.k8s.io"
 _TRANSFORMS = frozenset(("Table", "PartialObjectMetadata", "PartialObjectMetadataList"))
 _PARTIAL_PREFIX = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":'
@@ -37,30 +37,104 @@ class _Clause(msgspec.Struct, frozen=True):
     media_type: str
     parameters: dict[str, str]
     quality: float
-    position: int
+
+
+class Target(NamedTuple):
+    """What an answer is to be turned into: `g`, `v` and `as` of a clause."""
+
+    group: str
+    version: str
+    kind: str
 
 
 @functools.lru_cache(maxsize=256)
 def parse_accept(header: str) -> tuple[_Clause, ...]:
-    """Read an Accept header, the clause that the client likes best first."""
-    clauses = []
-    for position, part in enumerate(header.split(",")):
+    """Read an Accept header, the clause that the client likes best first.
+
+    As `goautoneg` does: a `*` comes after what is named, whatever its quality, where they meet.
+    """
+    clauses: list[_Clause] = []
+    for part in header.split(","):
         media_type, *rest = (piece.strip() for piece in part.split(";"))
-        if not media_type:
+        if media_type == "*":
+            media_type = "*/*"
+        if media_type.count("/") != 1:
             continue
         parameters = {}
         quality = 1.0
         for parameter in rest:
-            key, _, value = parameter.partition("=")
+            key, equals, value = parameter.partition("=")
             if key == "q":
                 try:
                     quality = float(value)
                 except ValueError:
-                    quality = 1.0
-            else:
+                    quality = 0.0
+            elif equals:
                 parameters[key] = value
-        clauses.append(_Clause(media_type.lower(), parameters, quality, position))
-    return tuple(sorted(clauses, key=lambda clause: (-clause.quality, clause.position)))
+        clauses.append(_Clause(media_type, parameters, quality))
+        at = len(clauses) - 1
+        while at and _before(clauses[at], clauses[at - 1]):
+            clauses[at - 1 : at + 1] = clauses[at], clauses[at - 1]
+            at -= 1
+    return tuple(clauses)
+
+
+def _before(one: _Clause, other: _Clause) -> bool:
+    return (
+        one.quality > other.quality
+        or (one.media_type != "*/*" and other.media_type == "*/*")
+        or (one.media_type[-1] != "*" and other.media_type[-1] == "*")
+    )
+
+
+def choose(
+    header: str, allows: Callable[[str, Target | None], bool]
+) -> tuple[str, Target | None] | None:
+    """Return the media type and the target that an Accept header likes best; None for none.
+
+    As `NegotiateMediaTypeOptions` of apiserver/pkg/endpoints/handlers/negotiation.
+
+    Args:
+        header: not empty.
+        allows: tells whether a media type can be had for a target.
+    """
+    for clause in parse_accept(header):
+        parameters = clause.parameters
+        target = None
+        if not parameters.keys().isdisjoint(("as", "g", "v")):
+            target = Target(*(parameters.get(key, "") for key in ("g", "v", "as")))
+        if parameters.get("sv", "v1") not in {"", "v1"}:
+            continue
+        stream = parameters.get("stream", "")
+        for offered in _OFFERED:
+            if clause.media_type not in {offered, "application/*", "*/*"}:
+                continue
+            if stream and (stream != "watch" or offered == YAML):
+                continue
+            if allows(offered, target):
+                return offered, target
+    return None
+
+
+def _allows(media_type: str, target: Target | None) -> bool:
+    if target is None:
+        return True
+    return (
+        target.group == _META_GROUP
+        and target.version in {"v1", "v1beta1"}
+        and target.kind in _TRANSFORMS
+        and not (target.kind == "Table" and media_type == PROTOBUF)
+    )
+
+
+def _allows_custom(media_type: str, target: Target | None) -> bool:
+    # the server knows no message for an object of a custom resource
+    return media_type != PROTOBUF if target is None else _allows(media_type, target)
+
+
+def allows_plain(_: str, target: Target | None) -> bool:
+    """Tell that an answer is not turned into another."""
+    return target is None
 
 
 def negotiate(
@@ -68,60 +142,44 @@ def negotiate(
     resource: APIResource | None,
     *,
     watchable: bool = False,
-    protobuf: bool = True,
-    transforms: bool = True,
     streamed: bool = False,
 ) -> Representation:
     """Choose the form of the answer.
 
     Args:
         header: the Accept header; "" takes anything.
-        resource: what is asked for; decides about protobuf.
+        resource: what is asked for; None for what describes the API, which stays as it is.
         watchable: whether streams are offered, which shows in the words of the refusal.
-        protobuf: whether this server can write the kind in protobuf.
-        transforms: whether Table and metadata alone can be had here.
         streamed: whether a stream is asked for, which there is none of in YAML.
 
     Raises:
         NotAcceptableError: 406.
     """
-    if not header.strip():
+    if not header:
         return PLAIN
     custom = resource is not None and resource.custom is not None
-    offered = _CUSTOM if custom else _BUILT_IN
-    seen_type = False
-    for clause in parse_accept(header):
-        media_type = JSON if clause.media_type in {"*/*", "application/json"} else clause.media_type
-        if media_type not in offered:
-            continue
-        if media_type == YAML and streamed:
-            raise refusal.not_acceptable(
-                "only the following media types are accepted: "
-                f"{JSON};stream=watch, {PROTOBUF};stream=watch"
-            )
-        transform = clause.parameters.get("as", "")
-        seen_type = True
-        if media_type == PROTOBUF and (not protobuf or transform):
-            continue
-        if not transform:
-            return Representation(media_type, "", "v1", media_type)
-        version = clause.parameters.get("v", "")
-        if (
-            transforms
-            and transform in _TRANSFORMS
-            and clause.parameters.get("g") == _META_GROUP
-            and version in {"v1", "v1beta1"}
-        ):
-            return Representation(media_type, transform, version, media_type)
-    kinds = ", ".join(offered)
-    if seen_type:
-        raise refusal.not_acceptable(f"only the following media types are accepted: {kinds}")
-    streams = f", {JSON};stream=watch, {PROTOBUF};stream=watch" if watchable else ""
-    if custom and watchable:
-        streams = f", {JSON};stream=watch"
-    raise refusal.not_acceptable(
-        f"406: Not Acceptable\n\nAvailable representations: {kinds}{streams}", details=True
-    )
+    if not custom and not any(
+        part.partition(";")[0].strip() in {*_OFFERED, "*/*", ""} for part in header.split(",")
+    ):
+        # the router of the built-in resources, which knows no application/*, says it first
+        streams = f", {_STREAMS}" if watchable else ""
+        raise refusal.not_acceptable(
+            f"406: Not Acceptable\n\nAvailable representations: {', '.join(_OFFERED)}{streams}",
+            details=True,
+        )
+    allows = allows_plain if resource is None else _allows_custom if custom else _allows
+    found = choose(header, allows)
+    if found is None:
+        raise refusal.not_acceptable(
+            f"only the following media types are accepted: {', '.join(_OFFERED)}"
+        )
+    media_type, target = found
+    if streamed and media_type == YAML:
+        raise refusal.not_acceptable(f"only the following media types are accepted: {_STREAMS}")
+    content_type = f"{PROTOBUF};stream=watch" if streamed and media_type == PROTOBUF else media_type
+    if target is None:
+        return Representation(media_type, "", "v1", content_type)
+    return Representation(media_type, target.kind, target.version, content_type)
 
 
 class _MetadataOnly(msgspec.Struct):
