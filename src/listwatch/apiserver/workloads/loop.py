@@ -23,7 +23,14 @@ from listwatch.apiserver.storage.store import (
     StoredChangeType,
 )
 from listwatch.apiserver.workloads import observed as kinds
+from listwatch.apiserver.workloads.claims import claims_of, step_claim, step_volume
+from listwatch.apiserver.workloads.daemon_sets import step_daemon_set
 from listwatch.apiserver.workloads.deployments import step_deployment
+from listwatch.apiserver.workloads.endpoint_slices import (
+    selects_pod,
+    step_service,
+    without_service,
+)
 from listwatch.apiserver.workloads.failures import Failures, PodFailure
 from listwatch.apiserver.workloads.kubelet import step_pod
 from listwatch.apiserver.workloads.nodes import made_node, step_node
@@ -45,6 +52,7 @@ from listwatch.apiserver.workloads.replica_sets import (
     step_replication_controller,
 )
 from listwatch.apiserver.workloads.scheduler import step_unbound
+from listwatch.apiserver.workloads.stateful_sets import step_stateful_set
 from listwatch.backoff import WORK_ITEM
 from listwatch.clock import Clock, Timer
 from listwatch.errors import StatusError
@@ -83,8 +91,9 @@ _OWNERS: Mapping[tuple[str, str], str] = {
 }
 #: What takes over objects that nobody controls, by their resource.
 _ADOPTERS: Mapping[str, tuple[str, ...]] = {
-    kinds.PODS: ("replicasets", "replicationcontrollers"),
+    kinds.PODS: ("replicasets", "replicationcontrollers", "statefulsets", "daemonsets"),
     kinds.REPLICA_SETS: ("deployments",),
+    kinds.REVISIONS: ("statefulsets", "daemonsets"),
 }
 
 
@@ -121,6 +130,15 @@ class RunningWorkloads:
                 kinds.REPLICATION_CONTROLLERS, partial(step_replication_controller, observed)
             ),
             "deployments": _Controller(kinds.DEPLOYMENTS, partial(step_deployment, observed)),
+            "statefulsets": _Controller(kinds.STATEFUL_SETS, partial(step_stateful_set, observed)),
+            "daemonsets": _Controller(kinds.DAEMON_SETS, partial(step_daemon_set, observed)),
+            "claims": _Controller(kinds.CLAIMS, partial(step_claim, observed)),
+            "volumes": _Controller(kinds.VOLUMES, partial(step_volume, observed)),
+            "endpoints": _Controller(
+                kinds.SERVICES,
+                partial(step_service, observed),
+                gone=partial(without_service, observed),
+            ),
         }
         self._by_resource: dict[str, list[str]] = {}
         for name, controller in self._controllers.items():
@@ -245,6 +263,12 @@ class RunningWorkloads:
             self._after_pod(change)
         elif bucket.name == kinds.NODES:
             self._after_node(entry)
+        elif bucket.name == kinds.ENDPOINTS:
+            self._plan("endpoints", entry.key)
+        elif bucket.name == kinds.CLAIMS:
+            self._after_claim(entry)
+        elif bucket.name == kinds.VOLUMES:
+            self._after_volume(entry)
 
     def _states(self, bucket: Bucket, change: StoredChange) -> list[View]:
         """Return the states of an object with owners, before and after a change."""
@@ -278,12 +302,39 @@ class RunningWorkloads:
             "Failed",
         }
         if left and previous is not None and previous.fields.get("spec.nodeName"):
-            for key in self._observed.unbound():
+            self._plan_unbound()
+        if left and b'"persistentVolumeClaim"' in entry.data:
+            for name in claims_of(self._observed.view(kinds.PODS, entry)):
+                self._plan("claims", f"{entry.namespace}/{name}")
+        states = [entry] if previous is None else [entry, previous]
+        for service in self._observed.objects(kinds.SERVICES, entry.namespace):
+            if any(selects_pod(service, state.labels) for state in states):
+                self._plan("endpoints", f"{entry.namespace}/{service['metadata']['name']}")
+
+    def _plan_unbound(self, namespace: str = "") -> None:
+        for key in self._observed.unbound():
+            if not namespace or key.startswith(f"{namespace}/"):
                 self._plan("scheduler", key)
 
+    def _after_claim(self, entry: Entry) -> None:
+        self._plan_unbound(entry.namespace)
+        volume = self._observed.view(kinds.CLAIMS, entry)["spec"].get("volumeName")
+        if volume:
+            self._plan("volumes", volume)
+
+    def _after_volume(self, entry: Entry) -> None:
+        reference = self._observed.view(kinds.VOLUMES, entry)["spec"].get("claimRef")
+        if reference is not None:
+            self._plan("claims", f"{reference.get('namespace')}/{reference.get('name')}")
+            return
+        for claim in self._observed.objects(kinds.CLAIMS):
+            if not claim["spec"].get("volumeName"):
+                metadata = claim["metadata"]
+                self._plan("claims", f"{metadata['namespace']}/{metadata['name']}")
+
     def _after_node(self, entry: Entry) -> None:
-        for key in self._observed.unbound():
-            self._plan("scheduler", key)
+        self._plan_unbound()
+        self._look_at(kinds.DAEMON_SETS)
         for pod in self._observed.pods_on(entry.name):
             metadata = pod["metadata"]
             self._plan("kubelet", f"{metadata['namespace']}/{metadata['name']}")

@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from listwatch.apiserver.workloads.claims import claims_of
 from listwatch.apiserver.workloads.observed import (
+    CLAIMS,
     NODES,
     PODS,
     Bind,
@@ -32,6 +34,10 @@ def step_unbound(observed: Observed, pod: View) -> Steps:
         words = "Scheduling is blocked due to non-empty scheduling gates"
         return _tell(observed, pod, "SchedulingGated", words)
     nodes = observed.objects(NODES)
+    missing = _missing_claim(observed, pod)
+    if missing:
+        words = f"0/{len(nodes)} nodes are available: {missing}."
+        return _tell(observed, pod, "Unschedulable", words)
     wanted = requests_of(pod)
     fitting: list[tuple[int, str]] = []
     reasons: Counter[str] = Counter()
@@ -54,6 +60,17 @@ def step_unbound(observed: Observed, pod: View) -> Steps:
         "available: "
         f"{len(nodes)} Preemption is not helpful for scheduling.",
     )
+
+
+def _missing_claim(observed: Observed, pod: View) -> str:
+    """Return why the claims of a pod keep it waiting, or ""."""
+    for name in claims_of(pod):
+        claim = observed.find(CLAIMS, pod["metadata"]["namespace"], name)
+        if claim is None:
+            return f'persistentvolumeclaim "{name}" not found'
+        if not claim["spec"].get("volumeName"):
+            return "pod has unbound immediate PersistentVolumeClaims"
+    return ""
 
 
 def _tell(observed: Observed, pod: View, reason: str, message: str) -> Steps:

@@ -1,0 +1,123 @@
+"""ControllerRevisions: the templates that a StatefulSet or DaemonSet has had."""
+
+import copy
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from listwatch.apiserver.workloads.observed import (
+    REVISIONS,
+    Create,
+    Delete,
+    Object,
+    Observed,
+    Steps,
+    Update,
+    View,
+    owner_reference,
+)
+from listwatch.apiserver.workloads.pods import claim, name_hash
+from listwatch.selector import LabelSelector
+
+#: The label of pods that names their revision.
+HASH = "controller-revision-hash"
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+class Revisions(NamedTuple):
+    """The revisions of an owner, the oldest first."""
+
+    all: list[View]
+    #: the one of the present template; None before it is made
+    update: View | None
+    #: how often a name was taken, when that has grown
+    collisions: int | None
+    #: what makes the newest revision that of the template
+    steps: Steps
+
+
+def number_of(revision: View) -> int:
+    """Return the number of a revision."""
+    return int(revision.get("revision", 0))
+
+
+def template_of(revision: View) -> Object:
+    """Return the template that a revision keeps."""
+    template = dict(revision["data"]["spec"]["template"])
+    template.pop("$patch", None)
+    return template
+
+
+def revisions_of(
+    observed: Observed, owner: View, selector: LabelSelector, kind: str, label: str
+) -> Revisions:
+    """Return an owner's revisions, and what is to be written so that its template has one.
+
+    Args:
+        observed: what is there.
+        owner: a StatefulSet or DaemonSet.
+        selector: the owner's.
+        kind: the owner's.
+        label: of a revision, whose value is its hash.
+    """
+    found, steps = claim(observed, owner, selector, "apps/v1", kind, resource=REVISIONS)
+    found.sort(key=lambda each: (number_of(each), each["metadata"]["name"]))
+    data = {"spec": {"template": {**owner["spec"]["template"], "$patch": "replace"}}}
+    latest = number_of(found[-1]) if found else 0
+    same = [each for each in found if each["data"] == data]
+    if same:
+        update = same[-1]
+        if number_of(update) < latest:  # a rollback: the old one becomes the newest
+            steps.append(Update(REVISIONS, {**update, "revision": latest + 1}))
+        return Revisions(found, update, None, steps)
+    collisions = (owner.get("status") or {}).get("collisionCount") or 0
+    digest = name_hash(data, collisions)
+    metadata = owner["metadata"]
+    name = f"{metadata['name']}-{digest}"
+    if observed.find(REVISIONS, metadata["namespace"], name) is not None:
+        return Revisions(found, None, collisions + 1, steps)
+    labels = (owner["spec"]["template"].get("metadata") or {}).get("labels") or {}
+    annotations = {
+        key: value
+        for key, value in (metadata.get("annotations") or {}).items()
+        if key != _LAST_APPLIED
+    }
+    made: Object = {
+        "metadata": {
+            "name": name,
+            "namespace": metadata["namespace"],
+            "labels": {**labels, label: digest},
+            "annotations": annotations,
+            "ownerReferences": [owner_reference("apps/v1", kind, owner)],
+        },
+        "data": copy.deepcopy(data),
+        "revision": latest + 1,
+    }
+    if not annotations:
+        del made["metadata"]["annotations"]
+    steps.append(Create(REVISIONS, made))
+    return Revisions(found, None, None, steps)
+
+
+def forget_old(
+    revisions: Iterable[View], live: Iterable[str], limit: int, names: str = "name"
+) -> Steps:
+    """Return what deletes the oldest revisions beyond a limit that nobody needs any more.
+
+    Args:
+        revisions: all, the oldest first.
+        live: the names of those that are needed, or the values of a label that they have.
+        limit: how many others are kept.
+        names: the label, or "name".
+    """
+    needed = set(live)
+    idle = [
+        each
+        for each in revisions
+        if (
+            each["metadata"]["name"]
+            if names == "name"
+            else (each["metadata"].get("labels") or {}).get(names)
+        )
+        not in needed
+    ]
+    return [Delete(REVISIONS, each) for each in idle[: max(0, len(idle) - limit)]]
