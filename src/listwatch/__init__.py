@@ -1,8 +1,9 @@
 """Kubernetes list-watch for Python: local, always-correct copies of resources, and controllers.
 
-What most programs need first is here; everything else is in the packages below: `listwatch.cache`,
-`.client`, `.workqueue`, `.runtime`, `.testing`, `.apiserver`, `.controllers`, `.cel` and the module
-`listwatch.sync`. Names are loaded when they are first used, so that `import listwatch` stays cheap.
+This package has what most programs need first; the rest is in the packages below:
+`listwatch.cache`, `.client`, `.workqueue`, `.runtime`, `.testing`, `.apiserver`, `.controllers`,
+`.cel` and the module `listwatch.sync`. Names are loaded on first use, so that `import listwatch`
+stays cheap.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`python -m listwatch`, which is what the command `listwatch` runs."""
+"""`python -m listwatch`: runs the command `listwatch`."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-#: What a process returns that Ctrl-C has ended before it could end in order.
+#: Exit code after Ctrl-C ended the process before it could stop in order.
 _INTERRUPTED = 130
 
 
@@ -16,9 +16,9 @@ def _interrupted(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def main() -> None:
-    """Run the command line and exit. Ctrl-C is one line, also while modules are loaded."""
+    """Run the command line and exit. Ctrl-C prints one line, even while modules are loaded."""
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if ours:  # else a shell has started this in the background, or has a handler of its own
+    if ours:  # otherwise a shell started this in the background, or it has its own handler
         signal.signal(signal.SIGINT, _interrupted)
     from listwatch.cli import run  # noqa: PLC0415 - takes a while
 

@@ -1,7 +1,7 @@
-"""Taking connections, also where this process may open no more files.
+"""Accepts connections, also when this process can open no more files.
 
-asyncio's servers log each connection that they can't take, up to the backlog at once, with a
-traceback, and come back as often: megabytes within seconds.
+asyncio's servers log each connection that they can't accept, up to the backlog at once, with a
+traceback, and retry as often: megabytes within seconds.
 """
 
 import asyncio
@@ -18,27 +18,27 @@ from listwatch.clock import Clock, Timer
 
 _logger = logging.getLogger(__name__)
 
-#: Connections that wait to be taken, at most.
+#: Maximum connections waiting to be accepted.
 BACKLOG: Final = 1024
-#: Seconds without taking connections after one could not be taken.
+#: Seconds without accepting after a failure.
 PAUSE_SECONDS: Final = 1.0
 #: Seconds between two warnings.
 WARNING_SECONDS: Final = 60.0
-# Connections taken in one go, so that a flood does not keep other tasks from running.
+# Connections accepted at once, so that a flood does not starve other tasks.
 _BURST: Final = 64
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def is_out_of_files(error: OSError) -> bool:
-    """Tell whether this process or machine can open no more files or sockets for now."""
+    """Return whether this process or machine can open no more files or sockets for now."""
     return error.errno in _SHORTAGES
 
 
 class ShortageLog:
-    """Warns of shortages, once a minute however many there are and wherever.
+    """Warns of shortages, at most once a minute for all of them.
 
     Attributes:
-        count: how many there were.
+        count: number of shortages.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -50,7 +50,7 @@ class ShortageLog:
         """Count a shortage, and log it unless another was logged within a minute.
 
         Args:
-            what: what was not done because of it.
+            what: what failed because of it.
             error: the reason.
         """
         self.count += 1
@@ -66,16 +66,16 @@ class ShortageLog:
 
 
 class Acceptor:
-    """Takes the connections of a listening socket, for one event loop.
+    """Accepts the connections of a listening socket, for one event loop.
 
     While no more files can be opened, connections wait in the backlog.
 
     Args:
         sock: listens, without blocking; closed by `close`.
-        protocol_factory: makes the protocol of each connection.
-        shortages: told of connections that can't be taken.
-        clock: time.
-        ssl_context: for connections by TLS.
+        protocol_factory: creates the protocol of each connection.
+        shortages: told about connections that can't be accepted.
+        clock: the time.
+        ssl_context: for TLS connections.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class Acceptor:
         self._ssl = ssl_context
         self._loop = asyncio.get_running_loop()
         self._timer: Timer | None = None
-        #: the tasks that start connections, and the sockets of those that have not begun to
+        #: the tasks that start connections, and the sockets of those not started yet
         self._starting: set[asyncio.Task[None]] = set()
         self._taken: set[socket.socket] = set()
         self._loop.add_reader(sock, self._accept)
 
     def pause(self, error: OSError) -> None:
-        """Take no connection for a moment, since there is a shortage."""
+        """Accept no connection for a moment, because of a shortage."""
         self._shortages.tell(f"{self._name} takes no connections", error)
         if self._timer is None and self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
@@ -120,8 +120,8 @@ class Acceptor:
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                # Whatever keeps it from taking connections: the socket stays readable, and asking
-                # again at once would turn in a circle.
+                # Whatever the reason: the socket stays readable, and accepting again at once would
+                # spin.
                 self.pause(error)
                 return
             connection.setblocking(False)
@@ -136,12 +136,12 @@ class Acceptor:
             _ = await self._loop.connect_accepted_socket(
                 self._protocol_factory, connection, ssl=self._ssl
             )
-        except OSError as error:  # the peer has gone, or speaks no TLS
+        except OSError as error:  # the peer has gone, or does not speak TLS
             connection.close()
             _logger.debug("%s: a connection has not begun: %s", self._name, error)
 
     def close(self) -> None:
-        """Take no more connections; those that were taken go on. Harmless when called again."""
+        """Accept no more connections; accepted ones continue. Calling it again is harmless."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -150,16 +150,16 @@ class Acceptor:
             self._socket.close()
 
     async def aclose(self) -> None:
-        """Take no more connections, and end those that have no protocol yet.
+        """Accept no more connections, and end those without a protocol, such as TLS handshakes.
 
-        One in a TLS handshake, for instance. Harmless when called again.
+        Calling it again is harmless.
         """
         self.close()
         starting = list(self._starting)
         for task in starting:
             task.cancel()
         await asyncio.gather(*starting, return_exceptions=True)
-        for connection in self._taken:  # their tasks were cancelled before they began
+        for connection in self._taken:  # their tasks were cancelled before they started
             connection.close()
         self._taken.clear()
 
@@ -169,10 +169,10 @@ async def listening_sockets(host: str | None, port: int) -> list[socket.socket]:
 
     Args:
         host: a name or address; None for all interfaces.
-        port: 0 for a free one.
+        port: 0 for a free port.
 
     Raises:
-        OSError: an address can't be had.
+        OSError: an address is unavailable.
     """
     loop = asyncio.get_running_loop()
     server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)

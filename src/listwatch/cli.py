@@ -95,11 +95,11 @@ class _LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             result: object = super().invoke(ctx)
-            output: TextIO | None = sys.stdout  # None where a shell has closed it
+            output: TextIO | None = sys.stdout  # None if a shell has closed it
             if output is not None:
                 output.flush()
         except BrokenPipeError:
-            # Python would complain again while it closes standard output.
+            # Python would report the error again while it closes standard output.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             ctx.exit(141)
         except KeyboardInterrupt:  # before click sees it, which would print an empty line

@@ -15,15 +15,15 @@ class Timer(Protocol):
     """A callback that waits for its time."""
 
     def cancel(self) -> None:
-        """Forget the callback. Harmless after it has run, and when called twice."""
+        """Cancel the callback. Harmless after it has run, and when called twice."""
 
 
 class Timeout:
     """An asynchronous context manager that cancels its body when the time is over.
 
-    The body's task gets `asyncio.CancelledError` at its next await and the `async with` statement
-    raises `TimeoutError` in its place. A cancellation from outside passes through unchanged, also
-    when both come at once. `expired` says whether the time was over.
+    The body's task gets `asyncio.CancelledError` at its next await, and the `async with` statement
+    raises `TimeoutError` instead. A cancellation from outside passes through unchanged, even if
+    both come at once. `expired` is true once the time was over.
     """
 
     __slots__ = ("_clock", "_seconds", "_task", "_timer", "_was_cancelling", "expired")
@@ -51,7 +51,7 @@ class Timeout:
             self._task.cancel()
 
     def postpone(self, seconds: float | None) -> None:
-        """Set the limit anew, counted from now; None lifts it. No effect once expired."""
+        """Reset the limit, counted from now; None removes it. No effect once expired."""
         if self.expired or self._task is None:
             return
         if self._timer is not None:
@@ -79,19 +79,19 @@ class Timeout:
 
 
 def is_cancelled() -> bool:
-    """Tell whether somebody is cancelling the current task."""
+    """Return whether the current task is being cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def stray(cancellation: asyncio.CancelledError) -> RuntimeError:
-    """Return what to report of a cancellation that did not come from outside of this task.
+    """Return the error to report for a cancellation that did not come from outside this task.
 
-    Whoever awaits a task of his own that was cancelled raises it, and a TaskGroup takes a task that
-    ends so for one that was told to end, and says nothing.
+    Awaiting a cancelled task of your own raises it. A TaskGroup takes a task that ends with it for
+    one that was cancelled on purpose, and reports nothing.
 
     Raises:
-        CancelledError: the one given, since the current task is being cancelled.
+        CancelledError: the one given, because the current task is being cancelled.
     """
     if is_cancelled():
         raise cancellation
@@ -101,11 +101,11 @@ def stray(cancellation: asyncio.CancelledError) -> RuntimeError:
 
 
 async def in_own_task(work: Callable[[], Awaitable[T]]) -> T:
-    """Run foreign code in a task of its own, and return or raise what it does.
+    """Run foreign code in a separate task, and return or raise its outcome.
 
-    Until Python 3.13 a TaskGroup that fails leaves the task it is in counted as cancelled, for good
-    (`Task.cancelling`). Whoever asks for that count after foreign code lets it run here. A
-    cancellation of the caller cancels the work, and is over when the work has ended.
+    Until Python 3.13, a TaskGroup that fails leaves its own task counted as cancelled for good
+    (`Task.cancelling`). Use this if you need that count after foreign code. Cancelling the caller
+    cancels the work, and takes effect when the work has ended.
     """
 
     async def run() -> T:
@@ -118,27 +118,27 @@ class Clock:
     """The real clock.
 
     One instance may be shared by any number of tasks and threads; `sleep`, `call_later` and
-    `timeout` belong to the running event loop of whoever calls them.
+    `timeout` use the caller's running event loop.
     """
 
     def now(self) -> float:
-        """Return monotonic seconds, of use only as differences."""
+        """Return monotonic seconds; only differences are meaningful."""
         return time.monotonic()
 
     def time(self) -> float:
-        """Return seconds since 1970 in UTC, for time stamps; may jump."""
+        """Return seconds since 1970 in UTC, for timestamps; may jump."""
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds; 0 or less lets the other tasks run once."""
+        """Return after this many seconds; 0 or less lets the other tasks run once."""
         await asyncio.sleep(max(0.0, seconds))
 
     def call_later(self, seconds: float, callback: Callable[..., object], *args: object) -> Timer:
-        """Call `callback(*args)` in the running event loop after so many seconds."""
+        """Call `callback(*args)` in the running event loop after this many seconds."""
         return asyncio.get_running_loop().call_later(max(0.0, seconds), callback, *args)
 
     def timeout(self, seconds: float | None) -> Timeout:
-        """Return an `async with` limit on its body, in seconds; None is no limit."""
+        """Return an `async with` time limit in seconds; None for no limit."""
         return Timeout(self, seconds)
 
 
@@ -163,14 +163,14 @@ class _FakeTimer:
 
 
 class FakeClock(Clock):
-    """A clock for tests, which stands still until `advance` moves it.
+    """A clock for tests that stands still until `advance` moves it.
 
-    Timers run in the order of their times, those of one instant in the order in which they were
-    set, and between two of them every task runs until all of them wait. For one event loop.
+    Timers run in order of time, those of one instant in the order in which they were set. Between
+    two timers, every task runs until all tasks wait. For one event loop.
 
     Args:
-        now: what `now` returns at first, in seconds.
-        time: what `time` returns at first, in seconds since 1970.
+        now: first value of `now`, in seconds.
+        time: first value of `time`, in seconds since 1970.
     """
 
     def __init__(self, now: float = 1000.0, time: float = 1_700_000_000.0) -> None:
@@ -188,11 +188,11 @@ class FakeClock(Clock):
         return self._now + self._wall_offset
 
     def set_time(self, seconds: float) -> None:
-        """Let the wall clock jump to so many seconds since 1970; `now` and timers stay."""
+        """Let the wall clock jump to this many seconds since 1970; `now` and timers stay."""
         self._wall_offset = seconds - self._now
 
     async def sleep(self, seconds: float) -> None:
-        """Return when `advance` has moved the clock by so many seconds."""
+        """Return once `advance` has moved the clock by this many seconds."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -204,14 +204,14 @@ class FakeClock(Clock):
             timer.cancel()
 
     def call_later(self, seconds: float, callback: Callable[..., object], *args: object) -> Timer:
-        """Call `callback(*args)` when `advance` has moved the clock by so many seconds."""
+        """Call `callback(*args)` once `advance` has moved the clock by this many seconds."""
         timer = _FakeTimer(self._now + max(0.0, seconds), callback, args)
         heapq.heappush(self._timers, (timer.when, next(self._order), timer))
         return timer
 
     @property
     def next_timer(self) -> float | None:
-        """Seconds until the next timer, or None when nobody waits for a time."""
+        """Seconds until the next timer, or None if there is none."""
         while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)
         return max(0.0, self._timers[0][0] - self._now) if self._timers else None
@@ -219,7 +219,7 @@ class FakeClock(Clock):
     async def settle(self) -> None:
         """Let every task run until all of them wait for a timer, a peer or each other."""
         ready = getattr(asyncio.get_running_loop(), "_ready", None)
-        if ready is None:  # another event loop than asyncio's: a number of turns must do
+        if ready is None:  # not asyncio's own event loop: a number of turns must do
             for _ in range(200):
                 await asyncio.sleep(0)
             return
@@ -228,7 +228,7 @@ class FakeClock(Clock):
             await asyncio.sleep(0)
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock by so many seconds, running what falls due in order."""
+        """Move the clock by this many seconds, running what becomes due in order."""
         end = self._now + seconds
         await self.settle()
         while (wait := self.next_timer) is not None and self._now + wait <= end + 1e-9:

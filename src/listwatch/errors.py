@@ -1,19 +1,19 @@
-"""What an API server can refuse, as kinds of `StatusError`."""
+"""An API server's refusals, as subclasses of `StatusError`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from listwatch.printable import printable
 
-#: More seconds than this, no number, or less than none at all are no wait that anybody means.
+#: A wait longer than this in seconds, negative or not a number is meaningless.
 _MOST_RETRY_AFTER = 2**31
 
 
 class ListWatchError(Exception):
-    """What this package raises on purpose.
+    """Base of this package's exceptions.
 
-    `str()` is one line of bounded length that can go to a terminal as it is, whatever a server
-    sent (`listwatch.printable`); `args` has the words unchanged.
+    `str()` is one line of bounded length, escaped for a terminal whatever a server sent
+    (`listwatch.printable`); `args` has the text unchanged.
     """
 
     def __str__(self) -> str:
@@ -24,23 +24,23 @@ class ListWatchError(Exception):
 class StatusError(ListWatchError):
     """An API server's refusal: an HTTP error, or an ERROR event in a watch.
 
-    Make one with `from_status`, which chooses the kind by the reason, or by the code when there
-    is none. `message` is what the server said, `str()` the same made fit for a terminal.
+    Create one with `from_status`, which chooses the subclass by the reason, or by the code without
+    a reason. `message` is the server's text; `str()` is the same, escaped for a terminal.
 
     Args:
-        message: what the server says, in words.
+        message: the server's text.
         code: the HTTP status code.
-        reason: the server's word for it, such as "AlreadyExists"; may be empty.
+        reason: the server's reason, such as "AlreadyExists"; may be empty.
         details: name, kind, causes, retryAfterSeconds and more, as the server sent them.
         retry_after: seconds to wait before the next try, from the header or the details.
     """
 
-    #: Whether a `Status` said so; otherwise it may be the word of what stands before the server.
+    #: Whether the server sent a `Status`; otherwise a proxy before the server may have responded.
     is_status = False
 
-    #: The HTTP status code that stands for this kind where no reason was given.
+    #: The HTTP status code of this class if no reason was given.
     default_code: ClassVar[int] = 0
-    #: The reasons that a server gives for this kind.
+    #: The server's reasons for this class.
     reasons: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
@@ -63,15 +63,15 @@ class StatusError(ListWatchError):
     def from_status(
         cls, status: object, *, code: int = 0, retry_after: float | None = None
     ) -> "StatusError":
-        """Make the fitting kind of error from a decoded `Status` object.
+        """Return the matching subclass for a decoded `Status` object.
 
-        Anything else than a mapping of the expected types is taken as an error without words, so
-        that a hostile answer can't raise something else here.
+        Anything but a mapping of the expected types becomes an error without text, so that a
+        hostile response can't raise another exception here.
 
         Args:
             status: the decoded body or the `object` of an ERROR event.
-            code: the HTTP status code, which counts where the status has none.
-            retry_after: seconds, from a Retry-After header; else the details' number counts.
+            code: the HTTP status code, used if the status has none.
+            retry_after: seconds, from a Retry-After header; by default the number in the details.
         """
         fields: Mapping[str, Any] = status if isinstance(status, Mapping) else {}
         own_code, reason, message = (fields.get(name) for name in ("code", "reason", "message"))
@@ -112,7 +112,7 @@ class StatusError(ListWatchError):
 
     @property
     def causes(self) -> Sequence[Mapping[str, Any]]:
-        """The details' causes that have the expected form."""
+        """The causes in the details that have the expected form."""
         causes = self.details.get("causes")
         return [c for c in causes if isinstance(c, Mapping)] if isinstance(causes, list) else []
 
@@ -127,42 +127,42 @@ def _rebuild(kind: type[StatusError], message: str, state: dict[str, Any]) -> St
 
 
 class BadRequestError(StatusError):
-    """400: the request itself is wrong."""
+    """400: the request is invalid."""
 
     default_code = 400
     reasons = ("BadRequest",)
 
 
 class UnauthorizedError(StatusError):
-    """401: who asks is unknown."""
+    """401: the client is not authenticated."""
 
     default_code = 401
     reasons = ("Unauthorized",)
 
 
 class ForbiddenError(StatusError):
-    """403: who asks may not."""
+    """403: the client is not allowed to do this."""
 
     default_code = 403
     reasons = ("Forbidden",)
 
 
 class NotFoundError(StatusError):
-    """404: no such object, or no such resource."""
+    """404: the object, or the resource, does not exist."""
 
     default_code = 404
     reasons = ("NotFound",)
 
 
 class MethodNotSupportedError(StatusError):
-    """405: the resource has no such verb."""
+    """405: the resource does not support the verb."""
 
     default_code = 405
     reasons = ("MethodNotAllowed",)
 
 
 class NotAcceptableError(StatusError):
-    """406: the server can't answer in any of the formats asked for."""
+    """406: the server supports none of the requested formats."""
 
     default_code = 406
     reasons = ("NotAcceptable",)
@@ -189,28 +189,28 @@ class ExpiredError(StatusError):
 
 
 class RequestEntityTooLargeError(StatusError):
-    """413: the body is over the server's limit."""
+    """413: the body exceeds the server's limit."""
 
     default_code = 413
     reasons = ("RequestEntityTooLarge",)
 
 
 class UnsupportedMediaTypeError(StatusError):
-    """415: the server can't read the body's format."""
+    """415: the server does not support the body's format."""
 
     default_code = 415
     reasons = ("UnsupportedMediaType",)
 
 
 class InvalidError(StatusError):
-    """422: the object breaks a rule; `causes` says which field and why."""
+    """422: the object is invalid; `causes` says which field and why."""
 
     default_code = 422
     reasons = ("Invalid",)
 
 
 class TooManyRequestsError(StatusError):
-    """429: come back later, after `retry_after` seconds if given."""
+    """429: retry later, after `retry_after` seconds if given."""
 
     default_code = 429
     reasons = ("TooManyRequests",)
@@ -238,9 +238,9 @@ class ServerTimeoutError(StatusError):
 
     @property
     def is_too_large_resource_version(self) -> bool:
-        """Whether the server has not reached the asked resource version yet.
+        """Whether the server has not reached the requested resource version yet.
 
-        By the cause, or by the words where an older server gives no cause (client-go
+        Decided by the cause, or by the message if an older server gives no cause (client-go
         `tools/cache/reflector.go`).
         """
         words = "Too large resource version"
@@ -251,11 +251,11 @@ class ServerTimeoutError(StatusError):
 
 
 class FrameError(ListWatchError):
-    """Bytes that are no list or watch stream: cut short, not JSON, or of another form."""
+    """The bytes are not a list or watch stream: truncated, not JSON, or of another form."""
 
 
 class DisconnectedError(ListWatchError):
-    """The connection could not be made or broke; `refused` says that nobody listened."""
+    """The connection failed or broke; `refused` is true if nothing listened."""
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
         self.refused = refused
@@ -263,10 +263,10 @@ class DisconnectedError(ListWatchError):
 
 
 class UnknownResourceError(ListWatchError):
-    """The server serves no resource of this name, or several and none of them comes first.
+    """The server has no resource of this name, or several of equal rank.
 
     Attributes:
-        candidates: the resources that it could mean, each in words that mean it alone.
+        candidates: the possible resources, each by its unambiguous name.
     """
 
     def __init__(self, message: str, candidates: Sequence[str] = ()) -> None:
@@ -275,19 +275,19 @@ class UnknownResourceError(ListWatchError):
 
 
 class QueueClosedError(ListWatchError):
-    """The queue was closed or shut down and is empty: nothing more will come out of it."""
+    """The queue is closed or shut down, and empty: it returns nothing more."""
 
 
 class ConfigError(ListWatchError):
-    """A configuration that can't be used; the message names the place and the remedy."""
+    """A configuration is invalid; the message names the place and the remedy."""
 
 
 def unwrap(error: BaseException, *, first: bool = False) -> BaseException:
-    """Return the one error that an exception group holds, at any depth; else the error itself.
+    """Return the only error in an exception group, at any depth; otherwise the error itself.
 
     Args:
         error: a group, or any other error.
-        first: take the first of several errors too, where one alone can be told.
+        first: also return the first of several errors.
     """
     while isinstance(error, BaseExceptionGroup) and (first or len(error.exceptions) == 1):
         error = error.exceptions[0]

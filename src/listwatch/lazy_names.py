@@ -15,8 +15,8 @@ def lazy_names(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package's `__init__` (PEP 562).
 
-    `homes` maps the name of a module to the public names that it defines, separated by blanks. What
-    was loaded once is an ordinary attribute of the package from then on. Any thread may use them.
+    `homes` maps the name of a module to its public names, separated by spaces. A loaded name
+    becomes an ordinary attribute of the package. Thread-safe.
     """
     home_of = {name: module for module, names in homes.items() for name in names.split()}
 

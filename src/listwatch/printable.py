@@ -1,8 +1,8 @@
-"""Foreign text made safe for a terminal, a log or a line-based output."""
+"""Escapes foreign text for a terminal, a log or line-based output."""
 
 from typing import Final
 
-#: Characters of foreign text that one message shows.
+#: Maximum characters of foreign text in one message.
 MAX_CHARACTERS: Final = 2000
 
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -22,7 +22,7 @@ def printable(text: str, limit: int | None = MAX_CHARACTERS, *, keep: str = "") 
         keep: characters that stay although they are not printable, such as "\n" in YAML.
     """
     if limit is not None and len(text) > limit:
-        text = _without_middle(text, limit)  # escapes make it no shorter
+        text = _without_middle(text, limit)  # escaping makes it no shorter
     if not text.isprintable():
         text = "".join(
             letter if letter.isprintable() or letter in keep else _escaped(letter)

@@ -10,34 +10,34 @@ from listwatch.errors import ListWatchError
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _OWNER: Final = stat.S_IRUSR | stat.S_IWUSR
-#: What SQLite writes beside a database. It gives a new one the database's mode.
+#: The files that SQLite creates beside a database, with the database's mode.
 SQLITE_COMPANIONS: Final = ("-wal", "-shm", "-journal")
 
 
 class PrivateFileError(ListWatchError):
-    """A path that can't be used as a private file; the message names it and the remedy."""
+    """A path is unusable as a private file; the message names it and the remedy."""
 
 
 def create_private(path: Path, companions: Sequence[str] = ()) -> bool:
-    """Create an empty file with mode 0600, whatever the umask, unless there is one.
+    """Create an empty file with mode 0600, whatever the umask, unless it exists.
 
-    An existing file is neither opened, which would end this process's locks on it, nor changed:
-    see `tighten`.
+    An existing file is neither opened, because that would release this process's locks on it, nor
+    changed: see `tighten`.
 
     Args:
         path: the file; a symbolic link is followed.
-        companions: endings of files beside it, which must be regular files where they exist.
+        companions: suffixes of files beside it, which must be regular files if they exist.
 
     Returns:
         Whether it was created.
 
     Raises:
         PrivateFileError: the path, or a companion, exists and is not a regular file.
-        OSError: the file can't be created or looked at.
+        OSError: the file can't be created or inspected.
     """
     path = Path(os.path.realpath(path))
     for beside in (path.with_name(path.name + ending) for ending in companions):
-        # SQLite would wait at a FIFO for ever, deaf to signals, and write into what a link names.
+        # SQLite would block on a FIFO for ever, ignoring signals, and write into a link's target.
         if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
             raise PrivateFileError(f"{beside} is not a regular file; move it away")
     try:
@@ -47,25 +47,25 @@ def create_private(path: Path, companions: Sequence[str] = ()) -> bool:
             raise PrivateFileError(f"{path} is not a regular file; name another") from None
         return False
     try:
-        os.fchmod(descriptor, _OWNER)  # a umask can take the owner's own rights
+        os.fchmod(descriptor, _OWNER)  # a umask can remove the owner's own permissions
     finally:
         os.close(descriptor)
     return True
 
 
 def tighten(path: Path, companions: Sequence[str] = ()) -> str:
-    """Take the rights of everybody but the owner away from a file.
+    """Remove all permissions on a file except the owner's.
 
     Args:
         path: the file; a symbolic link is followed.
-        companions: endings of files beside it that are treated alike where they exist.
+        companions: suffixes of files beside it that are treated alike if they exist.
 
     Returns:
-        One line for the user when others could read something; else an empty string.
+        One line for the user if others could read something; otherwise an empty string.
 
     Raises:
         PrivateFileError: the mode can't be changed.
-        OSError: a file can't be looked at.
+        OSError: a file can't be inspected.
     """
     path = Path(os.path.realpath(path))
     beside = [path.with_name(path.name + ending) for ending in companions]

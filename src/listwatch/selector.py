@@ -1,6 +1,6 @@
 """Label and field selectors: parse, print, match.
 
-The grammar, the order of the terms and the words of the errors are those of Kubernetes'
+The grammar, the order of the terms and the error messages are those of Kubernetes'
 `apimachinery/pkg/labels`, `pkg/fields` and `pkg/util/validation`.
 """
 
@@ -15,11 +15,11 @@ from listwatch.errors import ListWatchError
 
 
 class SelectorError(ListWatchError):
-    """A selector that can't be parsed; the message is the one that an API server gives."""
+    """A selector that can't be parsed; the message is an API server's."""
 
 
 class Operator(Enum):
-    """What a term of a label selector asks of its key."""
+    """The operator of a term of a label selector."""
 
     IN = "in"
     NOT_IN = "notin"
@@ -32,21 +32,21 @@ class Operator(Enum):
     LESS_THAN = "<"
 
 
-#: Takes bytes, and where in them the labels begin and end.
+#: Takes bytes, and the start and end of the labels in them.
 JSONMatcher: TypeAlias = Callable[[bytes, int, int], bool]
 
 _encode = msgspec.json.Encoder().encode
 
 
 class LabelRequirement(msgspec.Struct, frozen=True):
-    """One term of a label selector; `values` are sorted and without repetitions."""
+    """One term of a label selector; `values` are sorted and unique."""
 
     key: str
     operator: Operator
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether an object with these labels fulfils the term."""
+        """Return whether an object with these labels meets the term."""
         value = labels.get(self.key)
         match self.operator:
             case Operator.IN | Operator.EQUALS | Operator.DOUBLE_EQUALS:
@@ -75,18 +75,20 @@ class LabelRequirement(msgspec.Struct, frozen=True):
 
 
 class LabelSelector(msgspec.Struct, frozen=True):
-    """Terms that all must hold; none at all match everything. Hashable, fit for a dict's key.
+    """Terms that must all hold; no terms match everything. Hashable, usable as a dict key.
 
-    `str()` is the canonical form, which `parse_label_selector` reads back as an equal selector.
+    `str()` is the canonical form, which `parse_label_selector` parses to an equal selector.
     """
 
     requirements: tuple[LabelRequirement, ...] = ()
-    #: True for the selector that matches no object at all (`from_dict(None)`).
+    #: True for the selector that matches no object (`from_dict(None)`).
     nothing: bool = False
 
     @classmethod
     def from_dict(cls, selector: Mapping[str, Any] | None) -> Self:
-        """Make one from `matchLabels` and `matchExpressions`; None matches nothing, {} everything.
+        """Return a selector from `matchLabels` and `matchExpressions`; None matches nothing.
+
+        An empty mapping matches everything.
 
         Raises:
             SelectorError: an unknown operator, or values that don't fit it.
@@ -109,11 +111,11 @@ class LabelSelector(msgspec.Struct, frozen=True):
 
     @property
     def is_everything(self) -> bool:
-        """Whether every object matches, for want of terms."""
+        """Whether it matches every object, having no terms."""
         return not self.requirements and not self.nothing
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether an object with these labels fulfils every term."""
+        """Return whether an object with these labels meets every term."""
         if self.nothing:
             return False
         for requirement in self.requirements:  # noqa: SIM110 - a loop is faster than all()
@@ -126,10 +128,10 @@ class LabelSelector(msgspec.Struct, frozen=True):
 
 
 def json_matcher(selector: LabelSelector) -> JSONMatcher | None:
-    """Return what tells whether labels match that are a part of larger bytes, as JSON.
+    """Return a matcher for labels that are JSON within larger bytes.
 
-    The JSON must be in its least form: ASCII without spaces, escapes and nulls. None for a selector
-    with terms that can't be decided so, which are those of numbers.
+    The JSON must be compact: ASCII without spaces, escapes and nulls. None for a selector whose
+    terms can't be decided this way: those that compare numbers.
     """
     terms: list[tuple[tuple[bytes, ...], bool]] = []
     for requirement in selector.requirements:
@@ -137,7 +139,7 @@ def json_matcher(selector: LabelSelector) -> JSONMatcher | None:
             return None
         negated = {Operator.NOT_IN, Operator.NOT_EQUALS, Operator.DOES_NOT_EXIST}
         key = _encode(requirement.key) + b":"
-        # A quote that is not escaped begins or ends a word, and a colon follows only a key.
+        # An unescaped quote starts or ends a string, and only a key is followed by a colon.
         needles = tuple(key + _encode(value) for value in requirement.values) or (key,)
         terms.append((needles, requirement.operator not in negated))
     if selector.nothing:
@@ -171,17 +173,17 @@ class FieldRequirement(msgspec.Struct, frozen=True):
 
 
 class FieldSelector(msgspec.Struct, frozen=True):
-    """Terms that all must hold; none at all match everything. `str()` is the canonical form."""
+    """Terms that must all hold; no terms match everything. `str()` is the canonical form."""
 
     requirements: tuple[FieldRequirement, ...] = ()
 
     @property
     def is_everything(self) -> bool:
-        """Whether every object matches, for want of terms."""
+        """Whether it matches every object, having no terms."""
         return not self.requirements
 
     def matches(self, value_of: Callable[[str], str | None]) -> bool:
-        """Tell whether an object fulfils every term.
+        """Return whether an object meets every term.
 
         Args:
             value_of: returns the value of the field of this name; None counts as "".
@@ -245,7 +247,7 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 
 
 def subdomain_problems(text: str) -> list[str]:
-    """Return what keeps a text from being an RFC 1123 subdomain, in a server's words."""
+    """Return why a text is not an RFC 1123 subdomain, in a server's words."""
     problems = []
     if len(text) > 253:
         problems.append("must be no more than 253 characters")
@@ -255,7 +257,7 @@ def subdomain_problems(text: str) -> list[str]:
 
 
 def qualified_name_problems(text: str) -> list[str]:
-    """Return what keeps a text from being the key of a label or annotation, in a server's words."""
+    """Return why a text is not a label or annotation key, in a server's words."""
     prefix, slash, name = text.partition("/")
     if not slash:
         prefix, name = "", text
@@ -282,7 +284,7 @@ def qualified_name_problems(text: str) -> list[str]:
 
 
 def label_value_problems(text: str) -> list[str]:
-    """Return what keeps a text from being the value of a label, in a server's words."""
+    """Return why a text is not a label value, in a server's words."""
     problems = []
     if len(text) > 63:
         problems.append("must be no more than 63 characters")
@@ -292,10 +294,10 @@ def label_value_problems(text: str) -> list[str]:
 
 
 def parse_label_selector(text: str) -> LabelSelector:
-    """Read a label selector such as `app in (web,db),tier!=back,!old,rev>3`.
+    """Parse a label selector such as `app in (web,db),tier!=back,!old,rev>3`.
 
     Raises:
-        SelectorError: not of that grammar, or a key or value that no label can have.
+        SelectorError: the syntax is wrong, or a key or value is invalid.
     """
     return _LabelParser(text).parse() if text else EVERYTHING
 
@@ -330,7 +332,7 @@ def _unescape(value: str) -> str:
                 raise SelectorError(f"invalid field selector: invalid escape sequence: \\{escaped}")
             result.append(escaped)
         elif character == "=":
-            # the server prints the character's number here
+            # the server prints the character's code here
             raise SelectorError("invalid field selector: unescaped character in value: 61")
         else:
             result.append(character)
@@ -338,7 +340,7 @@ def _unescape(value: str) -> str:
 
 
 def _int64(text: str) -> int | None:
-    # int() alone would take spaces, underscores and digits of other scripts
+    # int() alone would accept spaces, underscores and digits of other scripts
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         return None
     number = int(text) if len(text) < 21 else 1 << 63
@@ -427,7 +429,7 @@ class _LabelParser:
         key = self._take() if negated else token
         if not key or key in _SYMBOLS:
             raise SelectorError(f"found '{key}', expected: identifier")
-        # Go prints <nil> for the path of a key that was checked while parsing
+        # Go prints <nil> for the path of a key that is checked during parsing
         problems = _key_problem(key, "<nil>")
         if problems:
             raise SelectorError(problems[0])
@@ -454,7 +456,7 @@ class _LabelParser:
             raise SelectorError(f"found '{token}' expected: '('")
         if not self._look() or (self._look() in _SYMBOLS and self._look() not in (",", ")")):
             raise SelectorError(f"found '{self._look()}', expected: ',', ')' or identifier")
-        # an empty place between parentheses and commas is the empty value
+        # nothing between parentheses and commas is the empty value
         values: set[str] = set()
         value = ""
         while True:

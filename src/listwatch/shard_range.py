@@ -1,4 +1,4 @@
-"""A part of a resource's objects by the hashes of their uids: the server's `shardSelector`."""
+"""A range of a resource's objects by the hashes of their uids: the server's `shardSelector`."""
 
 from typing import Final, Self
 
@@ -10,7 +10,7 @@ _PRIME: Final = 0x100000001B3
 
 
 def uid_hash(uid: str) -> int:
-    """Return the FNV-1a hash of 64 bits that servers divide objects by (KEP-5866)."""
+    """Return the 64-bit FNV-1a hash by which servers divide objects (KEP-5866)."""
     value = _OFFSET
     for byte in uid.encode():
         value = (value ^ byte) * _PRIME % _SPACE
@@ -18,11 +18,11 @@ def uid_hash(uid: str) -> int:
 
 
 class ShardRange(msgspec.Struct, frozen=True):
-    """The objects whose uid's hash is in a range.
+    """The objects whose uid hash is in a range.
 
     Attributes:
         start: the first hash.
-        end: the one after the last; 2**64 at most.
+        end: one past the last hash; at most 2**64.
     """
 
     start: int
@@ -40,11 +40,11 @@ class ShardRange(msgspec.Struct, frozen=True):
         """Return one of several equal ranges that cover all objects.
 
         Args:
-            index: which, from 0.
-            count: how many there are.
+            index: its number, from 0.
+            count: number of ranges.
 
         Raises:
-            ValueError: there is no such part.
+            ValueError: there is no such range.
         """
         if not 0 <= index < count:
             raise ValueError(f"there is no shard {index} of {count}: the first one is 0")
@@ -52,10 +52,10 @@ class ShardRange(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the range that a selector in the server's words names.
+        """Return the range for a selector in the server's syntax.
 
         Raises:
-            ValueError: it is no range of uids.
+            ValueError: it is not a range of uids.
         """
         name, _, rest = text.strip().partition("(")
         parts = [part.strip() for part in rest.removesuffix(")").split(",")]
@@ -70,14 +70,14 @@ class ShardRange(msgspec.Struct, frozen=True):
 
     @property
     def selector(self) -> str:
-        """The range in the server's words."""
+        """The range in the server's syntax."""
         return f"shardRange(object.metadata.uid,'{self.start:#x}','{self.end:#x}')"
 
     def __str__(self) -> str:
         return f"uids {self.start:#x} to {self.end:#x}"
 
     def contains(self, uid: str) -> bool:
-        """Whether an object of this uid belongs to the range."""
+        """Return whether an object of this uid belongs to the range."""
         return self.start <= uid_hash(uid) < self.end
 
 

@@ -1,6 +1,6 @@
 """Kubernetes objects: their bytes, metadata and keys.
 
-Not public itself: what users need of it is in `listwatch.cache` and `listwatch`.
+Not public; `listwatch.cache` and `listwatch` export what users need.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What a decoder needs to know of the Structs that users give it as `fields=`."""
+"""What a decoder needs to know about users' Structs for `fields=`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def holds_bytes(kind: object) -> bool:
-    """Tell whether a type's values may be slices of the bytes that they were decoded from.
+    """Return whether a type's values may be slices of the bytes that they were decoded from.
 
     Raises:
         TypeError: msgspec would refuse every value.
@@ -35,7 +35,7 @@ def holds_bytes(kind: object) -> bool:
 
 
 def subclass_namespace(fields: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return what makes instances of a subclass with more fields equal to instances of this one."""
+    """Return a namespace that makes instances of an extended subclass equal to this one's."""
     names = fields.__struct_fields__
 
     def values(of: object) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Read JSON that can't be decoded: where values end, which object they are, and broken text.
+"""Scans JSON that can't be decoded: ends of values, identity of objects, broken text.
 
 Linear in time, without recursion, for any bytes. Slower than decoding: use it after a failure.
 """
@@ -20,7 +20,7 @@ BROKEN: Final = -2
 _SPACE = re.compile(rb"[ \t\r\n]*+")
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(")?|[\[{][\[{ \t\r\n]*+|[\]}]++', re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+(")?', re.DOTALL)
-# No JSON string has a line break: one shows that the end of the string was lost.
+# No JSON string contains a line break: one shows that the end of the string was lost.
 _TOKEN_IN_LINES = re.compile(rb'"(?:[^"\\\n]++|\\[^\n])*+(")?|[\[{][\[{ \t\r\n]*+|[\]}]++')
 _REST_OF_STRING_IN_LINES = re.compile(rb'(?:[^"\\\n]++|\\[^\n])*+(")?')
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
@@ -34,15 +34,15 @@ _MAYBE_HALF = re.compile(rb"\\u[dD][89a-fA-F]").search
 _NO_UTF8 = re.compile("[\udc80-\udcff]")
 
 _QUOTE: Final = 0x22
-#: To look for ASCII in so few bytes is not worth it.
+#: Below this size, checking for ASCII is not worth it.
 _SHORT: Final = 512
 _OPENING = frozenset(b"[{")
 _NO_CONTROLS = bytes(max(byte, 0x20) for byte in range(256))
 _raw = msgspec.json.Decoder(msgspec.Raw).decode
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)").search
-#: An object of any kind has fewer members, and so have its metadata.
+#: No object, nor its metadata, has this many members.
 _MOST_MEMBERS: Final = 1_000
-#: What is longer is not looked into: etcd holds no object over 1.5 MB unless told otherwise.
+#: Larger values are not scanned: by default etcd stores no object over 1.5 MB.
 LONGEST_SCAN: Final = 2 * 2**20
 
 
@@ -52,7 +52,7 @@ class ValueEnd:
     Counts brackets outside of strings and checks no other grammar.
 
     Args:
-        begin: where the value's first bracket stands in the data.
+        begin: position of the value's first bracket in the data.
         in_lines: a line break inside a string makes the value broken.
     """
 
@@ -65,20 +65,20 @@ class ValueEnd:
         self._in_lines = in_lines
 
     def move(self, begin: int) -> None:
-        """Go on in data that begins where this position was."""
+        """Continue in data that starts where this position was."""
         self._position -= begin
 
     @property
     def position(self) -> int:
-        """Up to where the data was read; at a line break if the value is broken."""
+        """The position reached; at a line break if the value is broken."""
         return self._position
 
     def find(self, data: Viewed, limit: int | None = None) -> int:
-        """Return where the value ends, -1 if it has not ended yet, or `BROKEN`.
+        """Return the end of the value, -1 if it is not there yet, or `BROKEN`.
 
         Args:
-            data: what was given before with more behind it, of which only the new is read.
-            limit: up to where to read; the end of the data by default.
+            data: the earlier data with more appended, of which only the new part is read.
+            limit: where to stop reading; the end of the data by default.
         """
         if limit is None:
             limit = len(data)
@@ -119,14 +119,14 @@ class ValueEnd:
 
 
 class TooManyMembersError(ValueError):
-    """An object has more members than are worth the time that it takes to look at them."""
+    """An object has too many members to look at them all."""
 
 
 def decoded_end(view: memoryview, begin: int) -> int:
-    """Return where the value ends that begins there, as a decoder says.
+    """Return the end of the value that starts there, according to a decoder.
 
     Raises:
-        msgspec.DecodeError: it is broken, or not whole.
+        msgspec.DecodeError: it is broken, or incomplete.
         RecursionError: it is nested too deeply for a decoder.
     """
     try:
@@ -140,7 +140,7 @@ def decoded_end(view: memoryview, begin: int) -> int:
 
 
 def end_of_value(data: Viewed, begin: int) -> int:
-    """Return where the object or array that begins there ends, or -1 if it is not whole."""
+    """Return the end of the object or array that starts there, or -1 if it is incomplete."""
     return ValueEnd(begin).find(data)
 
 
@@ -158,14 +158,13 @@ def is_json_but_for_text(value: bytes) -> bool:
 
 
 def members(data: Data, begin: int = 0) -> Iterator[tuple[str, int, int]]:
-    """Iterate over the members of a JSON object: key, and where the value begins and ends.
+    """Iterate over the members of a JSON object: key, start and end of the value.
 
-    Stops where the object ends or is no JSON any more; equal keys come as often as they stand
-    there.
+    Stops where the object ends or stops being JSON; repeated keys are repeated.
 
     Args:
-        data: what the object is in.
-        begin: where its brace stands, or space before it.
+        data: contains the object.
+        begin: position of its brace, or of whitespace before it.
 
     Raises:
         TooManyMembersError: after 1,000 members.
@@ -207,10 +206,10 @@ def _value_end(data: Data, position: int) -> int:
 
 
 def text(string: bytes) -> str:
-    """Return the text of a JSON string with its quotes, as Go reads it.
+    """Return the text of a JSON string, given with its quotes, as Go reads it.
 
-    Half characters and bytes that are no UTF-8 become U+FFFD; control characters stay; what has
-    an invalid escape is read without decoding its escapes.
+    Unpaired surrogates and invalid UTF-8 become U+FFFD; control characters stay. If an escape is
+    invalid, escapes are not decoded.
     """
     mended = mend(string)
     try:
@@ -235,10 +234,10 @@ def mend(data: bytes) -> bytes:
 
 
 def is_utf8(data: bytes) -> bool:
-    """Tell whether bytes are UTF-8, at little more than what looking for other than ASCII costs.
+    """Return whether bytes are UTF-8, at hardly more than the cost of an ASCII check.
 
-    What is not ASCII mostly stands close together, so only a part is decoded: beside ASCII no
-    character can begin or end outside of its part.
+    Non-ASCII text mostly stands close together, so only one part is decoded: next to ASCII, no
+    character can cross the part's boundary.
     """
     begin, end = 0, len(data)
     while end > _SHORT and data[(half := end >> 1) : end].isascii():
@@ -257,7 +256,7 @@ def _unhalve(match: re.Match[bytes]) -> bytes:
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
-    """Which object bytes are, as far as they tell; empty where they don't.
+    """The identity of an object in bytes; empty where unknown.
 
     Attributes:
         kind: `kind`.
@@ -279,8 +278,8 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
     def key(self) -> str | None:
         """The store's key; None without a name.
 
-        A slash in a name, which no object of a server has, is written as `%2F`, so that the key
-        is not another object's.
+        A slash in a name, which no real object has, is written as `%2F`, so that the key is not
+        another object's.
         """
         if not self.name:
             return None
@@ -292,12 +291,12 @@ _METADATA: Final = {"namespace", "name", "uid", "resourceVersion"}
 
 
 def identity(data: Data, begin: int = 0) -> Identity:
-    """Return which object stands in the data, whatever else is in it.
+    """Return the identity of the object in the data, whatever else it contains.
 
-    The last of equal keys counts, as for a decoder. Values that are no strings count as absent,
-    and so does a name beside a namespace that is none: its key would be another object's.
-    Empty for what is over 2 MiB or has over 1,000 members at one level: no server shall hold the
-    event loop by it.
+    As for a decoder, the last of equal keys counts. Values that are not strings count as absent,
+    and so does a name beside an invalid namespace: its key would be another object's. Empty for
+    data over 2 MiB or with over 1,000 members at one level, so that no server can hold the event
+    loop.
     """
     top: dict[str, str] = {}
     meta: dict[str, str] = {}

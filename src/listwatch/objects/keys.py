@@ -1,4 +1,4 @@
-"""What an object is called in a cache: its key, and the tombstone of one whose end was missed."""
+"""Keys of objects in a cache, and the tombstone of an object whose deletion was missed."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from listwatch.objects.object import Object
 
 
 class KeyFunctionError(ListWatchError):
-    """Something has no key: it is no object, or has no name."""
+    """No key: not an object, or without a name."""
 
 
 class ObjectKey(NamedTuple):
@@ -28,7 +28,7 @@ class DeletedFinalStateUnknown(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         key: the object's key.
-        obj: its last known state, which may be stale; None when nothing is known but the key.
+        obj: its last known state, which may be stale; None if only the key is known.
     """
 
     key: str
@@ -36,7 +36,7 @@ class DeletedFinalStateUnknown(msgspec.Struct, frozen=True, gc=False):
 
 
 def object_key(item: object) -> ObjectKey:
-    """Return the namespace and name of an `Object`, or of a mapping of an object's form.
+    """Return the namespace and name of an `Object`, or of a mapping with an object's form.
 
     Raises:
         KeyFunctionError: anything else, tombstones included, or no name.
@@ -76,7 +76,7 @@ def deletion_handling_meta_namespace_key(item: object) -> str:
 
 
 def split_key(key: str) -> ObjectKey:
-    """Return namespace and name of a key; the namespace is empty for a cluster-scoped one.
+    """Return namespace and name of a key; the namespace is empty for a cluster-scoped object.
 
     Raises:
         KeyFunctionError: more than one slash, or no name.

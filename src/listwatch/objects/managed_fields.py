@@ -1,4 +1,4 @@
-"""Cuts `metadata.managedFields` out of an object's JSON, without decoding the rest of it."""
+"""Cuts `metadata.managedFields` out of an object's JSON, without decoding the rest."""
 
 import re
 
@@ -24,17 +24,17 @@ _decode = msgspec.json.Decoder(_Object).decode
 def cut_managed_fields(
     data: bytes | bytearray, begin: int, end: int, value: bytes | msgspec.Raw
 ) -> bytes:
-    """Return the JSON of an object, which is a part of `data`, without `metadata.managedFields`.
+    """Return the JSON of an object within `data`, without `metadata.managedFields`.
 
-    Finding the key and checking what stands before it and what follows is many times faster than
-    finding the value; decoding and encoding anew would cost most of what keeping bytes saves.
-    What is written so oddly that the place can't be told, such as a key with escapes, is kept.
+    Finding the key and checking the bytes around it is many times faster than finding the value;
+    decoding and re-encoding would cost most of what keeping bytes saves. If the place is ambiguous,
+    for example because a key has escapes, the fields are kept.
 
     Args:
-        data: what the object is in.
-        begin: where it begins.
-        end: where it ends.
-        value: of the managedFields.
+        data: contains the object.
+        begin: the object's start.
+        end: the object's end.
+        value: the value of managedFields.
     """
     first = data.find(_KEY, begin, end)
     last = first + len(_KEY) + len(value)
@@ -47,8 +47,8 @@ def cut_managed_fields(
             cut, last = first, last + 1
         elif left == _OPEN and right == _CLOSE:
             cut = first
-        # Two braces end this beginning, so that two objects are open at this place. Were the
-        # inner one anything but the metadata, these would be complete before it.
+        # Two braces complete this prefix, so two objects are open here. If the inner one were not
+        # the metadata, they would be complete before it.
         if cut > 0 and _lacks_managed_fields((head := data[begin:cut]) + b"}}"):
             return b"".join((head, memoryview(data)[last:end]))
     raw = bytes(memoryview(data)[begin:end])
@@ -60,14 +60,14 @@ def cut_managed_fields(
             before = before[:-1]
         elif after.startswith(b","):
             after = after[1:]
-        # Another key of this name, with the same value, may stand deeper in the object.
+        # Another key of this name, with the same value, may be deeper in the object.
         if _lacks_managed_fields(before + after):
             return before + after
     return raw
 
 
 def _lacks_managed_fields(raw: bytes | bytearray) -> bool:
-    """Tell whether this is an object that has metadata, and no managedFields in them."""
+    """Return whether this is an object with metadata, but without managedFields in it."""
     try:
         return _decode(raw).metadata.managed_fields is _NONE
     except msgspec.MsgspecError:

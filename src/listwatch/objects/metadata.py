@@ -1,4 +1,4 @@
-"""The metadata of an object, of which labels and owners stay where they stand in its bytes."""
+"""The metadata of an object; labels and owners stay as slices of its bytes."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -17,15 +17,15 @@ M = TypeVar("M", bound="HasMeta")
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 NO_RAW = msgspec.Raw(b"")
 
-#: Where bytes stand in an object's: begin << _SIZE_BITS | size. Or the very bytes, where they
-#: can't be found or the object's are packed, and of labels that are not written in the least form.
+#: Position in an object's bytes: begin << _SIZE_BITS | size. Or the bytes themselves, if they can't
+#: be found, the object's bytes are packed, or the labels are not in compact form.
 _Place: TypeAlias = int | bytes
 _SIZE_BITS = 32
 _SIZE_MASK = (1 << _SIZE_BITS) - 1
 
 
 class OwnerReference(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Who owns an object, as in `metadata.ownerReferences`."""
+    """An owner, as in `metadata.ownerReferences`."""
 
     api_version: str = ""
     kind: str = ""
@@ -49,16 +49,16 @@ class ObjectMeta(
         "_source": "managedFields",
     },
 ):
-    """The metadata that the machinery works with; the rest is read through the `Object`.
+    """The metadata that the machinery uses; the `Object` has the rest.
 
-    `deletion_timestamp` is the RFC 3339 text, or None while nobody has deleted the object. Labels
-    and owners are decoded at each access: one that is asked for often is best an index or one of
-    the `fields=`. Only an `ObjectDecoder` makes these.
+    `deletion_timestamp` is the RFC 3339 text, or None before the deletion. Labels and owners are
+    decoded at each access; for frequent access use an index or `fields=`. Only an `ObjectDecoder`
+    creates these.
     """
 
-    # A hundred thousand objects are kept, so that nothing here is kept twice: a name is the end
-    # of a key, and labels and owners are where they stand in the object's bytes. While the
-    # decoder is at work, these fields are what their names on the wire say.
+    # A hundred thousand objects are kept, so nothing is stored twice: the name is the end of the
+    # key, and labels and owners are slices of the object's bytes. During decoding, these fields
+    # hold the values of their wire names.
     _key: str = ""
     namespace: str = ""
     uid: str = ""
@@ -66,9 +66,9 @@ class ObjectMeta(
     generation: int = 0
     finalizers: tuple[str, ...] = ()
     deletion_timestamp: str | None = None
-    _owner_references: msgspec.Raw = NO_RAW  # then a _Place
-    _labels: msgspec.Raw = NO_RAW  # then a _Place
-    _source: msgspec.Raw = NO_RAW  # the managedFields, then the object's bytes
+    _owner_references: msgspec.Raw = NO_RAW  # later a _Place
+    _labels: msgspec.Raw = NO_RAW  # later a _Place
+    _source: msgspec.Raw = NO_RAW  # the managedFields, later the object's bytes
 
     @property
     def name(self) -> str:
@@ -78,13 +78,13 @@ class ObjectMeta(
 
     @property
     def owner_references(self) -> tuple[OwnerReference, ...]:
-        """Who owns the object."""
+        """The owners of the object."""
         place = self._owner_references
         return _decode_owners(self._read(place)) if place else ()
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The labels, read-only; empty when there are none."""
+        """The labels, read-only; empty if there are none."""
         place = self._labels
         return MappingProxyType(_decode_labels(self._read(place))) if place else _NO_LABELS
 
@@ -127,7 +127,7 @@ _OWNERS_KEY = b'"ownerReferences":'
 _LABELS_KEY = b'"labels":'
 
 
-# A null stands for an absent field or value everywhere in the API, but is rare.
+# A null is an absent field or value everywhere in the API, but is rare.
 
 
 def _decode_labels(raw: bytes | msgspec.Raw) -> dict[str, str]:
@@ -153,10 +153,9 @@ def without_nulls(value: Any) -> Any:
 
 
 class Places:
-    """Puts the places of labels and owners into metadata, in place of their bytes.
+    """Replaces the bytes of labels and owners in metadata by their positions.
 
-    Many objects have a place in common, so that these share one number. Safe to use from any
-    thread.
+    Many objects have equal positions, so they share one number. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -166,17 +165,17 @@ class Places:
         """Make metadata read labels and owners from an object's bytes.
 
         Args:
-            meta: as it was decoded; nobody else has it yet.
-            raw: the object's bytes as they are stored.
-            packed: they will be packed, so that nothing can be read from them.
+            meta: the decoded metadata, not shared yet.
+            raw: the object's stored bytes.
+            packed: the bytes will be packed, so nothing can be read from them.
 
         Raises:
-            msgspec.MsgspecError: they are of the wrong types.
+            msgspec.MsgspecError: labels or owners have the wrong types.
         """
         labels, owners = meta._labels, meta._owner_references
         if labels is not NO_RAW:
             found = _decode_labels(labels)
-            # Any other way to write them, with spaces, escapes or nulls, takes more bytes.
+            # Any other form, with spaces, escapes or nulls, takes more bytes.
             least = 6 * len(found) + 1 + len("".join(found)) + len("".join(found.values()))
             copy = packed or len(labels) != least
             place = bytes(labels) if copy else self._place(raw, _LABELS_KEY, labels)
@@ -189,19 +188,19 @@ class Places:
 
     def _place(self, raw: bytes, key: bytes, value: Any) -> _Place:
         begin = raw.find(key) + len(key)
-        # Whatever stands there, the same bytes mean the same.
+        # Wherever they are from, equal bytes mean the same.
         if raw.startswith(value, begin):
             place = begin << _SIZE_BITS | len(value)
             return self._known.get(place) or remember(self._known, place)
         return bytes(value)
 
 
-#: How many different words or places are remembered.
+#: Maximum different strings or positions remembered.
 _MOST_SHARED = 8192
 
 
 def remember(known: dict[K, K], value: K) -> K:
-    """Return a value that is kept now, so that equal ones can share it; forgets all if too many."""
+    """Return a remembered equal value, so that equal ones share it; forget all if too many."""
     if len(known) >= _MOST_SHARED:
         known.clear()
     known[value] = value
@@ -209,7 +208,7 @@ def remember(known: dict[K, K], value: K) -> K:
 
 
 class HasMeta(Protocol):
-    """What has metadata."""
+    """An object with metadata."""
 
     @property
     def meta(self) -> ObjectMeta:
@@ -218,9 +217,9 @@ class HasMeta(Protocol):
 
 
 def select(objects: Iterable[M], selector: LabelSelector) -> list[M]:
-    """Return the objects whose labels fulfil a selector, in their order.
+    """Return the objects whose labels match a selector, in their order.
 
-    Decodes no labels where it can tell without, which is several times faster.
+    Avoids decoding labels where possible, which is several times faster.
     """
     matches = json_matcher(selector)
     if matches is None:

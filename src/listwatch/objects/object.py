@@ -1,7 +1,7 @@
-"""A Kubernetes object as frozen bytes plus typed metadata, and how it is made of bytes.
+"""A Kubernetes object as frozen bytes plus typed metadata, and its decoder.
 
-A cached object costs no garbage collection and can't be changed by accident: what is read from it
-is decoded afresh from the bytes, and nothing decoded is kept.
+A cached object costs no garbage collection and can't be changed by accident: reads decode the bytes
+afresh, and nothing decoded is kept.
 """
 
 from asyncio import CancelledError
@@ -38,11 +38,10 @@ T = TypeVar("T")
 
 
 class ObjectDecodeError(ListWatchError):
-    """Bytes that are no Kubernetes object.
+    """The bytes are not a Kubernetes object.
 
     Attributes:
-        key: the key of the object that these bytes were meant to be, where it can be told. A
-            slash in its name is written as `%2F`.
+        key: the key of the object, if it can be found. A slash in its name is written as `%2F`.
     """
 
     def __init__(self, message: str, *, key: str | None = None) -> None:
@@ -63,18 +62,18 @@ class Codec(Protocol):
 class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
     """One state of one Kubernetes object of any kind: immutable bytes plus typed metadata.
 
-    `obj["spec"]["nodeName"]` decodes afresh and is read-only; `to_dict()` gives a mutable dict of
-    one's own; `decode(T)` a value of one's own type. kind and apiVersion are always there, also
-    for items of a list that lack them on the wire. Safe to use from any thread. Two objects are
-    equal when their kinds, apiVersions and bytes are.
+    `obj["spec"]["nodeName"]` decodes afresh and is read-only; `to_dict()` returns a new mutable
+    dict; `decode(T)` returns a value of your own type. kind and apiVersion are always set, even for
+    items of a list that lack them on the wire. Thread-safe. Two objects are equal if their kinds,
+    apiVersions and bytes are.
 
     Attributes:
         key: "namespace/name", or "name" for a cluster-scoped object.
         meta: the typed metadata.
-        fields: what a decoder with `fields=` took out, an instance of that type; else None.
-        partial: the bytes lack something that the server has (a transform or a metadata-only
-            request took it), so a PUT would delete it there and is refused. Missing
-            managedFields alone do not count: the server keeps them.
+        fields: the instance decoded by a decoder with `fields=`; otherwise None.
+        partial: the bytes lack fields that the server has (because of a transform or a
+            metadata-only request), so a PUT would delete them and is refused. Missing managedFields
+            do not count: the server keeps them.
     """
 
     key: str
@@ -94,7 +93,7 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def stored_bytes(self) -> int:
-        """How many bytes the cached JSON takes, packed if it is."""
+        """Size of the cached JSON in bytes, packed if it is."""
         return len(self._packed)
 
     @property
@@ -123,9 +122,9 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
         return self.meta.labels
 
     def json(self) -> bytes:
-        """Return the whole object as JSON, kind and apiVersion included.
+        """Return the whole object as JSON, including kind and apiVersion.
 
-        Halves of characters that stand there as escapes are replaced by U+FFFD, as Go reads them.
+        Escaped unpaired surrogates are replaced by U+FFFD, as Go reads them.
         """
         raw = mend(self.raw)
         if self._typed:
@@ -138,8 +137,8 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
         """Return a fresh dict of the whole object, which the caller may change.
 
         Raises:
-            ObjectDecodeError: the object is nested too deeply for the stack that is left, or has
-                a number that is too large.
+            ObjectDecodeError: the object is nested too deeply for the remaining stack, or has a
+                number that is too large.
         """
         try:
             return cast("dict[str, Any]", _decode(self.json()))
@@ -155,13 +154,14 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
 
         Args:
             into: a msgspec Struct, dataclass, attrs class, TypedDict or `dict[...]` type; a
-                pydantic model; any callable that takes a fresh dict; or `Object`, which it is.
+                pydantic model; any callable that takes a fresh dict; or `Object`, to return it
+                unchanged.
 
         Raises:
-            ObjectDecodeError: the object does not fit the type, or the callable raised; its cause
-                is what was raised.
-            TypeError: `into` is a class that makes no sense of a dict, as the models are that
-                OpenAPI Generator made before it turned to pydantic.
+            ObjectDecodeError: the object does not fit the type, or the callable raised; the
+                exception is the cause.
+            TypeError: `into` is a class that does not accept a dict, like the models that OpenAPI
+                Generator created before it used pydantic.
         """
         make: Any
         value: Any
@@ -183,7 +183,7 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
         except (Exception, CancelledError) as error:
             why = str(error) or type(error).__name__
             if validate is not None and (errors := getattr(error, "errors", None)) is not None:
-                # pydantic's own text shows the values, which may be secret.
+                # pydantic's own text contains the values, which may be secret.
                 found = errors(include_url=False, include_context=False, include_input=False)
                 why = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in found)
             name = into.__name__ if isinstance(into, type) else getattr(into, "__qualname__", into)
@@ -244,7 +244,7 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
         return hash((self.key, self.meta.uid, self.meta.resource_version))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A codec belongs to a cache: whoever takes an object elsewhere takes its bytes along.
+        # A codec belongs to a cache: a copied object takes its unpacked bytes along.
         codec = self._codec
         rest = (self.fields, self.partial, self._typed)
         raw = self._packed if codec is None else codec.unpack(self._packed)
@@ -255,7 +255,7 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @staticmethod
     def from_dict(value: Mapping[str, Any]) -> "Object":
-        """Make an object from its decoded form, which must hold only JSON values.
+        """Create an object from its decoded form, which must contain only JSON values.
 
         Raises:
             ObjectDecodeError: no name, or metadata of the wrong types.
@@ -270,7 +270,7 @@ _decode = msgspec.json.Decoder().decode
 _top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _TRUNCATED = "Input data was truncated"
 _TRAILING = "JSON is malformed: trailing characters"
-#: No path can hold these.
+#: No path can contain these.
 _NO_NAMES = frozenset({".", ".."})
 
 
@@ -297,17 +297,18 @@ def _is_msgspec_type(into: object) -> bool:
 
 
 class ObjectDecoder:
-    """Makes an `Object` of the bytes of one, in one pass.
+    """Creates an `Object` from its bytes, in one pass.
 
-    Safe to use from any thread.
+    Thread-safe.
 
     Args:
-        fields: a msgspec Struct type with the fields to keep decoded with each object, named as
-            on the wire (or renamed), found as `Object.fields`. They are decoded in the same pass
-            as the metadata, but for types with `msgspec.Raw`, which are slices of the stored bytes
-            and take a pass of their own. Give it `gc=False` and defaults for what may be absent.
+        fields: a msgspec Struct type with the fields to keep decoded with each object, named as on
+            the wire (or renamed), available as `Object.fields`. They are decoded in the same pass
+            as the metadata, except for types with `msgspec.Raw`, which are slices of the stored
+            bytes and take their own pass. Use `gc=False`, and defaults for fields that may be
+            absent.
         keep_managed_fields: keep `metadata.managedFields` in the bytes.
-        partial: mark every object as lacking fields, as for metadata-only requests.
+        partial: mark every object as lacking fields, for metadata-only requests.
         codec: packs the stored bytes.
     """
 
@@ -328,8 +329,8 @@ class ObjectDecoder:
                 raise TypeError(f"fields={fields!r} must be a msgspec.Struct type")
             info = msgspec.structs.fields(fields)
             collide = {f.encode_name for f in info} & {"metadata", "kind", "apiVersion"}
-            # Those fields need a pass of their own; and so do slices, which are to be of the bytes
-            # that are stored, and not to keep others alive.
+            # These fields need their own pass, and so do slices, which must refer to the stored
+            # bytes instead of keeping others alive.
             if collide or holds_bytes(fields):
                 self._fields_decode = msgspec.json.Decoder(fields).decode
             else:
@@ -352,7 +353,7 @@ class ObjectDecoder:
         self._keep_managed_fields = keep_managed_fields
         self._partial = partial
         self._codec = codec
-        # Parts that many objects have in common, so that these share one copy of each.
+        # Strings common to many objects, which share one copy of each.
         self._words: dict[str, str] = {}
         self._point = Places().point
 
@@ -360,27 +361,27 @@ class ObjectDecoder:
         """Decode one object.
 
         Args:
-            raw: its JSON, without anything around it. Not kept when managedFields are cut out.
-            kind: the kind where the bytes name none, as in lists of built-in kinds.
+            raw: its JSON and nothing else. Not kept if managedFields are cut out.
+            kind: the kind if the bytes name none, as in lists of built-in kinds.
             api_version: the same for apiVersion.
 
         Raises:
-            ObjectDecodeError: not JSON, null, metadata of wrong types, no name or one that no
-                object can have, or nested deeper than Python's recursion limit.
+            ObjectDecodeError: not JSON, null, metadata of the wrong types, no name or an invalid
+                one, or nested deeper than Python's recursion limit.
         """
         return self.decode_part(raw, 0, len(raw), kind, api_version)
 
     def decode_part(
         self, data: bytes | bytearray, begin: int, end: int, kind: str = "", api_version: str = ""
     ) -> Object:
-        """Decode one object out of a larger piece of bytes, of which nothing is kept.
+        """Decode one object within larger bytes, which are not kept.
 
-        Copying the object once, without its managedFields, is what this is for.
+        Copies the object once, without its managedFields.
 
         Args:
-            data: what the object is in; may be changed after the call, but not during it.
-            begin: where it begins.
-            end: where it ends.
+            data: contains the object; may be changed after the call, but not during it.
+            begin: its start.
+            end: its end.
             kind: as for a call.
             api_version: as for a call.
 
@@ -404,14 +405,14 @@ class ObjectDecoder:
             raw = cut_managed_fields(data, begin, end, managed)
         else:
             raw = data if end - begin == len(data) and data.__class__ is bytes else bytes(part)
-        # The decoder skips text that it does not return, whatever is in it.
+        # The decoder does not check text that it skips.
         if not (raw.isascii() or is_utf8(raw)):
             mended = mend(raw)
             return self.decode_part(mended, 0, len(mended), kind, api_version)
         words = self._words
         own_kind, own_version = head.kind, head.apiVersion
         typed = own_kind != "" and own_version != ""
-        # What was given is shared already.
+        # The given strings are shared already.
         if own_kind != kind and own_kind:
             kind = words.get(own_kind) or remember(words, own_kind)
         if own_version != api_version and own_version:
@@ -461,8 +462,8 @@ class ObjectDecoder:
                 raise ObjectDecodeError(f"{key}: {error}", key=key) from error
 
     def _decode_with_nulls(self, raw: bytes, error: Exception) -> _Head:
-        # A null stands for an absent field everywhere in the API, but msgspec refuses it for
-        # these types; it is rare, so it is removed only after a refusal.
+        # A null is an absent field everywhere in the API, but msgspec refuses it for these types.
+        # It is rare, so nulls are removed only after a refusal.
         try:
             return self._decode(_encode(_cut_nulls(raw)))
         except (msgspec.MsgspecError, AttributeError, RecursionError):
@@ -479,8 +480,8 @@ def _cut_nulls(raw: bytes) -> dict[str, Any]:
 
 
 def _no_object(why: str, raw: bytes) -> ObjectDecodeError:
-    """Return the error of bytes that are no object, with the key that a scan finds in them."""
-    # Frames try bytes that are less or more than one object; a scan of these would be in vain.
+    """Return the error for bytes that are not an object, with the key if a scan finds it."""
+    # Frames try bytes that are less or more than one object; scanning those would be wasted.
     is_guess = why == _TRUNCATED or why.startswith(_TRAILING)
     key = None if is_guess else identity(raw).key
     return ObjectDecodeError(f"not a Kubernetes object: {why}", key=key)

@@ -1,11 +1,11 @@
-"""Decoded JSON that refuses to be changed."""
+"""Decoded JSON that can't be changed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 
 class ReadOnlyDict(Mapping[str, Any]):
-    """A decoded JSON object that refuses to be changed: `dict()` or `to_dict()` make a copy."""
+    """A decoded JSON object that can't be changed; `dict()` or `to_dict()` return a copy."""
 
     __slots__ = ("_value",)
 
@@ -37,7 +37,7 @@ class ReadOnlyDict(Mapping[str, Any]):
 
 
 class ReadOnlyList(Sequence[Any]):
-    """A decoded JSON array that refuses to be changed."""
+    """A decoded JSON array that can't be changed."""
 
     __slots__ = ("_value",)
 

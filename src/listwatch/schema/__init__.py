@@ -1,1 +1,1 @@
-"""Types: what is known of them, decoding by them, defaults and rules. Knows nothing of servers."""
+"""Types: facts about them, decoding, defaults and rules. Knows nothing of servers."""

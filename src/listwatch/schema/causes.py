@@ -1,4 +1,4 @@
-"""The rules that an object breaks, in the words of a kube-apiserver."""
+"""The rules that an object violates, in kube-apiserver's words."""
 
 import json
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Cause(NamedTuple):
-    """One rule that an object breaks."""
+    """One violated rule."""
 
     field: str
     reason: str
@@ -14,35 +14,35 @@ class Cause(NamedTuple):
 
 
 def quoted(value: object) -> str:
-    """Return a value as the messages show it: strings in Go's quotes, the rest as JSON."""
+    """Return a value as messages show it: strings in Go's quotes, the rest as JSON."""
     if isinstance(value, str):
         return go_quoted(value)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def go_quoted(text: str) -> str:
-    """Return a string as Go's %q has it."""
+    """Return a string as Go's %q prints it."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def invalid_value(field: str, value: object, why: str) -> Cause:
-    """A value that breaks a rule."""
+    """Return the cause for a value that violates a rule."""
     shown = f"Invalid value: {quoted(value)}"
     return Cause(field, "FieldValueInvalid", f"{shown}: {why}" if why else shown)
 
 
 def required(field: str, why: str = "") -> Cause:
-    """A value that is missing."""
+    """Return the cause for a missing value."""
     return Cause(field, "FieldValueRequired", f"Required value: {why}" if why else "Required value")
 
 
 def forbidden_value(field: str, why: str) -> Cause:
-    """A value that may not be there."""
+    """Return the cause for a value that is not allowed."""
     return Cause(field, "FieldValueForbidden", f"Forbidden: {why}" if why else "Forbidden")
 
 
 def not_supported(field: str, value: object, supported: Iterable[str]) -> Cause:
-    """A value out of an enumeration."""
+    """Return the cause for a value outside an enumeration."""
     words = ", ".join(go_quoted(word) for word in supported)
     return Cause(
         field,
@@ -52,5 +52,5 @@ def not_supported(field: str, value: object, supported: Iterable[str]) -> Cause:
 
 
 def duplicate(field: str, value: object) -> Cause:
-    """A value that is there twice."""
+    """Return the cause for a repeated value."""
     return Cause(field, "FieldValueDuplicate", f"Duplicate value: {quoted(value)}")

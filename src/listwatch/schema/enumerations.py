@@ -1,4 +1,4 @@
-"""Values that are none of those that a type has, found by the facts."""
+"""Finds values that are outside their type's enumeration, from the facts."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from listwatch.schema.facts import Form, Schema, facts
 
 _Check = Callable[[Any, str, list[Cause]], None]
 
-#: Fields whose values have rules of their own, or are not checked, by the type that has them.
+#: Fields whose values have other rules, or are not checked, by their type.
 _OTHERWISE = frozenset(
     (
         ("DaemonSetUpdateStrategy", "type"),
@@ -36,17 +36,17 @@ _OTHERWISE = frozenset(
         ("Toleration", "operator"),
     )
 )
-#: The order in which the server names the values, where it is not that of the alphabet.
+#: The server's order of the values, if it is not alphabetical.
 _ORDER: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("Container", "terminationMessagePolicy"): ("File", "FallbackToLogsOnError"),
 }
 
 
 def unsupported_values(value: Mapping[str, Any], definition: str) -> list[Cause]:
-    """Return the values within an object that are none of those its type has.
+    """Return the values within an object that are outside their type's enumeration.
 
     Args:
-        value: the object; its status is not looked at.
+        value: the object; its status is not checked.
         definition: the name of its type, such as `io.k8s.api.core.v1.Pod`.
     """
     causes: list[Cause] = []
@@ -62,7 +62,7 @@ def _check_of(definition: str) -> _Check | None:
 
 
 def _struct(schema: Schema, above: tuple[str, ...]) -> _Check | None:
-    """Return what checks a type's fields; types within themselves are checked once."""
+    """Return the check of a type's fields; recursive types are checked once."""
     if schema.go_name in above:
         return None
     inside = (*above, schema.go_name)

@@ -1,4 +1,4 @@
-"""What is known of a type: its fields, how lists merge, how Go names it."""
+"""Facts about a type: its fields, how lists merge, its name in Go."""
 
 import copy
 import functools
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Form(Enum):
-    """The forms of a value that the server tells apart."""
+    """The forms of a value that the server distinguishes."""
 
     STRUCT = "struct"
     MAP = "map"
@@ -31,22 +31,22 @@ class Form(Enum):
 
 
 class Schema:
-    """One type. Immutable after it was made; types refer to themselves, so they are plain objects.
+    """One type. Immutable once complete; types may be recursive, so they are plain objects.
 
     Attributes:
-        form: which of the other attributes count.
-        fields: of a STRUCT, by their JSON names.
+        form: determines which other attributes apply.
+        fields: of a STRUCT, by JSON name.
         item: of a LIST's items or a MAP's values.
-        required: names of fields that must be there (and that Go writes even when empty).
+        required: names of required fields (which Go writes even when empty).
         list_type: "atomic", "set" or "map".
         map_keys: the fields that identify an item of a list of type "map".
-        merge_key: the field that strategic merge identifies an item by; "" without one.
-        strategies: strategic merge's words: "merge", "replace", "retainKeys".
-        atomic: whether a MAP or STRUCT has one owner as a whole.
-        go_type: Go's word for the type in its errors, such as "[]v1.Container".
+        merge_key: the field by which a strategic merge identifies an item; "" if there is none.
+        strategies: of strategic merge: "merge", "replace", "retainKeys".
+        atomic: whether a MAP or STRUCT is owned as a whole.
+        go_type: the type's name in Go's errors, such as "[]v1.Container".
         go_name: of a STRUCT, the bare name, such as "PodSpec".
-        defaults: of a STRUCT, what OpenAPI names as default of a field: {} for a struct that Go
-            holds by value, "" for a string that it writes also when it is empty.
+        defaults: of a STRUCT, OpenAPI's defaults of fields: {} for a struct that Go holds by value,
+            "" for a string that Go writes even when empty.
         extra: of a custom resource, the OpenAPI schema with its constraints.
         preserve: of a custom resource, whether unknown fields stay.
         embedded: of a custom resource, whether it is an object with its own metadata.
@@ -114,9 +114,9 @@ OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
 
 class Facts:
-    """The schema facts of the built-in types, from the package data, each type made when asked.
+    """The schema facts of the built-in types, from the package data; each type is built on demand.
 
-    Shared by all servers of the process, for any thread: a type is seen when it is whole.
+    Shared by all servers of the process. Thread-safe: a type is visible once it is complete.
     """
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
@@ -125,7 +125,7 @@ class Facts:
         self.columns: Mapping[str, list[dict[str, Any]]] = facts["columns"]
         self.defaults: Mapping[str, Mapping[str, Any]] = facts["defaults"]
         self._made: dict[str, Schema] = {}
-        #: types of which some parts may still be missing; of the thread that holds the lock
+        #: types that may still be incomplete; for the thread that holds the lock
         self._unfinished: dict[str, Schema] = {}
         self._lock = threading.Lock()
         self._names: dict[tuple[str, str, str], str] = {}
@@ -134,7 +134,7 @@ class Facts:
                 self._names.setdefault((kind["group"], kind["version"], kind["kind"]), name)
 
     def kinds(self) -> Iterator[tuple[str, str, str]]:
-        """Yield the group, version and kind of every type that has them."""
+        """Yield group, version and kind of every type that has them."""
         return iter(self._names)
 
     def definition_name(self, group: str, version: str, kind: str) -> str | None:
@@ -142,7 +142,7 @@ class Facts:
         return self._names.get((group, version, kind))
 
     def schema(self, group: str, version: str, kind: str) -> Schema:
-        """Return the type of a kind; one that takes anything where the facts have none."""
+        """Return the type of a kind; a type that accepts anything if the facts have none."""
         name = self._names.get((group, version, kind))
         return ANY if name is None else self.definition(name)
 
@@ -218,7 +218,7 @@ class Facts:
 
     @staticmethod
     def _told_apart(made: Schema, facts: Mapping[str, Any]) -> Schema:
-        """Return a type as one field has it: merged or owned in another way than elsewhere."""
+        """Return a type as one field uses it: merged or owned differently than elsewhere."""
         schema = copy.copy(made)
         schema.strategies = frozenset(facts.get("x-kubernetes-patch-strategy", "").split(","))
         if "x-kubernetes-map-type" in facts:
@@ -228,6 +228,6 @@ class Facts:
 
 @functools.cache
 def facts() -> Facts:
-    """Return the facts of the built-in types, read from the package data at the first call."""
+    """Return the facts of the built-in types, loaded from the package data at the first call."""
     packed = importlib.resources.files(__package__).joinpath("data/kubernetes.json.gz")
     return Facts(msgspec.json.decode(gzip.decompress(packed.read_bytes())))

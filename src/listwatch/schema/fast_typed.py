@@ -1,8 +1,8 @@
-"""The quick way through `typed`: bodies in which there is nothing to mend.
+"""The fast path of `typed`: bodies in which nothing needs fixing.
 
-Most bodies are already as Go's types would write them. For a kind of which several have come, a
-msgspec type is made that accepts just such bodies; what it refuses, or what it would lose a part
-of, takes the exact way, which also knows the words of every refusal.
+Most bodies already have the form that Go's types would write. Once several bodies of a kind have
+come, a msgspec type is built that accepts only such bodies. Bodies that it refuses or would change
+take the exact path, which also has the wording of every refusal.
 """
 
 import functools
@@ -21,9 +21,9 @@ from listwatch.schema.typed import (
 
 Object = dict[str, Any]
 
-#: A kind's type is made when so many bodies of it have come, since making it takes a while.
+#: Bodies of a kind before its type is built, because that takes a while.
 _WORTH_IT = 20
-#: The kinds whose types are kept; there are fewer.
+#: Maximum kinds whose types are kept; there are fewer kinds.
 _KINDS = 256
 
 _DAY = (
@@ -41,7 +41,7 @@ _INT32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 
 
 class _Quantity(str):
-    """A quantity in its canonical form."""
+    """A quantity in canonical form."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ _PLAIN: dict[Form, Any] = {
     Form.QUANTITY: _Quantity,
     **{form: Annotated[str, msgspec.Meta(pattern=text)] for form, text in _PATTERNS.items()},
 }
-#: Times that Go's clients write although there are none.
+#: Go's clients write these times for an unset time.
 _ABSENT_TIMES = [
     part
     for name in (b"creationTimestamp", b"lastProbeTime", b"lastTransitionTime", b"eventTime")
@@ -70,7 +70,7 @@ _ABSENT_TIMES = [
 
 
 class _RecursiveError(Exception):
-    """A type that contains itself, which is not made here."""
+    """A recursive type, which is not built here."""
 
 
 class _Maker:
@@ -147,10 +147,10 @@ def _decoder_of(schema: Schema) -> "msgspec.json.Decoder[Any] | None":
 
 
 class QuickDecoder:
-    """Decodes the bodies of one server, and notes which kinds come often. For one thread.
+    """Decodes the bodies of one server, and counts kinds. For one thread.
 
     Args:
-        worth_it: how many bodies of a kind come before a type is made for it.
+        worth_it: bodies of a kind before its type is built.
     """
 
     def __init__(self, *, worth_it: int = _WORTH_IT) -> None:
@@ -158,7 +158,7 @@ class QuickDecoder:
         self._seen: Counter[Schema] = Counter()
 
     def decode(self, data: bytes, schema: Schema) -> Object | None:
-        """Return the object of a body, with kind and apiVersion; None asks for the exact way."""
+        """Return the object of a body, with kind and apiVersion; None: use the exact path."""
         seen = self._seen[schema]
         if seen < self._worth_it:
             self._seen[schema] = seen = seen + 1
@@ -181,7 +181,7 @@ def _decoded(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> Object | None
         value = decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, WrongTypeError):
         return None
-    # a key that came twice, or an empty value that is left out, has taken its quotes with it
+    # a repeated key, or a dropped empty value, has lost its quotes
     if b"\\u0022" in data or data.count(b'"') != msgspec.json.encode(value, enc_hook=str).count(
         b'"'
     ):

@@ -1,4 +1,4 @@
-"""Values in Go's words, where a real server shows what is in its memory; numbers read as by Go."""
+"""Formats values as Go prints them, where a real server shows its memory; parses Go's numbers."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def go_words(value: Any) -> str:
 
 
 def whole_number(text: str, function: str = "ParseInt") -> int:
-    """Read a number of 64 bits as a function of Go's `strconv` does; ParseUint takes no sign.
+    """Parse a 64-bit number like a function of Go's `strconv`; ParseUint accepts no sign.
 
     Raises:
         ValueError: in Go's words.
@@ -30,7 +30,7 @@ def whole_number(text: str, function: str = "ParseInt") -> int:
     why = "invalid syntax"
     if digits.isascii() and digits.isdigit():
         why = "value out of range"
-        if len(digits.lstrip("0")) <= 20:  # Python reads longer ones too, but not all
+        if len(digits.lstrip("0")) <= 20:  # Python parses longer ones too, but not all
             value = int(text)
             if -(1 << 63) <= value < 1 << 63 if signed else value < 1 << 64:
                 return value
@@ -53,10 +53,10 @@ def _kind(value: Any) -> str:
 
 
 def unrestorable(value: Any, schema: Schema) -> str:
-    """Return why a strategic merge's result is not of its type; "" where it is.
+    """Return why a strategic merge's result does not fit its type; "" if it does.
 
     The words are those of `FromUnstructured` (`apimachinery/pkg/runtime/converter.go`), which
-    reads the result, in place of the JSON decoder that reads those of the other patches.
+    decodes the result, unlike the JSON decoder of the other patches.
     """
     form = schema.form
     if value is None or form is Form.ANY:
@@ -80,7 +80,7 @@ def unrestorable(value: Any, schema: Schema) -> str:
 
 def _scalar(value: Any, form: Form, go_type: str) -> str:
     if form is Form.STRING and not isinstance(value, str):
-        # Go can convert a whole number to a string, so that this is told apart
+        # Go can convert a whole number to a string, so this case differs
         whole = isinstance(value, int) and not isinstance(value, bool)
         return "cannot convert int64 to string" if whole else "unrecognized type: string"
     if form is Form.BOOLEAN and not isinstance(value, bool):

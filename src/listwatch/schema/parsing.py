@@ -1,4 +1,4 @@
-"""JSON and YAML as Go reads them, with the words of its decoders."""
+"""JSON and YAML parsed like Go, with the error messages of Go's decoders."""
 
 import json
 import re
@@ -9,12 +9,12 @@ import yaml
 
 from listwatch.schema.typed import Pairs
 
-#: So many nodes may be made of any YAML by its aliases; of a long one, more.
+#: Maximum nodes that YAML aliases may expand to; more for a long document.
 _ALIASES_LIMIT = 100_000
 
 
 def parse_json(data: bytes) -> Any:
-    """Decode JSON; objects in which a key is repeated become `Pairs`.
+    """Decode JSON; objects with repeated keys become `Pairs`.
 
     Raises:
         ValueError: in the words of Go's decoder.
@@ -29,10 +29,10 @@ def parse_json(data: bytes) -> Any:
 
 
 def may_repeat(data: bytes, value: Any) -> bool:
-    """Tell whether some object in the body may have a key twice.
+    """Return whether an object in the body may have a key twice.
 
-    Each key and string is two quotes: where the quotes of the value written anew are as many,
-    nothing was lost. Escaped quotes make the counts differ either way, and are looked at slowly.
+    Each key and string has two quotes: if the re-encoded value has as many, nothing was lost.
+    Escaped quotes make the counts differ either way, and are checked slowly.
     """
     return data.count(b'"') != msgspec.json.encode(value).count(b'"') or b"\\u0022" in data
 
@@ -65,7 +65,7 @@ _ESCAPE = re.compile(
 
 
 def _whole_escape(found: re.Match[str]) -> str:
-    # half of a pair is no character; Go's decoder takes the replacement for it
+    # half of a surrogate pair; Go's decoder uses the replacement character
     return r"\ufffd" if found["half"] else found[0]
 
 
@@ -130,7 +130,7 @@ def parse_yaml(data: bytes) -> Any:
 def _load_yaml(data: bytes) -> Any:
     loader = _Loader(data)
     try:
-        # of several documents the first counts, as for Go's decoder
+        # as for Go's decoder, the first of several documents counts
         node = loader.get_node() if loader.check_node() else None
         if node is None:
             return None
@@ -142,7 +142,7 @@ def _load_yaml(data: bytes) -> Any:
 
 
 def _with_text_keys(value: Any) -> Any:
-    """Return a value whose keys are texts: a key that YAML reads as a boolean is its word."""
+    """Return a value whose keys are text: a key that YAML reads as a boolean becomes its word."""
     if isinstance(value, dict):
         return {_text_key(key): _with_text_keys(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -157,10 +157,10 @@ def _text_key(key: Any) -> Any:
 
 
 def _expanded_size(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return how many nodes there are where each alias is what it stands for.
+    """Return the number of nodes with every alias expanded.
 
-    A few hundred bytes can stand for gigabytes, each level for several times the one below. Go's
-    parsers refuse that, too (`yaml.v3/decode.go`, allowedAliasRatio).
+    A few hundred bytes can expand to gigabytes, each level repeating the one below. Go's parsers
+    refuse that too (`yaml.v3/decode.go`, allowedAliasRatio).
     """
     size = known.get(id(node))
     if size is None:
@@ -177,7 +177,7 @@ def _expanded_size(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 def _yaml_line(error: yaml.YAMLError) -> str:
-    # the lines as Go's parser counts them: its scanner is one further than its grammar
+    # Go's parser counts lines differently: its scanner is one line ahead of its grammar
     mark = getattr(error, "problem_mark", None)
     number = 0 if mark is None else mark.line
     if number and isinstance(error, yaml.scanner.ScannerError):
@@ -189,13 +189,13 @@ def _yaml_line(error: yaml.YAMLError) -> str:
 
 
 class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]  # chosen at run time
-    """A safe loader that leaves time stamps as the strings that JSON has."""
+    """A safe loader that leaves timestamps as strings, as in JSON."""
 
 
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-# YAML 1.1 has these booleans, which PyYAML leaves out and Go's parser does not
+# YAML 1.1 has these booleans; Go's parser accepts them and PyYAML does not
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("[yYnN]$"), list("yYnN"))
 _Loader.bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}

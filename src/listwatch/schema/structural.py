@@ -1,6 +1,6 @@
-"""Structural schemas of custom resources: the type they make, pruning, defaults, validation.
+"""Structural schemas of custom resources: types, pruning, defaults, validation.
 
-The words are those of a kube-apiserver (`apiextensions-apiserver`, `kube-openapi/pkg/validation`).
+The messages are those of kube-apiserver (`apiextensions-apiserver`, `kube-openapi/pkg/validation`).
 """
 
 import copy
@@ -54,7 +54,7 @@ def build(raw: Raw) -> Schema:
             schema.item = build(extra)
         elif extra is True and not raw.get("properties"):
             schema.form = Form.MAP
-            # any values, of which objects lose their fields
+            # any values, but objects lose their fields
             schema.item = build({"nullable": True})
         else:
             schema.form = Form.STRUCT
@@ -78,7 +78,7 @@ def build(raw: Raw) -> Schema:
 
 
 def prune(value: Any, schema: Schema, place: str, problems: list[str]) -> None:
-    """Cut the fields that the type has not, in place, noting each."""
+    """Remove the fields that the type lacks, in place, recording each."""
     if isinstance(value, dict):
         if schema.form is Form.STRUCT:
             for key in sorted(value):
@@ -103,7 +103,7 @@ def prune(value: Any, schema: Schema, place: str, problems: list[str]) -> None:
 
 
 def embedded(value: Any, schema: Schema, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects with metadata within a value, each with its place."""
+    """Yield the embedded objects within a value, each with its place."""
     if isinstance(value, dict):
         if schema.embedded and value.get("metadata") is not None:
             yield place, value
@@ -117,7 +117,7 @@ def embedded(value: Any, schema: Schema, place: str = "") -> Iterator[tuple[str,
 
 
 def apply_schema_defaults(value: Any, schema: Schema) -> None:
-    """Fill in defaults, in place; a null that may not be is replaced by the default, or cut."""
+    """Apply defaults, in place; a forbidden null is replaced by the default, or removed."""
     if isinstance(value, dict):
         if schema.form is Form.STRUCT:
             for key, field in schema.fields.items():
@@ -195,7 +195,7 @@ def _ip(version: int) -> Callable[[str], bool]:
     return check
 
 
-# `govalidator`'s of go-openapi: one label, or several of which the last has letters alone
+# go-openapi's `govalidator`: one label, or several of which the last has only letters
 _HOSTNAME = re.compile(
     r"[^\W_](-?[^\W_]{0,62})?|([^\W_]([-0-9a-zA-Z]{0,61}[^\W_])?\.)+[^\W\d_]{2,63}"
 )
@@ -224,7 +224,7 @@ _FORMATS: Mapping[str, Callable[[str], bool]] = {
 
 
 class _Missing(enum.Enum):
-    """Stands for an old state that is not there."""
+    """Stands for a missing old state."""
 
     MISSING = enum.auto()
 
@@ -235,16 +235,16 @@ MISSING = _Missing.MISSING
 def validate(
     value: Any, raw: Raw, field: str = "", said: str | None = None, old: Any = MISSING
 ) -> list[Cause]:
-    """Return the rules of a schema that a value breaks.
+    """Return the rules of a schema that a value violates.
 
-    What did not change is not refused (KEP-4008, ratcheting): a part that equals its old state
-    passes whatever it is. Items are compared in lists of type map alone, by their keys.
+    Unchanged values are not refused (KEP-4008, ratcheting): a part that equals its old state passes
+    in any case. Items are compared only in lists of type map, by their keys.
 
     Args:
         value: any JSON value.
         raw: the schema.
         field: the path of the value in the causes.
-        said: the path of the value in their messages; the same where None.
+        said: the path of the value in their messages; by default the same.
         old: the value that this one replaces, or MISSING.
     """
     if field and old is not MISSING and _same(value, old):
@@ -295,12 +295,12 @@ def _type(value: Any, kind: str, raw: Raw, field: str, path: str) -> list[Cause]
     ]
 
 
-#: How many bits the absolute value of a format has.
+#: Number of bits of a format's absolute value.
 _BITS: Mapping[str, int] = {"int32": 31, "int64": 63}
 
 
 def _is_fraction(value: Any) -> bool:
-    """Tell whether Go's decoder makes a float of a number."""
+    """Return whether Go's decoder turns a number into a float."""
     return isinstance(value, float) or (
         isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
     )
@@ -315,7 +315,7 @@ def _enumeration(value: Any, raw: Raw, field: str) -> list[Cause]:
 
 
 def _string(value: str, raw: Raw, field: str, path: str) -> list[Cause]:
-    """Return the first rule that a text breaks, as the reference, and what its format says."""
+    """Return the first rule that a string violates, in the reference's order, and its format's."""
     causes = []
     longest, shortest = raw.get("maxLength"), raw.get("minLength")
     if longest is not None and len(value) > longest:
@@ -342,13 +342,13 @@ def _string(value: str, raw: Raw, field: str, path: str) -> list[Cause]:
 
 
 def _searches(pattern: str, value: str) -> bool:
-    """Tell whether a pattern of Go's occurs in a text, in linear time as there."""
+    """Return whether a Go pattern occurs in a text, in linear time as in Go."""
     from listwatch.cel.patterns import compile_pattern  # noqa: PLC0415 - loaded with the first use
 
     try:
         return compile_pattern(pattern).search(value) is not None
     except EvaluationError:
-        # What RE2 refuses is refused in definitions; such a pattern is from before.
+        # Definitions with patterns that RE2 refuses are refused; this one is older.
         return True
 
 
@@ -387,12 +387,12 @@ def _number(value: float, raw: Raw, field: str, path: str) -> list[Cause]:
 
 
 def _placeless(why: str) -> Cause:
-    """A rule whose place is in its words alone."""
+    """Return the cause for a rule whose place is only in its message."""
     return invalid_value("<nil>", "", why)
 
 
 def _same(value: Any, old: Any) -> bool:
-    """Compare as JSON does: True is not 1."""
+    """Compare like JSON: True is not 1."""
     if type(value) is not type(old):
         return False
     if isinstance(value, dict):
@@ -428,7 +428,7 @@ def _list(value: list[Any], raw: Raw, field: str, path: str, old: Any) -> list[C
 
 
 def _list_key(value: Any, raw: Raw) -> str | None:
-    """Return what tells an item of a list of type map from the others."""
+    """Return what identifies an item of a list of type map."""
     if raw.get("x-kubernetes-list-type") != "map" or not isinstance(value, dict):
         return None
     keys = raw.get("x-kubernetes-list-map-keys") or ()
@@ -502,7 +502,7 @@ def _object(value: dict[str, Any], raw: Raw, field: str, path: str, old: Any) ->
 
 
 def _embedded(value: dict[str, Any], prefix: str) -> list[Cause]:
-    """Return what an object within an object lacks (`apiserver/schema/objectmeta`)."""
+    """Return what an embedded object lacks (`apiserver/schema/objectmeta`)."""
     causes = []
     for key in ("apiVersion", "kind"):
         found = value.get(key)

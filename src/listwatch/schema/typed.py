@@ -1,7 +1,7 @@
-"""From a decoded body to an object of its type: checked, unknown fields cut, empty ones dropped.
+"""Converts a decoded body to its type: checked, unknown fields removed, empty ones dropped.
 
-This is what a round trip through the Go types does to a body of a built-in kind, with the words
-of Go's JSON decoder where a value has the wrong type.
+This is what a round trip through the Go types does to a body of a built-in kind, with the messages
+of Go's JSON decoder for a value of the wrong type.
 """
 
 import base64
@@ -21,7 +21,7 @@ class WrongTypeError(Exception):
 
 
 class Pairs(dict[str, Any]):
-    """A JSON object in which some keys came more than once; the last one's value counts."""
+    """A JSON object in which some keys are repeated; the last value counts."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -33,7 +33,7 @@ class Pairs(dict[str, Any]):
             seen.add(key)
 
 
-#: Strings that Go keeps when they are empty, being pointers.
+#: Strings that Go keeps when empty, because they are pointers.
 _POINTER_STRINGS = frozenset(
     (
         "appProtocol",
@@ -46,7 +46,7 @@ _POINTER_STRINGS = frozenset(
         "preemptionPolicy",
     )
 )
-#: Booleans and numbers that Go drops when they are false or 0, not being pointers.
+#: Booleans and numbers that Go drops when false or 0, because they are not pointers.
 _PLAIN_SCALARS = frozenset(
     (
         "count",
@@ -73,9 +73,9 @@ _PLAIN_SCALARS = frozenset(
         "unschedulable",
     )
 )
-#: Numbers and booleans of status types that are pointers after all.
+#: Numbers and booleans of status types that are pointers.
 _POINTER_STATUS = frozenset(("ready", "terminating", "started", "collisionCount", "exitCode"))
-#: Names under which one Go type keeps an empty string, as a pointer, that another drops.
+#: Fields whose empty string one Go type keeps, as a pointer, and another drops.
 _KEPT_EMPTY: Mapping[str, frozenset[str]] = {
     "Endpoint": frozenset(("hostname", "nodeName", "zone")),
     "EndpointAddress": frozenset(("nodeName",)),
@@ -85,7 +85,7 @@ _KEPT_EMPTY: Mapping[str, frozenset[str]] = {
 
 
 def keeps_empty(schema: Schema, key: str, field: Schema) -> bool:
-    """Tell whether Go writes a field of a struct also when it is empty, false or 0."""
+    """Return whether Go writes a field of a struct even when it is empty, false or 0."""
     name, form = schema.go_name, field.form
     if key in schema.required:
         return True
@@ -94,7 +94,7 @@ def keeps_empty(schema: Schema, key: str, field: Schema) -> bool:
     if form in _STRINGS:
         return key in _POINTER_STRINGS or key in _KEPT_EMPTY.get(name, ())
     if form in _COLLECTIONS:
-        # an empty list of owners clears them, none says nothing
+        # an empty list of owners removes them, an absent one changes nothing
         return key == "managedFields"
     if form in _SCALARS:
         in_status = name.endswith("Status") and key not in _POINTER_STATUS
@@ -140,7 +140,7 @@ class Conversion:
         """Return the value as its type has it.
 
         Raises:
-            WrongTypeError: with the words of Go's decoder.
+            WrongTypeError: with the message of Go's decoder.
         """
         return self._value(value, schema, "", "", place)
 
@@ -241,7 +241,7 @@ class Conversion:
 
 
 def complete_conditions(obj: Mapping[str, Any], schema: Schema) -> None:
-    """Add to the conditions of an object's status what Go writes of them anyway, in place."""
+    """Add to an object's status conditions the fields that Go always writes, in place."""
     status = schema.fields.get("status")
     field = None if status is None else status.fields.get("conditions")
     if field is not None and field.item is not None:
@@ -250,7 +250,7 @@ def complete_conditions(obj: Mapping[str, Any], schema: Schema) -> None:
 
 
 def _complete_condition(condition: dict[str, Any], schema: Schema) -> None:
-    """Add what Go writes of a condition though it is not there: times as null, texts as empty."""
+    """Add the fields of a condition that Go always writes: times as null, text as empty."""
     for key, field in schema.fields.items():
         if key in condition:
             continue
@@ -261,7 +261,7 @@ def _complete_condition(condition: dict[str, Any], schema: Schema) -> None:
 
 
 def _bytes_of(numbers: list[Any]) -> str | None:
-    """Return bytes that stand as numbers, which Go reads too, in base64; None where they don't."""
+    """Return bytes given as numbers, which Go also accepts, as base64; None if they are not."""
     try:
         return base64.b64encode(bytes(0 if each is None else each for each in numbers)).decode()
     except (TypeError, ValueError):
@@ -303,7 +303,7 @@ def _checked_base64(text: str) -> str:
 
 
 def canonical_time(text: str, *, micro: bool) -> str | None:
-    """Return a time stamp in UTC, to the second, or with exactly six decimals.
+    """Return a timestamp in UTC, to the second, or with exactly six decimals.
 
     Raises:
         WrongTypeError: in Go's words.
@@ -330,12 +330,12 @@ def canonical_time(text: str, *, micro: bool) -> str | None:
         raise WrongTypeError(f'parsing time "{text}": {what} out of range') from None
     plain = moment.replace(tzinfo=None)
     if plain == datetime.min and not fraction.strip(".0"):  # noqa: DTZ901 - Go's, without a zone
-        return None  # Go's zero, which its types write as null
-    # not by strftime, which writes a year before 1000 in fewer than four digits
+        return None  # Go's zero time, which its types write as null
+    # not strftime, which writes a year before 1000 with fewer than four digits
     return plain.isoformat(timespec="seconds") + (fraction if micro else "") + "Z"
 
 
-#: In characters: far beyond what can be meant, before what takes long to work with.
+#: In characters: far beyond any real quantity, and short enough to be fast.
 _LONGEST_QUANTITY = 40
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL = {-9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}

@@ -1,4 +1,4 @@
-"""Whose addresses are whose, by the status of every service."""
+"""Which addresses belong to which service, from the status of all services."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -39,9 +39,9 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 
 def addresses_of(obj: Object) -> list[str]:
-    """Return the addresses that a service's status tells, as far as they mean anything.
+    """Return the addresses in a service's status, if they are valid.
 
-    Elsewhere than on a load balancer that is there, or goes, they mean nothing.
+    They are valid only for a service whose load balancer exists, or is being removed.
     """
     try:
         wire = decode(_decoder, obj.raw)
@@ -56,13 +56,13 @@ def addresses_of(obj: Object) -> list[str]:
 
 
 class StatusAddresses:
-    """The addresses in the status of all services: an index of their cache, and a handler of it.
+    """The addresses in the status of all services: an index of their cache, and its handler.
 
-    A cache takes a whole list in one step, so nobody gets an address that stands in another's
-    status, in whichever order services are worked on.
+    A cache applies a complete list in one step. So no service gets an address in another's status,
+    in whatever order services are processed.
 
     Args:
-        freed: called when an address was let go.
+        freed: called when an address was freed.
     """
 
     def __init__(self, freed: Callable[[], object]) -> None:
@@ -75,7 +75,7 @@ class StatusAddresses:
         self._indexer = indexer
 
     def holders(self, address: str) -> Iterator[Service]:
-        """Yield the services whose status tells an address, the oldest first."""
+        """Yield the services whose status has an address, oldest first."""
         if self._indexer is None:
             return
         found: Iterable[Object] = self._indexer.by_index(_INDEX, address)
@@ -91,13 +91,13 @@ class StatusAddresses:
         """Do nothing: the index has it."""
 
     def on_update(self, old: Object, new: Object) -> None:
-        """Tell of the addresses that a status has lost."""
+        """Report the addresses removed from a status."""
         before = set(addresses_of(old))
         if before and (old.uid != new.uid or not before.issubset(addresses_of(new))):
             self._freed()
 
     def on_delete(self, obj: Item) -> None:
-        """Tell of the addresses of a service that is gone."""
+        """Report the addresses of a deleted service."""
         last = last_state(obj)
         if last is None or addresses_of(last):
             self._freed()

@@ -1,4 +1,4 @@
-"""What the service controller asks of an API server, and a client that does it."""
+"""The requests of the service controller, and a client that sends them."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -10,22 +10,21 @@ from listwatch.objects import Object
 
 
 class ServicesAPI(Protocol):
-    """Changes services; may raise what a client raises, and ends promptly when cancelled."""
+    """Changes services. May raise what a client raises; ends promptly when cancelled."""
 
     async def patch(self, service: Service, patch: Mapping[str, Any]) -> Object | None:
         """Merge a strategic patch into status and metadata of the service of this uid.
 
         Returns:
-            The service as written; None when it is gone, or another one has its name.
+            The service as written; None if it is deleted, or another one has its name.
         """
         ...
 
 
 class ClientServices:
-    """Services by way of a client, in whose event loop it is used.
+    """Services through a client, in the client's event loop.
 
-    Everything is written through the subresource `status`, which is all that the controller may
-    change.
+    Writes only through the subresource `status`, which is all that the controller may change.
     """
 
     def __init__(self, client: Client) -> None:
@@ -46,7 +45,7 @@ class ClientServices:
         except NotFoundError:
             return None
         except InvalidError as error:
-            # The uid can't change: another service has the name.
+            # A uid can't change, so another service has the name.
             if any(cause.get("field") == "metadata.uid" for cause in error.causes):
                 return None
             raise

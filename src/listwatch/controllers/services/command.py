@@ -127,7 +127,7 @@ def service_controller_command(
 ) -> None:
     """Provide load balancers for services of type LoadBalancer until SIGTERM."""
     if provider == "haproxy":
-        require_program("haproxy")  # before anything is started
+        require_program("haproxy")  # before anything starts
     controllers: list[ServiceController] = []
 
     def open_provider(client: Client) -> AbstractAsyncContextManager[LoadBalancerProvider]:

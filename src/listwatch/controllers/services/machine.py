@@ -1,8 +1,8 @@
-"""What is done next for one service: a state machine, without input or output of its own.
+"""What to do next for one service: a state machine without I/O.
 
-`step` is the whole policy. The `ServiceController` performs the actions one at a time: `begun` is
-the state while an action runs, so that one which fails or is cancelled leaves what may be true, and
-`done` is the state after it.
+`step` is the whole policy. The `ServiceController` performs the actions one at a time. `begun`
+returns the state while an action runs, so that a failed or cancelled action leaves what may be
+true; `done` returns the state after it.
 """
 
 from collections.abc import Iterator
@@ -26,19 +26,19 @@ from listwatch.objects import Object
 
 
 class Phase(StrEnum):
-    """How far a service's load balancer has come."""
+    """Progress of a service's load balancer."""
 
-    #: The provider has nothing, and the service names nothing, as far as is known.
+    #: As far as known, the provider has nothing, and the service has neither finalizer nor status.
     ABSENT = "Absent"
     #: Finalizer and status may be written; the provider has nothing.
     CLAIMED = "Claimed"
     #: The provider may have something.
     PARTIAL = "Partial"
-    #: The provider has what the service wants; the status may not say so.
+    #: The provider has what the service wants; the status may not show it.
     MADE = "Made"
-    #: So does the status.
+    #: The status shows it too.
     SERVING = "Serving"
-    #: The provider says that another controller takes care of it.
+    #: The provider says that another controller handles the service.
     ELSEWHERE = "Elsewhere"
 
 
@@ -47,12 +47,12 @@ EXISTING = frozenset({Phase.PARTIAL, Phase.MADE, Phase.SERVING, Phase.ELSEWHERE}
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A service is tried again in due time, or when something changes that matters.
+    """A service is tried again in due time, or after a relevant change.
 
     Attributes:
-        until: time of the next try, of the clock.
-        tried: the state that was tried; None for a service that is gone.
-        failures: in a row, before the next try.
+        until: time of the next try, by the clock.
+        tried: the state that was tried; None for a deleted service.
+        failures: failures in a row before the next try.
     """
 
     until: float
@@ -64,12 +64,12 @@ class State(msgspec.Struct, frozen=True):
     """What is known of one service's load balancer.
 
     Attributes:
-        phase: how far it has come.
+        phase: its progress.
         service: the state of the service that it was claimed, begun or made for; None if ABSENT.
-        status: what the provider said last.
-        nodes: what it sends to.
+        status: the provider's last status.
+        nodes: the nodes it uses.
         written: resource version of the last write to the service.
-        waiting: for the next try, after a failure.
+        waiting: the wait for the next try, after a failure.
     """
 
     phase: Phase = Phase.ABSENT
@@ -80,7 +80,7 @@ class State(msgspec.Struct, frozen=True):
     waiting: Waiting | None = None
 
     def wait(self, found: Object | None, now: float) -> float:
-        """Return for how many seconds the next try of what was found has to wait; usually 0."""
+        """Return how many seconds the next try must wait; usually 0."""
         if self.waiting is None or _matters(self.waiting.tried, found):
             return 0.0
         return max(0.0, self.waiting.until - now)
@@ -90,12 +90,12 @@ class Seen(msgspec.Struct, frozen=True):
     """What a state is compared with.
 
     Attributes:
-        service: as it is now; None if it is gone.
-        nodes: that may be sent to.
-        load_balancer_class: which services are meant; None for those without a class.
-        check: ask the provider whether the load balancer is still there.
-        has_finalizer: whether the service has our finalizer, our own writes included.
-        status: what the service tells, our own writes included.
+        service: the current service; None if deleted.
+        nodes: the eligible nodes.
+        load_balancer_class: the class to serve; None for services without a class.
+        check: ask the provider whether the load balancer still exists.
+        has_finalizer: whether the service has our finalizer, including our own writes.
+        status: the service's status, including our own writes.
     """
 
     service: Service | None
@@ -114,7 +114,7 @@ class Seen(msgspec.Struct, frozen=True):
         *,
         check: bool,
     ) -> "Seen":
-        """Return what is seen of a service; where it is older than our last write, that counts."""
+        """Return what is seen of a service; if it precedes our last write, that write counts."""
         seen = Seen(service, nodes, load_balancer_class, check)
         if service is None:
             return seen
@@ -133,19 +133,19 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Ensure(msgspec.Struct, frozen=True):
-    """Let the provider make or change the load balancer."""
+    """Let the provider create or update the load balancer."""
 
     service: Service
 
 
 class WriteStatus(msgspec.Struct, frozen=True):
-    """Write what the provider said into the status."""
+    """Write the provider's status into the service's."""
 
     service: Service
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Ask the provider whether the load balancer is there."""
+    """Ask the provider whether the load balancer exists."""
 
     service: Service
 
@@ -157,13 +157,13 @@ class UpdateNodes(msgspec.Struct, frozen=True):
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """Let the provider remove whatever there may be."""
+    """Let the provider remove anything it may have."""
 
     service: Service
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Take finalizer and status back."""
+    """Remove finalizer and status."""
 
     service: Service
 
@@ -184,17 +184,17 @@ class Ensured(msgspec.Struct, frozen=True):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """The provider was asked whether it has the load balancer."""
+    """The provider answered whether it has the load balancer."""
 
     found: bool
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """The provider has done it."""
+    """The provider has finished."""
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """The provider says that another controller does it."""
+    """The provider says that another controller handles the service."""
 
 
 Outcome: TypeAlias = Written | Ensured | Checked | Finished | Elsewhere
@@ -204,12 +204,12 @@ Outcome: TypeAlias = Written | Ensured | Checked | Finished | Elsewhere
 
 
 def step(state: State, seen: Seen) -> Action | None:
-    """Return what is to be done next; None for nothing until something changes."""
+    """Return what to do next; None for nothing until something changes."""
     own, now = state.service, seen.service
     if own is not None and (now is None or now.uid != own.uid):
         if state.phase in EXISTING:
             return Remove(own)
-        own, state = None, State()  # its finalizer and status are gone with it
+        own, state = None, State()  # its finalizer and status are gone too
     if now is None:
         return None
     if now.is_deleted or not wants_load_balancer(now, seen.load_balancer_class):
@@ -226,7 +226,7 @@ def _step_down(state: State, now: Service, seen: Seen) -> Action | None:
         return Remove(now)
     if state.phase is Phase.CLAIMED:
         return Release(now)
-    # A former process may have made something.
+    # An earlier process may have created something.
     left = seen.has_finalizer and needs_cleanup(now, seen.load_balancer_class)
     return Remove(now) if left else None
 
@@ -242,12 +242,12 @@ def _keep(state: State, own: Service, now: Service, seen: Seen) -> Action | None
         return None
     if state.nodes != seen.nodes:
         return UpdateNodes(own)
-    # What somebody took away is written again; another load balancer's status is left alone.
+    # Restore a status that was removed; leave another load balancer's status alone.
     return WriteStatus(now) if state.status.ingress and not seen.status.ingress else None
 
 
 def begun(state: State, action: Action) -> State:
-    """Return the state while an action runs: whatever it may have done by now."""
+    """Return the state while an action runs: anything it may have done by now."""
     match action:
         case Claim():
             if state.phase is Phase.ABSENT or _is_another(state, action.service):
@@ -260,7 +260,7 @@ def begun(state: State, action: Action) -> State:
 
 
 def done(state: State, seen: Seen, action: Action, outcome: Outcome) -> tuple[State, Seen]:
-    """Return the state after an action that succeeded, and what is seen then."""
+    """Return the state after a successful action, and what is seen then."""
     match action, outcome:
         case Claim(), Written(version):
             return replace(state, written=version), replace(seen, has_finalizer=True)
@@ -288,14 +288,14 @@ def done(state: State, seen: Seen, action: Action, outcome: Outcome) -> tuple[St
 
 
 def kept(state: State, seen: Seen) -> State | None:
-    """Return what is to be remembered when nothing is left to do; None for nothing."""
+    """Return what to remember when nothing is left to do; None for nothing."""
     if state.phase is Phase.ABSENT or state.service is None or seen.service is None:
         return None
     return None if state.service.uid != seen.service.uid else replace(state, waiting=None)
 
 
 def differences(state: State, service: Service) -> Iterator[str]:
-    """Yield in words why a load balancer that is there is ensured anew."""
+    """Yield the reasons why an existing load balancer is ensured again."""
     if state.service is not None and state.phase in {Phase.MADE, Phase.SERVING, Phase.ELSEWHERE}:
         yield from changes(state.service, service)
 
@@ -305,7 +305,7 @@ def _is_another(state: State, service: Service) -> bool:
 
 
 def _matters(tried: Object | None, found: Object | None) -> bool:
-    """Tell whether a change is a reason to try again what has just failed."""
+    """Return whether a change is a reason to retry at once what has just failed."""
     if tried is None or found is None:
         return tried is not found
     if (tried.meta.deletion_timestamp, tried.uid) != (found.meta.deletion_timestamp, found.uid):
@@ -317,5 +317,5 @@ def _matters(tried: Object | None, found: Object | None) -> bool:
 
 
 def _is_older(version: str, than: str) -> bool:
-    """Tell whether a state is from before a write; versions are numbers (KEP-5504)."""
+    """Return whether a state precedes a write; versions are numbers (KEP-5504)."""
     return version.isdigit() and than.isdigit() and int(version) < int(than)

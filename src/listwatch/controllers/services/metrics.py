@@ -1,4 +1,4 @@
-"""The figures of a service controller under the field's metric names."""
+"""Statistics of a service controller under the metric names of `k8s.io/cloud-provider`."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Which nodes load balancers send to, and when that changes."""
+"""The nodes that load balancers use, and the changes that matter."""
 
 import logging
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from listwatch.objects import Object
 
 _logger = logging.getLogger(__name__)
 
-#: Keeps a node out of load balancers, whatever its value, unless that says no.
+#: Keeps a node out of load balancers, with any value except a false one.
 EXCLUDE_LABEL: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
 #: The cluster autoscaler is about to remove the node.
 DELETION_TAINT: Final = "ToBeDeletedByClusterAutoscaler"
-# What Go's strconv.ParseBool takes for false.
+# The false values of Go's strconv.ParseBool.
 _FALSE: Final = frozenset({"0", "f", "F", "false", "False", "FALSE"})
 
 
@@ -47,14 +47,14 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 
 class Node(msgspec.Struct, frozen=True, order=True):
-    """A node that may be sent to.
+    """A node that load balancers may use.
 
-    Two are equal when nothing differs that a load balancer depends on; readiness and load are not
-    among that.
+    Two are equal if nothing differs that a load balancer depends on; readiness and load do not
+    count.
 
     Attributes:
         name: its name.
-        provider_id: what the cloud calls it; empty for none.
+        provider_id: the cloud's ID of it; empty for none.
         internal_ips: its addresses within the cluster.
     """
 
@@ -64,11 +64,11 @@ class Node(msgspec.Struct, frozen=True, order=True):
 
 
 def eligible_node(obj: Object) -> Node | None:
-    """Return a node that load balancers may send to, or None for one that they must not.
+    """Return a node that load balancers may use, or None for one that they must not.
 
-    The rules are those of `k8s.io/cloud-provider`: not being deleted, not excluded by its label
-    (a value that is no boolean excludes), not tainted by the cluster autoscaler. Whether it is
-    ready does not count: load balancers find that out for themselves.
+    The rules are those of `k8s.io/cloud-provider`: the node is not being deleted, not excluded by
+    its label (a non-boolean value excludes), and not tainted by the cluster autoscaler. Readiness
+    does not count: load balancers check that themselves.
 
     Raises:
         msgspec.ValidationError: fields of the wrong types.
@@ -90,13 +90,13 @@ def eligible_node(obj: Object) -> Node | None:
 
 
 class NodeSet:
-    """The nodes that load balancers send to: a handler of an informer's nodes.
+    """The nodes that load balancers use: a handler of an informer's nodes.
 
     For one event loop.
 
     Args:
-        on_change: called after each change of the set; changes of nodes that change nothing that
-            a load balancer depends on are none.
+        on_change: called after each change of the set; a change of a node counts only if a load
+            balancer depends on it.
     """
 
     def __init__(self, on_change: Callable[[], object] = lambda: None) -> None:
@@ -105,7 +105,7 @@ class NodeSet:
         self._sorted: tuple[Node, ...] = ()
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of nodes."""
         return len(self._nodes)
 
     def nodes(self) -> tuple[Node, ...]:
@@ -113,15 +113,15 @@ class NodeSet:
         return self._sorted
 
     def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: ARG002, FBT001 - the protocol's
-        """Take a node that is new."""
+        """Add a new node."""
         self._put(obj.name, _read(obj))
 
     def on_update(self, old: Object, new: Object) -> None:  # noqa: ARG002 - the protocol's
-        """Take a node's new state."""
+        """Update a node."""
         self._put(new.name, _read(new))
 
     def on_delete(self, obj: Item) -> None:
-        """Take the end of a node."""
+        """Remove a node."""
         self._put(obj.key, None)
 
     def _put(self, name: str, node: Node | None) -> None:

@@ -1,7 +1,7 @@
-"""What makes load balancers: the interface between the service controller and a provider.
+"""The interface between the service controller and a load balancer provider.
 
-`docs/load-balancers.md` says how to write one, and `listwatch.testing.load_balancer_conformance`
-checks one.
+`docs/load-balancers.md` says how to write a provider, and
+`listwatch.testing.load_balancer_conformance` checks one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,18 +13,18 @@ from listwatch.errors import ListWatchError
 
 
 class ProviderError(ListWatchError):
-    """A provider can't do what a service asks for; the message says why and what would help."""
+    """A provider can't do what a service asks for; the message says why, and the remedy."""
 
 
 class ImplementedElsewhereError(ProviderError):
-    """Something else takes care of this service; the controller leaves it alone."""
+    """Another controller handles this service; ours leaves it alone."""
 
 
 class RetryAfterError(ProviderError):
-    """Not yet: try again after a time, which is no failure.
+    """Not ready yet: try again later. Does not count as a failure.
 
     Args:
-        message: what is waited for.
+        message: the reason for the wait.
         seconds: until the next try.
     """
 
@@ -34,62 +34,62 @@ class RetryAfterError(ProviderError):
 
 
 class AddressTakenError(ProviderError):
-    """Others have the address, or all of them; the controller calls again when one is let go."""
+    """The address, or every address, is taken; the controller retries when one is freed."""
 
 
-#: Gives the services whose status tells an address, the oldest first.
+#: Returns the services whose status has an address, oldest first.
 Holders: TypeAlias = Callable[[str], Iterable[Service]]
 
 
 @runtime_checkable
 class KeepsAddresses(Protocol):
-    """A provider that gives each service addresses of its own, and must give none twice."""
+    """A provider that gives each service its own addresses, none of them twice."""
 
     def use_holders(self, holders: Holders) -> None:
-        """Take what tells which services have an address in their status.
+        """Set the lookup of services that have an address in their status.
 
-        Called once, before any load balancer is asked for. From then on it always knows the status
-        of every service, so an address that any of them tells is given to no other one. A change
-        is in force before the services that it concerns are worked on.
+        Called once, before any load balancer is requested. From then on the lookup always knows the
+        status of every service; give an address in any of them to no other service. A change takes
+        effect before the services that it concerns are processed.
         """
         ...
 
 
 class LoadBalancerProvider(Protocol):
-    """Makes, changes and removes load balancers: Go's `cloudprovider.LoadBalancer`.
+    """Creates, updates and removes load balancers: Go's `cloudprovider.LoadBalancer`.
 
-    The controller calls everything in its own event loop, for several services at once but never
-    twice at once for one. A call may take long, and is cancelled after the controller's
-    time-out; what it has done by then must be found by the next one, which comes with a backoff.
-    What it raises is told to users in an event, so the message should name the remedy.
+    The controller calls all methods in its own event loop, for several services at once but never
+    twice at once for one. A call may take long, and is cancelled after the controller's time-out;
+    the next call, after a back-off, must find what it has done by then. Users see an exception's
+    message in an event, so it should name the remedy.
     """
 
     def name(self, cluster: str, service: Service) -> str:
-        """Return the load balancer's name, the same for one uid at all times."""
+        """Return the load balancer's name, which never changes for a uid."""
         ...
 
     async def get(self, cluster: str, service: Service) -> LoadBalancerStatus | None:
-        """Return where a service's load balancer is reached, or None if there is none."""
+        """Return the status of a service's load balancer, or None if there is none."""
         ...
 
     async def ensure(
         self, cluster: str, service: Service, nodes: Sequence[Node]
     ) -> LoadBalancerStatus:
-        """Make a load balancer, or change the one that is there, and return where it is reached.
+        """Create or update a load balancer, and return its status.
 
-        Called again with the same arguments it changes nothing; connections through what stays
-        are kept. An address that `service.status` tells is kept where that is possible.
+        Called again with the same arguments it changes nothing; connections through unchanged parts
+        continue. Keep an address that `service.status` has, if possible.
 
         Raises:
-            ImplementedElsewhereError: not this provider's service.
+            ImplementedElsewhereError: another controller handles the service.
             RetryAfterError: not ready yet.
-            AddressTakenError: an address is lacking, which others have.
+            AddressTakenError: the needed address is taken.
             Exception: anything else is a failure.
         """
         ...
 
     async def update(self, cluster: str, service: Service, nodes: Sequence[Node]) -> None:
-        """Send to these nodes from now on; connections to nodes that stay are kept.
+        """Use these nodes from now on; connections to remaining nodes continue.
 
         Raises:
             As `ensure`.
@@ -97,9 +97,9 @@ class LoadBalancerProvider(Protocol):
         ...
 
     async def ensure_deleted(self, cluster: str, service: Service) -> None:
-        """Remove a load balancer with all that belongs to it, also what is half made.
+        """Remove a load balancer completely, including a half-created one.
 
-        Nothing is to be done, and nothing raised, where there is none.
+        If there is none, do nothing and raise nothing.
 
         Raises:
             Exception: something is left; the controller calls again.
@@ -108,5 +108,5 @@ class LoadBalancerProvider(Protocol):
 
 
 def default_load_balancer_name(service: Service) -> str:
-    """Return "a" and the uid without hyphens, cut to 32 characters: what clouds take."""
+    """Return "a" and the uid without hyphens, cut to 32 characters, as clouds require."""
     return f"a{service.uid.replace('-', '')}"[:32]

@@ -1,4 +1,4 @@
-"""What a service controller and its providers know of a service, and which changes matter.
+"""A service as its controller and providers see it, and the changes that matter.
 
 The rules are those of `k8s.io/cloud-provider/controllers/service`.
 """
@@ -18,11 +18,11 @@ _DEFAULT_AFFINITY_SECONDS: Final = 10_800
 
 
 class InvalidServiceError(ListWatchError):
-    """A service whose fields are of the wrong types."""
+    """A service with fields of the wrong types."""
 
 
 class ServicePort(msgspec.Struct, frozen=True, rename="camel"):
-    """A port of a service, as on the wire; `node_port` is 0 where there is none."""
+    """A port of a service, in the wire format; `node_port` is 0 if there is none."""
 
     port: int
     name: str = ""
@@ -41,7 +41,7 @@ class _AffinityConfig(msgspec.Struct, frozen=True):
 
 
 class ServiceSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """The part of a service's spec that matters to a load balancer."""
+    """The part of a service's spec that load balancers need."""
 
     type: str = "ClusterIP"
     ports: tuple[ServicePort, ...] = ()
@@ -57,7 +57,7 @@ class ServiceSpec(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def affinity_seconds(self) -> int:
-        """For how many seconds a client that is away keeps its backend; 0 without affinity."""
+        """Seconds for which an absent client keeps its backend; 0 without affinity."""
         if self.session_affinity != "ClientIP":
             return 0
         config = self.session_affinity_config
@@ -67,7 +67,7 @@ class ServiceSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PortStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A port of an address; `error` is a reason in CamelCase where it does not work."""
+    """A port of an address; `error` is a reason in CamelCase if it does not work."""
 
     port: int
     protocol: str = msgspec.field(default="")
@@ -75,10 +75,10 @@ class PortStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ingress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Where a load balancer is reached: an address, or a name.
+    """An address or hostname of a load balancer.
 
-    `ip_mode` is "VIP" where packets reach the nodes with this address as their destination, and
-    "Proxy" where they don't.
+    `ip_mode` is "VIP" if packets reach the nodes with this address as their destination, otherwise
+    "Proxy".
     """
 
     ip: str = ""
@@ -88,12 +88,12 @@ class Ingress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class LoadBalancerStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The part `status.loadBalancer` of a service."""
+    """The field `status.loadBalancer` of a service."""
 
     ingress: tuple[Ingress, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as in a service."""
+        """Return it in the form of the service's field."""
         value: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return value
 
@@ -118,13 +118,13 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 
 class Service(msgspec.Struct, frozen=True):
-    """One state of a service; nothing in it is shared with a cache.
+    """One state of a service; shares nothing with a cache.
 
     Attributes:
         object: the whole object.
         annotations: its annotations.
-        spec: what it asks for.
-        status: what is said of its load balancer.
+        spec: its spec.
+        status: the status of its load balancer.
     """
 
     object: Object
@@ -134,10 +134,10 @@ class Service(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(obj: Object) -> "Service":
-        """Read a service.
+        """Decode a service.
 
         Raises:
-            InvalidServiceError: its fields are of the wrong types.
+            InvalidServiceError: a field has the wrong type.
         """
         try:
             wire = decode(_decoder, obj.raw)
@@ -147,7 +147,7 @@ class Service(msgspec.Struct, frozen=True):
 
     @staticmethod
     def unreadable(obj: Object) -> "Service":
-        """Return a stand-in for a service whose fields can't be read: it asks for nothing."""
+        """Return a stand-in for a service that can't be decoded: it asks for nothing."""
         return Service(obj, {}, ServiceSpec(), LoadBalancerStatus())
 
     @property
@@ -157,38 +157,38 @@ class Service(msgspec.Struct, frozen=True):
 
     @property
     def uid(self) -> str:
-        """The uid of this life of the service."""
+        """The uid of the service."""
         return self.object.uid
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it waits for its finalizers only."""
+        """Whether it is being deleted and waits only for its finalizers."""
         return self.object.meta.deletion_timestamp is not None
 
     @property
     def has_finalizer(self) -> bool:
-        """Whether it waits for its load balancer's end."""
+        """Whether it waits until its load balancer is removed."""
         return FINALIZER in self.object.meta.finalizers
 
 
 def wants_load_balancer(service: Service, load_balancer_class: str | None = None) -> bool:
-    """Tell whether a service asks for a load balancer of this class; None is the cluster's own."""
+    """Return whether a service wants a load balancer of this class; None for the default class."""
     spec = service.spec
     return spec.type == "LoadBalancer" and spec.load_balancer_class == load_balancer_class
 
 
 def needs_cleanup(service: Service, load_balancer_class: str | None = None) -> bool:
-    """Tell whether a load balancer is to be removed that a finalizer tells of."""
+    """Return whether a service has our finalizer and its load balancer must be removed."""
     if not service.has_finalizer:
         return False
     if service.spec.type != "LoadBalancer":
         return True
-    # Of another class, it is another controller's business to its end.
+    # A service of another class belongs to another controller to its end.
     return service.is_deleted and wants_load_balancer(service, load_balancer_class)
 
 
 def changes(old: Service, new: Service) -> Iterator[str]:
-    """Yield what differs between two states, in words, of what a load balancer depends on."""
+    """Yield the differences between two states that a load balancer depends on, as text."""
     if old.uid != new.uid:
         yield f"uid: {old.uid} -> {new.uid}"
     before, after = old.spec, new.spec
@@ -215,5 +215,5 @@ def changes(old: Service, new: Service) -> Iterator[str]:
 
 
 def needs_update(old: Service, new: Service) -> bool:
-    """Tell whether a load balancer made for one state has to be ensured anew for another."""
+    """Return whether a load balancer made for one state must be ensured again for another."""
     return next(changes(old, new), None) is not None

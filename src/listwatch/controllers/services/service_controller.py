@@ -1,7 +1,7 @@
-"""Provide load balancers for services, as `k8s.io/cloud-provider/controllers/service` does.
+"""Provides load balancers for services, like `k8s.io/cloud-provider/controllers/service`.
 
-A reconciler of the runtime: its queue keeps the workers apart and the next tries, and `machine.py`
-decides what is done.
+It is a reconciler of the runtime: its queue separates the workers and holds the retries;
+`machine.py` decides what to do.
 """
 
 import asyncio
@@ -78,22 +78,22 @@ _SERVICES, _NODES = Selection("services"), Selection("nodes")
 
 
 class ServiceControllerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a service controller at one moment; the counters begin with it.
+    """Statistics of a service controller; counters start with it.
 
     Attributes:
-        queue: of the services that wait.
-        reflector: of what feeds it.
-        services: that have, or may have, a load balancer.
-        nodes: that load balancers send to.
-        syncs: services looked at.
-        ensured: load balancers made or changed.
+        queue: the queue of services.
+        reflector: the reflector that feeds it.
+        services: services that have, or may have, a load balancer.
+        nodes: nodes that load balancers use.
+        syncs: services processed.
+        ensured: load balancers created or updated.
         deleted: load balancers removed.
-        failures: of any of these.
+        failures: failures of any of these.
         retrying: services that wait for their next try.
-        node_syncs: times that the nodes of all load balancers were looked at.
-        node_errors: load balancers that did not take new nodes.
-        node_sync_seconds: how long such a round took.
-        host_update_seconds: how long one load balancer took.
+        node_syncs: times that the nodes of all load balancers were compared.
+        node_errors: load balancers that did not accept new nodes.
+        node_sync_seconds: durations of these comparisons.
+        host_update_seconds: durations for one load balancer.
     """
 
     queue: WorkQueueStatistics
@@ -112,7 +112,7 @@ class ServiceControllerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Source:
-    """Gives the caches the two list-watches."""
+    """Provides the caches with the two list-watches."""
 
     def __init__(self, services: ListerWatcher, nodes: ListerWatcher) -> None:
         self._list_watches = {_SERVICES.resource: services, _NODES.resource: nodes}
@@ -131,31 +131,31 @@ class _Source:
 
 
 class _Gone(Exception):  # noqa: N818 - no failure
-    """The service is gone, or another one has its name: its deletion is on its way."""
+    """The service is deleted, or another one has its name: its deletion event is on its way."""
 
 
 class ServiceController:
-    """Makes, changes and removes the load balancers of a cluster's services.
+    """Creates, updates and removes the load balancers of a cluster's services.
 
-    For one event loop; runs once. Two of them on one cluster by mistake (there is a leader
-    election against that) each make load balancers, and the address of the one that wrote last is
-    in the status: none of them answers to the other's writes, so nothing flaps.
+    For one event loop; runs once. Leader election prevents two of them on one cluster. If two run
+    by mistake, each creates load balancers, and the status has the address of the last writer;
+    neither reacts to the other's writes, so the status does not flap.
 
     Args:
-        provider: makes the load balancers.
+        provider: creates the load balancers.
         api: writes finalizers and status.
         services: all services.
         nodes: all nodes.
         cluster: the cluster's name, for the provider.
-        load_balancer_class: which services are meant; None for those without a class.
-        recorder: gets the events.
-        workers: how many services are worked on at once.
-        service_sync_period: seconds between two checks that every load balancer is there.
+        load_balancer_class: the class to serve; None for services without a class.
+        recorder: receives the events.
+        workers: maximum services processed at once.
+        service_sync_period: seconds between two checks that every load balancer exists.
         node_sync_period: seconds after which the nodes of all load balancers are compared even if
             none has changed.
         min_retry_delay: seconds after a service's first failure; doubled with each further one.
-        max_retry_delay: the most seconds between two tries.
-        provider_timeout: seconds that one call of the provider may take.
+        max_retry_delay: maximum seconds between two tries.
+        provider_timeout: time limit of one call of the provider, in seconds.
         clock: the time.
     """
 
@@ -188,9 +188,9 @@ class ServiceController:
         self._provider_timeout = provider_timeout
         self._backoff = replace(LOAD_BALANCER, base=min_retry_delay, cap=max_retry_delay)
         self._states: dict[str, State] = {}
-        # Services whose load balancers are to be looked for, though nothing has changed.
+        # Services whose load balancers are to be checked without a change.
         self._to_check: set[str] = set()
-        # Services that lack an address which others have, the first one first.
+        # Services that need a taken address, first come first.
         self._lacking: dict[str, None] = {}
         self._freed = 0
         self._nodes = NodeSet(self._nodes_changed)
@@ -206,9 +206,9 @@ class ServiceController:
         self._reconciler.every(node_sync_period, self._begin_round)
         self._caches.of(_SERVICES).add_handler(self._addresses, "addresses")
         self._caches.of(_NODES).add_handler(self._nodes, "nodes")
-        # The services that were there at the start and wait for their turn; None before the start.
+        # The initial services not processed yet; None before the start.
         self._first: set[str] | None = None
-        # The load balancers that a round of nodes still has to come to, and when it began.
+        # The load balancers still to be updated in a round of nodes, and its start.
         self._round: set[str] = set()
         self._round_began = 0.0
         self._syncs = self._ensured = self._deleted = self._failures = 0
@@ -216,18 +216,18 @@ class ServiceController:
         self._node_seconds = Histogram()
         self._host_seconds = Histogram()
 
-    # --- Life ---
+    # --- Lifecycle ---
 
     @property
     def has_synced(self) -> bool:
-        """Whether every service that was there at the start has been worked on once."""
+        """Whether every initial service has been processed once."""
         return self._first is not None and not self._first
 
     async def run(self, guard: "LeadershipGuard | None" = None) -> None:
-        """Work until cancelled. Load balancers stay as they are then.
+        """Work until cancelled. Load balancers then stay as they are.
 
         Args:
-            guard: no step is taken once this says that another process may lead.
+            guard: once another process may lead, this refuses every further step.
         """
         self._caches.open(self._source)
         services = self._caches.of(_SERVICES)
@@ -237,14 +237,14 @@ class ServiceController:
         with single_error():
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._caches.run(), name="caches")
-                # A server may be away for as long as it likes.
+                # A server may be away for any length of time.
                 for cache in self._caches:
                     await cache.informer.wait_until_synced()
                 self._first = set(services.indexer.list_keys())
                 group.create_task(self._reconciler.run(guard), name="service workers")
 
     def statistics(self) -> ServiceControllerStatistics:
-        """Return the figures of this moment."""
+        """Return current statistics."""
         states = self._states.values()
         return ServiceControllerStatistics(
             queue=self._reconciler.queue.statistics(),
@@ -290,7 +290,7 @@ class ServiceController:
                 self._node_seconds.observe(self._clock.now() - self._round_began)
 
     def _address_freed(self) -> None:
-        """Try those again at once that lack an address."""
+        """Retry at once the services that need an address."""
         self._freed += 1
         waiting, self._lacking = self._lacking, {}
         for key in waiting:
@@ -315,7 +315,7 @@ class ServiceController:
         except AddressTakenError as error:
             _logger.warning("service %s waits for an address: %s", key, error)
             self._lacking.setdefault(key)
-            # An address may have been let go while it looked for one.
+            # An address may have been freed during the search.
             return self._failed(key, found, None if freed == self._freed else 0.0)
         except RetryAfterError as error:
             _logger.info("service %s waits %g s: %s", key, error.seconds, error)
@@ -354,7 +354,7 @@ class ServiceController:
         return requeue_after(seconds)
 
     async def _bring(self, key: str, found: Object | None) -> None:
-        """Bring a service's load balancer to what its present state asks for."""
+        """Bring a service's load balancer to what the service's current state asks for."""
         service = None if found is None else self._read(found)
         seen = Seen.of(
             service,
@@ -388,7 +388,7 @@ class ServiceController:
     # --- One action ---
 
     def _explain(self, state: State, action: Action) -> None:
-        """Say in the log why something is done that is done already."""
+        """Log the reason for repeating something already done."""
         if isinstance(action, Ensure) and (why := ", ".join(differences(state, action.service))):
             _logger.info("service %s changed: %s", action.service.key, why)
 
@@ -478,7 +478,7 @@ class ServiceController:
         return Finished()
 
     async def _release(self, service: Service) -> Finished:
-        """Let a service go whose load balancer is gone."""
+        """Release a service whose load balancer is removed."""
         await self._api.patch(
             service,
             {
@@ -521,7 +521,7 @@ def _failed(what: str, error: Exception) -> str:
 
 
 def _complaint(action: Action, error: Exception) -> tuple[str, str]:
-    """Return reason and message of the event that tells of a failure."""
+    """Return reason and message of the event for a failure."""
     match action:
         case UpdateNodes():
             words = f"Error updating load balancer with new hosts: {_words(error)}"
