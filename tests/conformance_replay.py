@@ -19,6 +19,7 @@ RECORDED = FOLDER / "recorded"
 DIFFERING = RECORDED / "differing.txt"
 FEATURES = (
     "anonymous",
+    "audit",
     "rbac",
     "impersonation",
     "reviews",
@@ -45,10 +46,10 @@ def runner_module() -> ModuleType:
     return module
 
 
-def scenarios(pattern: str = "*") -> dict[str, dict[str, Any]]:
-    """Return the scenarios whose `file/id` matches, by that name."""
+def scenarios(pattern: str = "*", folder: str = "scenarios") -> dict[str, dict[str, Any]]:
+    """Return the scenarios of a folder whose `file/id` matches, by that name."""
     found = {}
-    for path in sorted((FOLDER / "scenarios").glob("*.yaml")):
+    for path in sorted((FOLDER / folder).glob("*.yaml")):
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         document = yaml.load(path.read_bytes(), loader)  # noqa: S506 - a safe loader, in C
         for scenario in document["scenarios"]:

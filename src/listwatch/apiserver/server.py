@@ -14,7 +14,8 @@ import yaml
 from listwatch.apiserver.access.auth import BOOTSTRAP, Access
 from listwatch.apiserver.access.escalation import Escalation
 from listwatch.apiserver.access.issued_tokens import IssuedTokens
-from listwatch.apiserver.api.admission import Gate
+from listwatch.apiserver.admission.policies import Policies
+from listwatch.apiserver.api.admission import EDITING, Gate
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.api.reviews import Reviews
 from listwatch.apiserver.api.routes import Api
@@ -30,6 +31,7 @@ from listwatch.apiserver.kinds.catalog import apply_defaults
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.replica import Replica
+from listwatch.apiserver.storage.cluster import StoredCluster, StoredConfiguration
 from listwatch.apiserver.storage.journal import SQLiteJournal
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry, Snapshot, Storage, StorageStatistics
@@ -136,6 +138,14 @@ class EmbeddedAPIServer:
         #: who is asked about writes: policies, then webhooks
         self.admission: list[Source] = []
         self._escalation = Escalation(self.access, self.store, self.table)
+        self.admission.append(
+            Policies(
+                StoredCluster(self.store, self.table),
+                StoredConfiguration(self.store),
+                self.access.answer,
+                EDITING,
+            )
+        )
         self.api = self._api(self._reader)
         if test_api:
             self.api.extra_paths["/-/"] = Control(self).handle

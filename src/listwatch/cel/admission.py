@@ -8,16 +8,17 @@ those of k8s.io/apiserver, pkg/admission/plugin/cel.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from listwatch.cel.authorization import AUTHORIZER, RESOURCE_CHECK
-from listwatch.cel.environment import Environment
+from listwatch.cel.environment import FUNCTIONS, Environment
 from listwatch.cel.errors import (
     CompilationError,
     CostLimitExceededError,
     EvaluationError,
     InstantiationError,
 )
+from listwatch.cel.functions import Function, function, plain
 from listwatch.cel.program import PER_CALL_LIMIT, Program, compile_expression
 from listwatch.cel.types import (
     BOOL,
@@ -118,6 +119,64 @@ _OBJECTS: Mapping[str, Mapping[str, Type]] = {
 }
 
 
+OBJECT = object_named("Object")
+"""The type of what an ApplyConfiguration gives; its parts are `Object.spec`, `Object.metadata`."""
+JSON_PATCH = object_named("JSONPatch")
+"""The type of one operation of a JSON patch."""
+
+
+class _AnyField(Mapping[str, Type]):
+    """The fields of an object of which nothing is known: any, of any type."""
+
+    def __getitem__(self, name: str) -> Type:
+        return DYN
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+_ANY_FIELD = _AnyField()
+_OPERATION: Mapping[str, Type] = {"op": STRING, "path": STRING, "from": STRING, "value": DYN}
+
+
+class _PatchTypes(Mapping[str, Mapping[str, Type]]):
+    """Types among which are those that patches are made of."""
+
+    def __init__(self, others: Mapping[str, Mapping[str, Type]]) -> None:
+        self._others = {**others, JSON_PATCH.name: _OPERATION}
+
+    def __getitem__(self, name: str) -> Mapping[str, Type]:
+        if name == OBJECT.name or name.startswith("Object."):
+            return _ANY_FIELD
+        return self._others[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._others)
+
+    def __len__(self) -> int:
+        return len(self._others)
+
+
+def _escaped_key(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+_PATCH_FUNCTIONS: Mapping[str, Function] = {
+    **FUNCTIONS,
+    "jsonpatch.escapeKey": function(
+        "jsonpatch.escapeKey",
+        _escaped_key,
+        plain("string_jsonpatch_escapeKey_string", STRING, STRING),
+    ),
+}
+
+
 class ExpressionError(Exception):
     """One expression can't be evaluated; others may be."""
 
@@ -131,11 +190,16 @@ class OutOfBudgetError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A compiled expression, or why it does not compile."""
+    """A compiled expression, or why it does not compile.
+
+    `internal` is true of a constant that would fail in each run, which a server calls its own
+    error.
+    """
 
     source: str
     program: Program | None
     error: str = ""
+    internal: bool = False
 
 
 @dataclass(slots=True)
@@ -145,12 +209,14 @@ class Vocabulary:
     Attributes:
         params: whether there is the variable `params`.
         authorizer: whether there is the variable `authorizer`.
+        patches: whether there are the types and functions of which patches are made.
         objects: types beside those of requests and namespaces.
         types: of variables, where they are not those that every expression has.
     """
 
     params: bool = False
     authorizer: bool = True
+    patches: bool = False
     objects: Mapping[str, Mapping[str, Type]] = field(default_factory=dict)
     types: Mapping[str, Type] = field(default_factory=dict)
     variables: dict[str, Expression] = field(default_factory=dict)
@@ -174,7 +240,13 @@ class Vocabulary:
         if self._composed:
             known["variables"] = _VARIABLES
             objects[_VARIABLES.name] = dict(self._fields)
+        if self.patches:
+            return Environment({**known, **self.types}, _PatchTypes(objects), _PATCH_FUNCTIONS)
         return Environment({**known, **self.types}, objects)
+
+    def but(self, *, authorizer: bool = True, patches: bool = False) -> Vocabulary:
+        """Return the same with its variables, for expressions of another purpose."""
+        return replace(self, authorizer=authorizer and self.authorizer, patches=patches)
 
     def compose(self, variables: Sequence[Mapping[str, object]]) -> None:
         """Compile the variables of a policy, each of which may use those before it."""
@@ -200,7 +272,7 @@ def compile_as(source: str, environment: Environment, *wanted: Type) -> Expressi
     except CompilationError as error:
         return Expression(source, None, f"compilation failed: {error}")
     except InstantiationError as error:
-        return Expression(source, None, str(error))
+        return Expression(source, None, str(error), internal=True)
     if wanted and program.type not in wanted:
         shown = " ".join(_shown(one) for one in wanted)
         choice = shown if len(wanted) == 1 else f"one of [{shown}]"

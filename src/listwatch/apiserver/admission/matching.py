@@ -103,7 +103,7 @@ class Attributes(msgspec.Struct):
 
 
 class Cluster(Protocol):
-    """What matching asks about other objects; `storage/cluster.py` answers."""
+    """What admission asks about other objects; `storage/cluster.py` answers."""
 
     def namespace(self, name: str) -> Object | None:
         """Return a namespace, decoded afresh, or None."""
@@ -117,6 +117,17 @@ class Cluster(Protocol):
 
     def equivalents(self, resource: APIResource, subresource: str) -> Sequence[APIResource]:
         """Return the other versions and groups under which the same objects are served."""
+
+    def of_kind(self, api_version: str, kind: str) -> APIResource | None:
+        """Return the resource of a kind, or None."""
+
+    def find(self, resource: APIResource, namespace: str, name: str) -> Object | None:
+        """Return an object as its resource serves it, or None."""
+
+    def select(
+        self, resource: APIResource, namespace: str, selector: LabelSelector
+    ) -> Sequence[Object]:
+        """Return the objects with these labels, in a namespace or ("") everywhere."""
 
 
 class _Rule(msgspec.Struct, frozen=True):

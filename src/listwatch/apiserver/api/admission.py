@@ -1,12 +1,23 @@
 """From a request to the policies and webhooks that are asked about it."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from listwatch.apiserver import refusal
 from listwatch.apiserver.admission.chain import Admission, Source
 from listwatch.apiserver.admission.matching import Attributes
+from listwatch.apiserver.admission.policies import Editing, PatchTestError
+from listwatch.apiserver.api.apply import merge_applied, misfit
+from listwatch.apiserver.api.body import decode_value
+from listwatch.apiserver.api.patch import PatchError, PatchValueError, json_patch
 from listwatch.apiserver.http.call import Call
+from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.store import Bucket, Storage
+from listwatch.errors import BadRequestError
+from listwatch.schema.facts import Schema
+
+Object = dict[str, Any]
 
 _GROUP = "admissionregistration.k8s.io"
 #: What makes the server ask; policies without bindings do not.
@@ -80,3 +91,35 @@ def _options_of(call: Call) -> dict[str, Any]:
     if call.query.get("dryRun"):
         given["dryRun"] = call.query["dryRun"]
     return given
+
+
+def _json_patched(obj: Object, operations: Sequence[Object]) -> Object:
+    try:
+        patched = json_patch(copy.deepcopy(obj), operations)
+    except PatchValueError:
+        raise PatchTestError from None
+    except PatchError as error:
+        raise ValueError(str(error)) from None
+    assert isinstance(patched, dict)  # noqa: S101 - the whole document can't be replaced
+    return patched
+
+
+def _merged(obj: Object, wanted: Object, schema: Schema) -> Object:
+    merged: Object = merge_applied(obj, wanted, schema)
+    return merged
+
+
+def _decoded(whole: Object, resource: APIResource) -> Object:
+    """Decode what a mutation made; what can't be decoded is the server's own error."""
+    try:
+        decoded = decode_value(copy.deepcopy(whole), resource)
+    except BadRequestError as error:
+        raise refusal.internal_error(error.message) from None
+    if decoded.problems and resource.custom is None:
+        problems = ", ".join(dict.fromkeys(decoded.problems))
+        raise refusal.internal_error(f"strict decoding error: {problems}")
+    return decoded.obj
+
+
+#: How policies change objects.
+EDITING = Editing(_json_patched, _merged, misfit, _decoded)

@@ -240,6 +240,15 @@ def _check(value: Any, schema: Schema, place: str) -> None:
             raise _RejectedError(f"{place}: expected {words}, got {_scalar_shown(form, value)}")
 
 
+def misfit(value: Any, schema: Schema) -> str:
+    """Return why a configuration does not fit a schema, in the words of apply; "" if it does."""
+    try:
+        _check(value, schema, "")
+    except _RejectedError as error:
+        return str(error)
+    return ""
+
+
 def _check_items(value: list[Any], schema: Schema, place: str) -> None:
     seen: set[str] = set()
     for index, each in enumerate(value):
@@ -480,4 +489,4 @@ def _own(
     return dict(merged)
 
 
-__all__ = ["applied_fields", "apply_object", "merge_applied", "without_fields"]
+__all__ = ["applied_fields", "apply_object", "merge_applied", "misfit", "without_fields"]

@@ -30,6 +30,10 @@ class PatchError(Exception):
     """A patch that does not fit the object, or breaks its own grammar."""
 
 
+class PatchValueError(PatchError):
+    """A test within a JSON patch that finds another value."""
+
+
 class PatchFormatError(PatchError):
     """A directive of a strategic merge patch whose value has the wrong form."""
 
@@ -168,7 +172,7 @@ def json_patch(document: Any, operations: Sequence[Any]) -> Any:
                     raise
                 found = None
             if not _equal(found, value):
-                raise PatchError(f"testing value {path} failed")
+                raise PatchValueError(f"testing value {path} failed")
         elif name == "move":
             document = _move(document, operation.get("from"), path)
         elif name == "copy":

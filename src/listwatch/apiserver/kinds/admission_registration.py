@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from listwatch.apiserver.kinds.cells import at, count, field, text
+from listwatch.apiserver.kinds.cells import count
 from listwatch.apiserver.kinds.kind import Kind, Object, View
 from listwatch.apiserver.kinds.rules import enumeration
 from listwatch.schema.causes import Cause, invalid_value, required
@@ -83,25 +83,5 @@ KINDS: Mapping[str, Kind] = {
         defaults=_default_webhooks,
         rule=_check_webhooks,
         cells={"Webhooks": count("webhooks")},
-    ),
-    "admissionregistration.k8s.io/validatingadmissionpolicies": Kind(
-        generation=True,
-        unconditional_update=False,
-        cells={
-            "Validations": count("spec.validations"),
-            "ParamKind": lambda obj, _: (
-                f"{at(obj, 'spec.paramKind.apiVersion')}/{at(obj, 'spec.paramKind.kind')}"
-                if at(obj, "spec.paramKind")
-                else "<unset>"
-            ),
-        },
-    ),
-    "admissionregistration.k8s.io/validatingadmissionpolicybindings": Kind(
-        generation=True,
-        unconditional_update=False,
-        cells={
-            "PolicyName": field("spec.policyName"),
-            "ParamRef": text("spec.paramRef.name", "<unset>"),
-        },
     ),
 }

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from listwatch.apiserver.kinds import (
+    admission_policies,
     admission_registration,
     autoscaling,
     certificates,
@@ -26,6 +27,7 @@ from listwatch.apiserver.kinds.kind import Kind, Object
 from listwatch.apiserver.kinds.resources import APIResource
 
 _FAMILIES = (
+    admission_policies,
     admission_registration,
     autoscaling,
     certificates,

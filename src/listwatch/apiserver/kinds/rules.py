@@ -79,6 +79,13 @@ def qualified_name(path: str, name: str) -> list[Cause]:
     return [invalid_value(path, name, why) for why in qualified_name_problems(name)]
 
 
+def path_name(path: str, name: str) -> list[Cause]:
+    """Return why a name can't be a part of a path."""
+    if name in {".", ".."}:
+        return [invalid_value(path, name, f"may not be '{name}'")]
+    return [invalid_value(path, name, f"may not contain '{char}'") for char in "/%" if char in name]
+
+
 _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from listwatch.apiserver.kinds.rules import IP_WORDS, is_address, quantity
-from listwatch.schema.causes import Cause, duplicate, forbidden_value, invalid_value
+from listwatch.schema.causes import Cause, duplicate, forbidden_value, invalid_value, required
 from listwatch.schema.facts import Form, Schema
 from listwatch.selector import subdomain_problems
 
@@ -125,6 +125,14 @@ def check_node_status(new: View, _: View) -> Iterator[Cause]:
                 yield invalid_value(f"status.{part}.{name}", amount, _NOT_NEGATIVE)
 
 
+def _policy(new: View, _: View) -> Iterator[Cause]:
+    checked = (new.get("status") or {}).get("typeChecking") or {}
+    for index, each in enumerate(checked.get("expressionWarnings") or ()):
+        for key in ("warning", "fieldRef"):
+            if not (each.get(key) or "").strip():
+                yield required(f"status.typeChecking.expressionWarnings[{index}].{key}")
+
+
 def _quota(new: View, _: View) -> Iterator[Cause]:
     status = new.get("status") or {}
     for part in ("hard", "used"):
@@ -134,6 +142,7 @@ def _quota(new: View, _: View) -> Iterator[Cause]:
 
 
 _RULES: Mapping[str, Rule] = {
+    "admissionregistration.k8s.io/validatingadmissionpolicies": _policy,
     "networking.k8s.io/ingresses": _load_balancer,
     "nodes": check_node_status,
     "resourcequotas": _quota,

@@ -1,0 +1,327 @@
+"""MutatingAdmissionPolicies: how they change an object.
+
+The rules are those of `apiserver/pkg/admission/plugin/policy/mutating`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from listwatch.apiserver.admission.expressions import Subject
+from listwatch.apiserver.admission.matching import in_version, kind_for
+from listwatch.apiserver.admission.policies import (
+    Editing,
+    Invocation,
+    PatchTestError,
+    PolicyFailure,
+    PolicyIndex,
+    object_name,
+)
+from listwatch.apiserver.kinds.resources import APIResource
+from listwatch.cel.admission import (
+    BUDGET,
+    JSON_PATCH,
+    OBJECT,
+    Evaluation,
+    Expression,
+    ExpressionError,
+    MatchConditions,
+    OutOfBudgetError,
+    Vocabulary,
+    compile_as,
+)
+from listwatch.cel.types import list_of
+from listwatch.cel.values import Duration, Optional, Timestamp, UInt
+from listwatch.errors import StatusError
+from listwatch.schema.facts import ANY, Form, Schema, facts
+
+if TYPE_CHECKING:
+    from listwatch.apiserver.admission.chain import Round
+    from listwatch.apiserver.admission.expressions import Decide
+    from listwatch.apiserver.admission.matching import Attributes, Cluster
+    from listwatch.cel import Value
+
+Object = dict[str, Any]
+View = Mapping[str, Any]
+#: Which policy, by which binding, with which parameter.
+_Key = tuple[str, str, str]
+
+
+class _MutationError(Exception):
+    pass
+
+
+class MutatingPolicy:
+    """The expressions of a policy, compiled."""
+
+    def __init__(self, obj: View) -> None:
+        spec = obj["spec"]
+        vocabulary = Vocabulary(params=spec.get("paramKind") is not None)
+        vocabulary.compose(spec.get("variables") or ())
+        self.vocabulary = vocabulary
+        conditions = spec.get("matchConditions") or ()
+        fails = spec.get("failurePolicy") != "Ignore"
+        self.conditions = (
+            MatchConditions(conditions, fails=fails, vocabulary=vocabulary) if conditions else None
+        )
+        environment = vocabulary.but(patches=True).environment()
+        self.again = spec.get("reinvocationPolicy") == "IfNeeded"
+        self.mutations: list[Expression] = []
+        for each in spec.get("mutations") or ():
+            if each.get("patchType") == "JSONPatch":
+                text, kind = each["jsonPatch"]["expression"], list_of(JSON_PATCH)
+            else:
+                text, kind = each["applyConfiguration"]["expression"], OBJECT
+            self.mutations.append(compile_as(text, environment, kind))
+
+
+class PolicyMutator:
+    """Changes one object by all policies that apply to it. For one event loop."""
+
+    def __init__(
+        self,
+        index: PolicyIndex[MutatingPolicy],
+        cluster: Cluster,
+        decide: Decide,
+        editing: Editing,
+    ) -> None:
+        self._index = index
+        self._cluster = cluster
+        self._decide = decide
+        self._editing = editing
+        self._output: Object | None = None
+        #: those that ran and may run again; those that are to
+        self._ran: set[_Key] = set()
+        self._due: set[_Key] = set()
+
+    def mutate(self, attributes: Attributes, turn: Round) -> None:
+        """Replace `attributes.obj` by what the policies make of it.
+
+        Raises:
+            StatusError: 403, a policy failed, and its failures count.
+        """
+        if turn.second and attributes.obj != self._output:
+            self._require()
+        failures: list[PolicyFailure] = []
+        invocations: list[Invocation[MutatingPolicy]] = []
+        for found in self._index.applying(attributes, self._cluster):
+            if isinstance(found, Invocation):
+                invocations.append(found)
+            elif found[0].fails:
+                failures.append(found[1])
+        for each in invocations:
+            self._invoke(each, attributes, turn, failures)
+        self._output = attributes.obj
+        if failures:
+            raise _refusal(attributes, failures)
+
+    def _require(self) -> None:
+        self._due |= self._ran
+        self._ran = set()
+
+    def _invoke(
+        self,
+        found: Invocation[MutatingPolicy],
+        attributes: Attributes,
+        turn: Round,
+        failures: list[PolicyFailure],
+    ) -> None:
+        policy = found.policy
+        before = attributes.obj
+        key = _key_of(found)
+        try:
+            subject = Subject(attributes, found.matched, self._cluster, self._decide)
+            conditions = policy.compiled.conditions
+            if conditions is not None and not conditions.hold(subject.with_params(found.params)):
+                return
+        except ExpressionError as error:
+            failures.append(_failure(found, str(error)))
+            return
+        if turn.second and key not in self._due:
+            return
+        for mutation in policy.compiled.mutations if before is not None else ():
+            try:
+                self._apply(mutation, found, attributes)
+            except (ExpressionError, OutOfBudgetError, _MutationError) as error:
+                if policy.fails:
+                    failures.append(_failure(found, str(error)))
+        if attributes.obj != before:
+            self._require()
+            turn.wanted = True
+        if policy.compiled.again:
+            self._ran.add(key)
+
+    def _apply(
+        self,
+        mutation: Expression,
+        found: Invocation[MutatingPolicy],
+        attributes: Attributes,
+    ) -> None:
+        subject = Subject(attributes, found.matched, self._cluster, self._decide)
+        evaluation = Evaluation(
+            subject.with_params(found.params), found.policy.compiled.vocabulary, BUDGET
+        )
+        if mutation.program is None:
+            raise ExpressionError(mutation.error)
+        value = evaluation.run(mutation)
+        source, target, sub = attributes.resource, found.matched, attributes.subresource
+        obj = in_version(attributes.obj, source, target, sub)
+        assert obj is not None  # noqa: S101 - nothing is evaluated without an object
+        kind = _written(target, sub)
+        if mutation.program.type == OBJECT:
+            changed = self._merged(obj, value, kind)
+        else:
+            changed = self._patched(obj, value)
+        if changed is obj:
+            return
+        decoded = self._editing.decode(changed, kind)
+        whole = {"apiVersion": changed["apiVersion"], "kind": changed["kind"], **decoded}
+        attributes.obj = in_version(whole, target, source, sub)
+
+    def _merged(self, obj: Object, value: Value, resource: APIResource) -> Object:
+        mismatches = list(_mismatches(value, "Object"))
+        if mismatches:
+            raise _MutationError("type mismatch: " + "\n".join(mismatches))
+        wanted = to_json(value)
+        assert isinstance(wanted, dict)  # noqa: S101 - the checker lets nothing else through
+        named = {key: obj[key] for key in ("apiVersion", "kind")}
+        why = self._editing.check({**wanted, **named}, resource.schema)
+        if why:
+            raise _MutationError(
+                "error applying patch: failed to convert patch object to typed object: " + why
+            )
+        atomic = list(_atomics(wanted, resource.schema, ""))
+        if atomic:
+            raise _MutationError(
+                "error applying patch: invalid ApplyConfiguration: may not mutate atomic arrays, "
+                f"maps or structs: {', '.join(atomic)}"
+            )
+        return self._editing.merge(obj, {**wanted, **named}, resource.schema)
+
+    def _patched(self, obj: Object, value: Value) -> Object:
+        operations = []
+        for each in value if isinstance(value, Sequence) else ():
+            assert isinstance(each, Mapping)  # noqa: S101 - the checker lets nothing else through
+            if "value" in each:
+                mismatches = list(_mismatches(each["value"], None))
+                if mismatches:
+                    raise _MutationError("type mismatch: " + "\n".join(mismatches))
+            operation = {"op": each.get("op", ""), "path": each.get("path", "")}
+            if each.get("from"):
+                operation["from"] = each["from"]
+            if "value" in each:
+                operation["value"] = to_json(each["value"])
+            operations.append(operation)
+        try:
+            return self._editing.json_patch(obj, operations)
+        except PatchTestError:
+            return obj
+        except ValueError as error:
+            raise _MutationError(f"JSON Patch: {error}") from None
+
+
+def _written(resource: APIResource, subresource: str) -> APIResource:
+    """Return the resource that has the schema of what is written, which may be a Scale."""
+    group, version, kind = kind_for(resource, subresource)
+    if (group, version, kind) == kind_for(resource, ""):
+        return resource
+    return APIResource(
+        group, version, subresource, kind, schema=facts().schema(group, version, kind)
+    )
+
+
+def _key_of(found: Invocation[MutatingPolicy]) -> _Key:
+    metadata = (found.params or {}).get("metadata") or {}
+    param = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+    return found.policy.name, found.binding.name, param
+
+
+def _failure(found: Invocation[MutatingPolicy], message: str) -> PolicyFailure:
+    return PolicyFailure(found.policy.name, found.binding.name, message, "Invalid")
+
+
+def _refusal(attributes: Attributes, failures: Sequence[PolicyFailure]) -> StatusError:
+    details: dict[str, Any] = {"name": object_name(attributes)}
+    if attributes.resource.group:
+        details["group"] = attributes.resource.group
+    details["kind"] = attributes.resource.name
+    details["causes"] = [{"message": each.words()} for each in failures]
+    return StatusError(
+        failures[0].words(),
+        code=403,
+        reason=failures[0].reason or "Forbidden",
+        details=details,
+    )
+
+
+_LARGEST_NUMBER = 1 << 53
+
+
+def to_json(value: Value) -> object:
+    """Return the value of an expression as JSON; what JSON lacks becomes a text.
+
+    Raises:
+        ExpressionError: it has a key that is no text.
+    """
+    match value:
+        case Optional():
+            return to_json(value.value) if value.present else None
+        case UInt():
+            return int(value)
+        case bool() | None | str() | float() | int():
+            return value
+        case bytes():
+            return base64.b64encode(value).decode()
+        case Timestamp() | Duration():
+            return str(value)
+        case Mapping():
+            if not all(isinstance(key, str) for key in value):
+                raise ExpressionError("a key of a map in a patch is no string")
+            return {key: to_json(each) for key, each in value.items()}
+        case Sequence():
+            return [to_json(each) for each in value]
+    raise ExpressionError(f"{type(value).__name__} can't be a part of an object")
+
+
+def _mismatches(value: Value, path: str | None) -> list[str]:
+    """Return which objects in a value are not named after the fields that they stand in.
+
+    `path` is None where the first name may be any.
+    """
+    found: list[str] = []
+    name = getattr(value, "type_name", None)
+    if isinstance(value, dict) and isinstance(name, str):
+        if path is not None and name != path:
+            found.append(
+                f'unexpected type name "{name}", expected "{path}", which matches field name path '
+                "from root Object type"
+            )
+        path = path if path is not None else name
+        for key, each in value.items():
+            found += _mismatches(each, f"{path}.{key}")
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            found += _mismatches(each, path)
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for each in value:
+            found += _mismatches(each, path)
+    return found
+
+
+def _atomics(value: object, schema: Schema, path: str) -> list[str]:
+    """Return the parts of a configuration that can only be set as a whole."""
+    found: list[str] = []
+    if isinstance(value, dict) and schema.form in {Form.STRUCT, Form.MAP}:
+        if schema.atomic:
+            found.append(path)
+        for key, each in value.items():
+            inner = schema.fields.get(key) if schema.form is Form.STRUCT else schema.item
+            found += _atomics(each, inner or ANY, f"{path}.{key}")
+    elif isinstance(value, list) and schema.form is Form.LIST:
+        if schema.list_type == "atomic":
+            found.append(path)
+        for index, each in enumerate(value):
+            found += _atomics(each, schema.item or ANY, f"{path}[{index}]")
+    return found

@@ -1,0 +1,328 @@
+"""Policies and their bindings: which are in force, and the parameters they are applied with.
+
+The rules are those of `apiserver/pkg/admission/plugin/policy/generic`. Expressions are compiled
+when a policy is first needed, and again when it has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from listwatch.apiserver.admission.matching import Criteria
+from listwatch.errors import StatusError
+from listwatch.schema.causes import go_quoted
+from listwatch.selector import LabelSelector, SelectorError
+
+if TYPE_CHECKING:
+    from listwatch.apiserver.admission.chain import Mutator, Validator
+    from listwatch.apiserver.admission.expressions import Decide
+    from listwatch.apiserver.admission.matching import Attributes, Cluster
+    from listwatch.apiserver.admission.mutating_policies import MutatingPolicy
+    from listwatch.apiserver.admission.validating_policies import ValidatingPolicy
+    from listwatch.apiserver.kinds.resources import APIResource
+    from listwatch.schema.facts import Schema
+
+Object = dict[str, Any]
+View = Mapping[str, Any]
+PolicyT = TypeVar("PolicyT")
+
+
+class Configuration(Protocol):
+    """The objects that configure admission; `storage/cluster.py` has them."""
+
+    def exists(self, plural: str) -> bool:
+        """Tell whether there are any of a kind."""
+
+    def version(self, plural: str) -> int:
+        """Return a number that each change of an object of a kind raises."""
+
+    def objects(self, plural: str) -> Iterable[tuple[int, Object]]:
+        """Yield the objects of a kind by name, each after its revision."""
+
+
+class Editing(msgspec.Struct, frozen=True):
+    """How objects are changed, by functions of the rooms above.
+
+    Attributes:
+        json_patch: applies a JSON patch; raises ValueError where it does not fit, and
+            `PatchTestError` where a test in it fails.
+        merge: merges an apply configuration into an object by a schema.
+        check: returns why a configuration does not fit a schema, or "".
+        decode: returns an object with kind and apiVersion, decoded and defaulted; raises what
+            refuses it.
+    """
+
+    json_patch: Callable[[Object, Sequence[Object]], Object]
+    merge: Callable[[Object, Object, Schema], Object]
+    check: Callable[[Object, Schema], str]
+    decode: Callable[[Object, APIResource], Object]
+
+
+class PatchTestError(Exception):
+    """A test within a JSON patch failed: nothing is changed."""
+
+
+class PolicyFailure(msgspec.Struct):
+    """Why a policy can't be applied, or what it says of a request.
+
+    Attributes:
+        policy: its name.
+        binding: the name of the binding; None where the policy itself is at fault.
+        message: what is told.
+        reason: of the refusal; "" is the usual one.
+    """
+
+    policy: str
+    binding: str | None
+    message: str
+    reason: str = ""
+
+    def words(self) -> str:
+        """Return the message as the refusal of a mutation has it."""
+        if self.binding is None:
+            return f"policy {go_quoted(self.policy)} denied request: {self.message}"
+        return (
+            f"policy '{self.policy}' with binding '{self.binding}' denied request: {self.message}"
+        )
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """One binding of a policy."""
+
+    name: str
+    criteria: Criteria | None
+    params: Mapping[str, Any] | None
+    actions: tuple[str, ...]
+
+    @classmethod
+    def read(cls, obj: View) -> Binding:
+        """Read a binding of either kind of policy."""
+        spec = obj["spec"]
+        match = spec.get("matchResources")
+        return cls(
+            obj["metadata"]["name"],
+            None if match is None else Criteria.of_match_resources(match),
+            spec.get("paramRef"),
+            tuple(spec.get("validationActions") or ()),
+        )
+
+
+class BoundPolicy(Generic[PolicyT]):
+    """A policy with its bindings, as `compiled` has made it of the object."""
+
+    __slots__ = ("bindings", "compiled", "criteria", "fails", "name", "param_kind")
+
+    def __init__(self, obj: View, compiled: PolicyT) -> None:
+        spec = obj["spec"]
+        self.name: str = obj["metadata"]["name"]
+        self.criteria = Criteria.of_match_resources(spec.get("matchConstraints"))
+        self.fails = spec.get("failurePolicy") != "Ignore"
+        self.param_kind: Mapping[str, str] | None = spec.get("paramKind")
+        self.compiled = compiled
+        self.bindings: list[Binding] = []
+
+
+class Invocation(msgspec.Struct, Generic[PolicyT], frozen=True):
+    """A policy that applies to a request, by one binding and with one parameter."""
+
+    policy: BoundPolicy[PolicyT]
+    binding: Binding
+    matched: APIResource
+    params: Object | None
+
+
+class _ConfigurationError(Exception):
+    pass
+
+
+class PolicyIndex(Generic[PolicyT]):
+    """The policies of one kind that have bindings. For one event loop.
+
+    Args:
+        kind: "validating" or "mutating".
+        configuration: has the objects.
+        make: compiles a policy; called once for each of its revisions.
+    """
+
+    def __init__(
+        self, kind: str, configuration: Configuration, make: Callable[[View], PolicyT]
+    ) -> None:
+        self._kind = kind
+        self._configuration = configuration
+        self._make = make
+        self._seen: tuple[int, int] = (-1, -1)
+        self._compiled: dict[tuple[str, int], PolicyT] = {}
+        self._policies: list[BoundPolicy[PolicyT]] = []
+
+    def current(self) -> Sequence[BoundPolicy[PolicyT]]:
+        """Return the policies, by name."""
+        policies = f"{self._kind}admissionpolicies"
+        bindings = f"{self._kind}admissionpolicybindings"
+        seen = (self._configuration.version(policies), self._configuration.version(bindings))
+        if self._seen != seen:
+            objects = self._configuration.objects
+            self._policies = self._read(objects(policies), objects(bindings))
+            self._seen = seen
+        return self._policies
+
+    def _read(
+        self,
+        policies: Iterable[tuple[int, Object]],
+        bindings: Iterable[tuple[int, Object]],
+    ) -> list[BoundPolicy[PolicyT]]:
+        by_policy: dict[str, list[Binding]] = {}
+        for _, obj in bindings:
+            by_policy.setdefault(obj["spec"].get("policyName", ""), []).append(Binding.read(obj))
+        found = []
+        compiled = {}
+        for revision, obj in policies:
+            key = (obj["metadata"]["name"], revision)
+            if key[0] not in by_policy:
+                continue
+            known = self._compiled.get(key)
+            compiled[key] = self._make(obj) if known is None else known
+            policy = BoundPolicy(obj, compiled[key])
+            policy.bindings = by_policy[key[0]]
+            found.append(policy)
+        self._compiled = compiled
+        return found
+
+    def applying(
+        self, attributes: Attributes, cluster: Cluster
+    ) -> Iterator[Invocation[PolicyT] | tuple[BoundPolicy[PolicyT], PolicyFailure]]:
+        """Yield which policies apply to a request, and what keeps others from being applied."""
+        for policy in self.current():
+            try:
+                matched = policy.criteria.match(attributes, cluster)
+                if matched is None:
+                    continue
+                kind = policy.param_kind
+                of = None if kind is None else _param_resource(kind, cluster)
+            except (StatusError, _ConfigurationError) as error:
+                message = f"failed to configure policy: {_words(error)}"
+                yield policy, PolicyFailure(policy.name, None, message)
+                continue
+            for binding in policy.bindings:
+                try:
+                    if (
+                        binding.criteria is not None
+                        and binding.criteria.match(attributes, cluster) is None
+                    ):
+                        continue
+                    all_params = _params(of, binding.params, attributes.namespace, cluster)
+                except (StatusError, _ConfigurationError) as error:
+                    message = f"failed to configure binding: {_words(error)}"
+                    yield policy, PolicyFailure(policy.name, binding.name, message)
+                    continue
+                for params in all_params:
+                    yield Invocation(policy, binding, matched, params)
+
+
+def _words(error: Exception) -> str:
+    return error.message if isinstance(error, StatusError) else str(error)
+
+
+def _param_resource(kind: Mapping[str, str], cluster: Cluster) -> APIResource:
+    api_version, name = kind.get("apiVersion", ""), kind.get("kind", "")
+    found = cluster.of_kind(api_version, name)
+    if found is None:
+        raise _ConfigurationError(
+            f"failed to find resource referenced by paramKind: '{api_version}, Kind={name}'"
+        )
+    return found
+
+
+def _params(
+    of: APIResource | None, reference: View | None, namespace: str, cluster: Cluster
+) -> Sequence[Object | None]:
+    """Return the parameters of a binding; one that is null where it names none."""
+    if of is None or reference is None:
+        return [None]
+    given = reference.get("namespace") or ""
+    if of.namespaced:
+        namespace = given or namespace
+        if not namespace:
+            raise _ConfigurationError(
+                "cannot use namespaced paramRef in policy binding that matches cluster-scoped "
+                "resources"
+            )
+    elif given:
+        raise _ConfigurationError(
+            "paramRef.namespace must not be provided for a cluster-scoped `paramKind`"
+        )
+    else:
+        namespace = ""
+    found: Sequence[Object | None]
+    if reference.get("name"):
+        one = cluster.find(of, namespace, reference["name"])
+        found = [] if one is None else [one]
+    else:
+        try:
+            selector = LabelSelector.from_dict(reference.get("selector") or {})
+        except SelectorError as error:
+            raise _ConfigurationError(str(error)) from None
+        found = cluster.select(of, namespace, selector)
+    if not found and reference.get("parameterNotFoundAction") == "Deny":
+        raise _ConfigurationError(
+            "no params found for policy binding with `Deny` parameterNotFoundAction"
+        )
+    return found
+
+
+def object_name(attributes: Attributes) -> str:
+    """Return the name by which a refusal speaks of the object."""
+    if attributes.name:
+        return attributes.name
+    metadata = (attributes.obj or {}).get("metadata") or {}
+    return metadata.get("name") or metadata.get("generateName") or "Unknown"
+
+
+class Policies:
+    """Both kinds of policies as a source of admission. For one event loop.
+
+    Args:
+        cluster: has namespaces and parameters.
+        configuration: has the policies and their bindings.
+        decide: answers what expressions ask of `authorizer`.
+        editing: how objects are patched.
+    """
+
+    def __init__(
+        self, cluster: Cluster, configuration: Configuration, decide: Decide, editing: Editing
+    ) -> None:
+        self._cluster = cluster
+        self._configuration = configuration
+        self._decide = decide
+        self._editing = editing
+        self._mutating: PolicyIndex[MutatingPolicy] | None = None
+        self._validating: PolicyIndex[ValidatingPolicy] | None = None
+
+    def mutator(self) -> Mutator | None:
+        """Return what mutates one object, if there are mutating policies."""
+        if not self._configuration.exists("mutatingadmissionpolicybindings"):
+            return None
+        # the parser of expressions is loaded where somebody needs it
+        from listwatch.apiserver.admission import mutating_policies  # noqa: PLC0415
+
+        if self._mutating is None:
+            self._mutating = PolicyIndex(
+                "mutating", self._configuration, mutating_policies.MutatingPolicy
+            )
+        return mutating_policies.PolicyMutator(
+            self._mutating, self._cluster, self._decide, self._editing
+        )
+
+    def validator(self) -> Validator | None:
+        """Return what judges one object, if there are validating policies."""
+        if not self._configuration.exists("validatingadmissionpolicybindings"):
+            return None
+        from listwatch.apiserver.admission import validating_policies  # noqa: PLC0415 - as above
+
+        if self._validating is None:
+            self._validating = PolicyIndex(
+                "validating", self._configuration, validating_policies.ValidatingPolicy
+            )
+        return validating_policies.PolicyValidator(self._validating, self._cluster, self._decide)
