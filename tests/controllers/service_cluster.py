@@ -29,6 +29,13 @@ def service(name: str, kind: str = "LoadBalancer", *, uid: str = "", **spec: Any
     }
 
 
+def annotated(service: Service, annotations: Mapping[str, str]) -> Service:
+    """Return the service with these annotations instead of its own."""
+    value = service.object.to_dict()
+    value["metadata"]["annotations"] = dict(annotations)
+    return Service.of(Object.from_dict(value))
+
+
 def node(name: str, *, ip: str = "", **more: Any) -> dict[str, Any]:
     addresses = [{"type": "InternalIP", "address": ip}] if ip else []
     return {

@@ -38,7 +38,7 @@ class Rebuilding(LocalProvider):
     ) -> LoadBalancerStatus:
         if (balancer := self._balancers.pop(service.uid, None)) is not None:
             self._close(balancer, drain=False)
-            self._pool.release(balancer.address)
+            self._pool.release_all(service.uid)
         return await super().ensure(cluster, service, nodes)
 
 

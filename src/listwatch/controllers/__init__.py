@@ -26,7 +26,9 @@ if TYPE_CHECKING:
         NodeSet,
     )
     from listwatch.controllers.services.provider import (
+        AddressTakenError,
         ImplementedElsewhereError,
+        KeepsAddresses,
         LoadBalancerProvider,
         ProviderError,
         RetryAfterError,
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
     from listwatch.controllers.services.providers.local import (
         LocalProvider,
         LocalProviderStatistics,
+    )
+    from listwatch.controllers.services.providers.pools import (
+        Pool,
+        PoolError,
     )
     from listwatch.controllers.services.service import (
         Ingress,
@@ -59,6 +65,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AddressPool",
+    "AddressTakenError",
     "BuildControllerFactory",
     "BuildDeleteListWatch",
     "BuildPodControllerFactory",
@@ -72,12 +79,15 @@ __all__ = [
     "ImplementedElsewhereError",
     "Ingress",
     "InvalidServiceError",
+    "KeepsAddresses",
     "LoadBalancerProvider",
     "LoadBalancerStatus",
     "LocalProvider",
     "LocalProviderStatistics",
     "Node",
     "NodeSet",
+    "Pool",
+    "PoolError",
     "PortStatus",
     "ProviderError",
     "RetryAfterError",
@@ -100,12 +110,13 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.controllers.services.api": "ClientServices",
         "listwatch.controllers.services.nodes": "Node NodeSet",
         "listwatch.controllers.services.provider": (
-            "ImplementedElsewhereError LoadBalancerProvider ProviderError "
-            "RetryAfterError default_load_balancer_name"
+            "AddressTakenError ImplementedElsewhereError KeepsAddresses LoadBalancerProvider "
+            "ProviderError RetryAfterError default_load_balancer_name"
         ),
         "listwatch.controllers.services.providers.address_pool": "AddressPool",
         "listwatch.controllers.services.providers.haproxy": "HAProxyProvider HAProxyStatistics",
         "listwatch.controllers.services.providers.local": "LocalProvider LocalProviderStatistics",
+        "listwatch.controllers.services.providers.pools": "Pool PoolError",
         "listwatch.controllers.services.service": (
             "Ingress InvalidServiceError LoadBalancerStatus PortStatus Service "
             "ServicePort ServiceSpec"

@@ -81,6 +81,8 @@ async def test_it_leads_serves_its_metrics_and_ends_in_order(tmp_path: Path) -> 
     [
         (("--address-pool", "everywhere"), 2, "everywhere"),
         (("--provider", "cloud"), 2, "cloud"),
+        (("--address-pool-file", "/nonexistent/file"), 2, "/nonexistent/file: No such file"),
+        (("--address-pool-file", "f", "--address-pool", "::1"), 2, "not both"),
         (("--drain", "nan"), 2, "nan is not a finite number of seconds"),
         (("--health-check-period", "inf"), 2, "inf is not a finite number of seconds"),
         (("--service-sync-period", "0.5"), 2, "0.5 is not in the range"),
@@ -89,7 +91,7 @@ async def test_it_leads_serves_its_metrics_and_ends_in_order(tmp_path: Path) -> 
     ],
 )
 def test_what_can_not_be_used_is_told_in_words(
-    arguments: tuple[str, str], code: int, words: str
+    arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     result = listwatch("service-controller", *arguments)
     assert result.returncode == code

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -17,6 +19,8 @@ from listwatch.controllers.services.providers.endpoints import SERVICE_NAME
 from listwatch.controllers.services.providers.haproxy import HAProxyProvider
 from listwatch.controllers.services.providers.haproxy_process import require_program
 from listwatch.controllers.services.providers.local import LocalProvider
+from listwatch.controllers.services.providers.pool_file import PoolFile
+from listwatch.controllers.services.providers.pools import PoolError
 from listwatch.controllers.services.service_controller import ServiceController
 from listwatch.runtime.crash import handle_crash
 from listwatch.runtime.manager import Manager
@@ -26,15 +30,27 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 _NAME = "service-controller"
+_DEFAULT_POOL = "127.0.0.0/8"
 
 
 def _pool_of(
     _ctx: click.Context, _param: click.Parameter, networks: tuple[str, ...]
-) -> AddressPool:
+) -> AddressPool | None:
     try:
-        return AddressPool(networks)
-    except ValueError as error:
+        return AddressPool(networks) if networks else None
+    except PoolError as error:
         raise click.BadParameter(str(error), param_hint="--address-pool") from None
+
+
+def _pool_file(ctx: click.Context, _param: click.Parameter, path: Path | None) -> PoolFile | None:
+    if path is None:
+        return None
+    if ctx.params.get("address_pool") is not None:
+        raise click.UsageError("give either --address-pool or --address-pool-file, not both")
+    try:
+        return PoolFile(path)
+    except PoolError as error:
+        raise click.BadParameter(str(error), param_hint="--address-pool-file") from None
 
 
 @click.command(_NAME)
@@ -49,11 +65,19 @@ def _pool_of(
 @click.option(
     "--address-pool",
     multiple=True,
-    default=("127.0.0.0/8",),
-    show_default=True,
+    show_default=_DEFAULT_POOL,
     metavar="NETWORK",
     callback=_pool_of,
-    help="Network to allocate load balancer addresses from; may be repeated.",
+    is_eager=True,  # the next option asks for it
+    help="Network or range to allocate load balancer addresses from; may be repeated.",
+)
+@click.option(
+    "--address-pool-file",
+    "pool_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=_pool_file,
+    help="YAML file of named address pools, read again when it changes.",
 )
 @click.option(
     "--backends",
@@ -115,7 +139,8 @@ def service_controller_command(
     *,
     app: Manager,
     provider: Literal["local", "haproxy"],
-    address_pool: AddressPool,
+    address_pool: AddressPool | None,
+    pool_file: PoolFile | None,
     backends: Literal["endpoint-slices", "node-ports"],
     drain: float,
     health_check_period: float,
@@ -128,6 +153,9 @@ def service_controller_command(
     """Provide load balancers for services of type LoadBalancer until SIGTERM."""
     if provider == "haproxy":
         require_program("haproxy")  # before anything starts
+    pool = address_pool if pool_file is None else pool_file.pool
+    if pool is None:  # an empty one is false
+        pool = AddressPool([_DEFAULT_POOL])
     controllers: list[ServiceController] = []
 
     def open_provider(client: Client) -> AbstractAsyncContextManager[LoadBalancerProvider]:
@@ -138,7 +166,7 @@ def service_controller_command(
             )
         make = LocalProvider if provider == "local" else HAProxyProvider
         return make(
-            address_pool,
+            pool,
             backends=backends,
             endpoint_slices=slices,
             health_check_seconds=health_check_period,
@@ -168,6 +196,15 @@ def service_controller_command(
         for controller in controllers:
             yield from collect(controller.statistics())
 
+    async def follow_pools(file: PoolFile) -> None:
+        def changed() -> None:
+            for controller in controllers:
+                controller.retry_all()
+
+        await file.follow(changed)
+
+    if pool_file is not None:
+        app.task(partial(follow_pools, pool_file), name="address pools")
     app.metrics(figures)
     app.task(control, name=_NAME)
     # As PID 1 in a container, this process inherits HAProxy's orphans.

@@ -54,6 +54,8 @@ class ServiceSpec(msgspec.Struct, frozen=True, rename="camel"):
     external_traffic_policy: str = ""
     health_check_node_port: int = 0
     ip_families: tuple[str, ...] = ()
+    ip_family_policy: str = ""
+    selector: dict[str, str] | None = None
 
     @property
     def affinity_seconds(self) -> int:
@@ -204,6 +206,7 @@ def changes(old: Service, new: Service) -> Iterator[str]:
         "external_ips",
         "external_traffic_policy",
         "health_check_node_port",
+        "ip_family_policy",
     ):
         was, now = getattr(before, name), getattr(after, name)
         if was != now:

@@ -192,7 +192,8 @@ class ServiceController:
         self._to_check: set[str] = set()
         # Services that need a taken address, first come first.
         self._lacking: dict[str, None] = {}
-        self._freed = 0
+        # How often those that lack an address, and all that wait, were told to try again.
+        self._freed = self._retried_all = 0
         self._nodes = NodeSet(self._nodes_changed)
         self._addresses = StatusAddresses(self._address_freed)
         self._caches = Caches(self._clock)
@@ -289,11 +290,20 @@ class ServiceController:
             if not self._round:
                 self._node_seconds.observe(self._clock.now() - self._round_began)
 
+    def retry_all(self) -> None:
+        """Try all services that wait again at once: what they wait for may be there."""
+        self._retried_all += 1
+        self._lacking.clear()
+        self._retry([key for key, state in self._states.items() if state.waiting is not None])
+
     def _address_freed(self) -> None:
         """Retry at once the services that need an address."""
         self._freed += 1
         waiting, self._lacking = self._lacking, {}
-        for key in waiting:
+        self._retry(waiting)
+
+    def _retry(self, keys: Iterable[str]) -> None:
+        for key in keys:
             state = self._states.get(key)
             if state is not None and state.waiting is not None:
                 now = replace(state.waiting, until=self._clock.now())
@@ -309,19 +319,20 @@ class ServiceController:
             self._end_of_round(key)
             return requeue_after(wait)
         self._syncs += 1
-        freed = self._freed
+        freed, retried_all = self._freed, self._retried_all
         try:
             await self._bring(key, found)
         except AddressTakenError as error:
             _logger.warning("service %s waits for an address: %s", key, error)
             self._lacking.setdefault(key)
-            # An address may have been freed during the search.
-            return self._failed(key, found, None if freed == self._freed else 0.0)
+            # An address may have been let go while it looked for one.
+            is_old = (freed, retried_all) == (self._freed, self._retried_all)
+            return self._failed(key, found, None if is_old else 0.0)
         except RetryAfterError as error:
             _logger.info("service %s waits %g s: %s", key, error.seconds, error)
             return self._put_off(key, found, error.seconds)
         except Exception as error:  # noqa: BLE001 - whatever a provider or server raises: tried again
-            result = self._failed(key, found)
+            result = self._failed(key, found, None if retried_all == self._retried_all else 0.0)
             _logger.warning(
                 "service %s failed, next try in %g s: %s", key, result.requeue_after, _words(error)
             )

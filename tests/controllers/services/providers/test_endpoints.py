@@ -121,3 +121,18 @@ def test_an_address_that_is_none_and_a_port_that_is_none_are_left_out() -> None:
         ports = [{"name": "web", "port": port}]
         endpoints.add(slice_of(f"b-{number}", ("192.0.2.8", {}), ports=ports))
     assert addresses(endpoints) == ["192.0.2.9"]
+
+
+def test_of_two_families_the_first_that_has_endpoints_counts() -> None:
+    endpoints, _ = make()
+    endpoints.add(slice_of("a-6", ("2001:db8::1", {}), addressType="IPv6"))
+    endpoints.add(slice_of("a-4", ("192.0.2.1", {})))
+
+    def hosts(*families: str) -> list[str]:
+        return sorted(b.host for b in endpoints.backends("default/a", PORT, families))
+
+    assert hosts("IPv6", "IPv4") == ["2001:db8::1"]
+    assert hosts("IPv4") == ["192.0.2.1"]
+    assert hosts() == ["192.0.2.1", "2001:db8::1"]
+    endpoints.delete(slice_of("a-4"))
+    assert hosts("IPv4") == ["2001:db8::1"]

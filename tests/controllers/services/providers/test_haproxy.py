@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,31 @@ async def one_service(
 
     await eventually(answers, "an answer")
     return service, address
+
+
+async def test_both_families_lead_to_the_backends() -> None:
+    slices = Slices()
+    async with AsyncExitStack() as stack:
+        backend = await stack.enter_async_context(named_server("one"))
+        pool = AddressPool(["127.78.0.0/16", "::1/128"])
+        provider = await stack.enter_async_context(
+            HAProxyProvider(pool, endpoint_slices=slices.source, health_check_seconds=0.2)
+        )
+        port = {"port": free_port(), "protocol": "TCP", "name": ""}
+        both: dict[str, Any] = {
+            "ipFamilies": ["IPv6", "IPv4"],
+            "ipFamilyPolicy": "RequireDualStack",
+        }
+        service = make_service(ports=[port], **both)
+        await slices.publish(service, {"": [backend]})
+        status = await provider.ensure("c", service, ())
+        assert [":" in each.ip for each in status.ingress] == [True, False]
+
+        async def answers() -> bool:
+            asked = [await ask((each.ip, service.spec.ports[0].port)) for each in status.ingress]
+            return asked == ["one hello"] * 2
+
+        await eventually(answers, "an answer at both addresses")
 
 
 async def test_backends_change_without_a_reload_while_there_is_room() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from controllers.published import Slices
+from controllers.service_cluster import annotated
 from listwatch.clock import FakeClock
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import ProviderError
 from listwatch.controllers.services.providers.address_pool import AddressPool
+from listwatch.controllers.services.providers.claims import SHARE_ADDRESS, Claim, Wish
 from listwatch.controllers.services.providers.local import LocalProvider
 from listwatch.controllers.services.service import Ingress, LoadBalancerStatus, Service
 from listwatch.testing.load_balancer_conformance import (
@@ -34,7 +36,7 @@ class Bench:
     def __init__(self, **options: Any) -> None:
         self.clock = FakeClock()
         self.slices = Slices()
-        self.pool = AddressPool(["127.79.0.0/16"])
+        self.pool = AddressPool(["127.79.0.0/16", "::1/128"])
         source = None if options.get("backends") == "node-ports" else self.slices.source
         options.setdefault("health_check_seconds", 0)
         self.provider = LocalProvider(
@@ -326,7 +328,7 @@ async def test_a_change_that_fails_leaves_what_was_there() -> None:
 async def test_a_new_service_goes_round_an_address_whose_port_is_taken() -> None:
     async with bench() as it:
         port = free_port()
-        first = next(it.pool.candidates("uid-web"))
+        first = next(it.pool.candidates(Claim("uid-web"), Wish()))
         with socket.socket() as taken:
             taken.bind((first, port))
             taken.listen()
@@ -338,6 +340,37 @@ async def test_a_new_service_goes_round_an_address_whose_port_is_taken() -> None
             with pytest.raises(ProviderError, match="another program"):
                 await it.ensure(make_service("known", ports=[tcp(port)], status=known))
             assert len(it.pool) == 1
+
+
+async def test_both_families_lead_to_the_backends_of_one() -> None:
+    async with bench() as it:
+        both: dict[str, Any] = {"ipFamilies": ["IPv6", "IPv4"], "ipFamilyPolicy": "PreferDualStack"}
+        service = make_service(ports=[tcp()], **both)
+        await it.publish(service, await it.server("one"))
+        status = await it.provider.ensure("c", service, ())
+        addresses = [each.ip for each in status.ingress]
+        port = service.spec.ports[0].port
+        assert addresses[0] == "::1"
+        assert [await ask((ip, port)) for ip in addresses] == ["one hello"] * 2
+        alone = make_service(ports=[tcp(port)], ipFamilies=["IPv4"])
+        status = await it.provider.ensure("c", alone, ())
+        assert [each.ip for each in status.ingress] == addresses[1:]
+        assert await ask(("::1", port)) == ""
+        assert await ask((addresses[1], port)) == "one hello"
+
+
+async def test_two_services_share_an_address_and_leave_it_one_by_one() -> None:
+    async with bench() as it:
+        made = {}
+        for name in ("a", "b"):
+            service = annotated(make_service(name, ports=[tcp()]), {SHARE_ADDRESS: "k"})
+            await it.publish(service, await it.server(name))
+            made[name] = await it.ensure(service)
+        assert made["a"][0] == made["b"][0]
+        assert [await ask(made["a"]), await ask(made["b"])] == ["a hello", "b hello"]
+        await it.provider.ensure_deleted("c", make_service("a"))
+        assert [await ask(made["a"]), await ask(made["b"])] == ["", "b hello"]
+        assert len(it.pool) == 1
 
 
 async def test_a_wanted_address_is_moved_to_and_the_old_one_given_back() -> None:

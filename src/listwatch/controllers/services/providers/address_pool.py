@@ -1,120 +1,264 @@
-"""The address of each load balancer."""
+"""The addresses of each load balancer."""
 
 import hashlib
 import ipaddress
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from listwatch.controllers.services.provider import AddressTakenError, Holders, ProviderError
+from listwatch.controllers.services.providers.claims import Claim, IPAddress, Wish
+from listwatch.controllers.services.providers.pools import Pool, check_apart
 
-IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
-_Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+_logger = logging.getLogger(__name__)
 
-#: Maximum addresses tried before a pool counts as full.
+#: Maximum addresses tried before a range counts as full.
 _TRIES: Final = 4096
-# Addresses in wide use already: those of localhost.
-_RESERVED: Final = ipaddress.ip_network("127.0.0.0/24")
 
 
 class AddressPool:
-    """Gives each owner its own address from a number of networks.
+    """Gives services addresses from pools, and no address to two that may not share it.
 
-    An owner gets the same address each time if it is free, so the address survives a restart even
-    without a record. An address in a service's status is given to no other owner, even before the
+    A service gets the same address each time if it is free, so the address survives a restart even
+    without a record. An address in a service's status is given to no other service, even before the
     service takes it. Addresses of 127.0.0.0/24 are given only on request.
 
+    For one event loop.
+
     Args:
-        networks: such as "127.0.0.0/8" (usable on Linux without setup) or "192.0.2.0/28".
+        networks: such as "127.0.0.0/8" (usable on Linux without setup), "192.0.2.0/28" or
+            "2001:db8::1-2001:db8::9"; they are the pool "default".
+        pools: in place of `networks`.
 
     Raises:
-        ValueError: not a network.
+        PoolError: not a network; two pools of one name, or with an address in common.
     """
 
-    def __init__(self, networks: Iterable[str] = ("127.0.0.0/8",)) -> None:
-        self.networks: Sequence[_Network] = [
-            ipaddress.ip_network(network, strict=False) for network in networks
-        ]
-        if not self.networks:
-            raise ValueError("give the address pool a network, such as 127.0.0.0/8")
-        self._owners: dict[IPAddress, str] = {}
+    def __init__(
+        self,
+        networks: Iterable[str] = ("127.0.0.0/8",),
+        *,
+        pools: Sequence[Pool] | None = None,
+    ) -> None:
+        self._pools: Sequence[Pool] = ()
+        self._owners: dict[IPAddress, dict[str, Claim]] = {}
+        self._held: dict[str, set[IPAddress]] = {}
         self._holders: Holders = lambda _address: ()
+        self.set_pools([Pool.of("default", networks)] if pools is None else pools)
 
     def __len__(self) -> int:
-        """Return the number of addresses in use."""
+        """Return how many addresses are in use."""
         return len(self._owners)
 
-    def candidates(self, owner: str, wanted: str = "", before: str = "") -> Iterator[str]:
-        """Yield free addresses for an owner, the best first; takes none.
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """The pools."""
+        return self._pools
 
-        Args:
-            owner: the owner, such as a uid.
-            wanted: the only acceptable address; empty for any.
-            before: its previous address; preferred.
+    def used(self, pool: Pool) -> int:
+        """Return how many addresses of a pool are in use."""
+        return sum(address in pool for address in self._owners)
+
+    def set_pools(self, pools: Sequence[Pool]) -> None:
+        """Give addresses of these pools from now on.
+
+        Who has an address that no longer fits keeps it until the service asks for another; a
+        warning names it.
 
         Raises:
-            ProviderError: the wanted address is not in the pool.
-            AddressTakenError: it belongs to another owner; or no address is free.
+            PoolError: two of one name, or with an address in common; the former pools stay.
         """
-        if wanted:
-            yield str(self._check(owner, wanted))
+        check_apart(pools)
+        self._pools = sorted(pools, key=lambda one: not one.is_specific)
+        for address, claim in self.misfits():
+            _logger.warning(
+                "service %s keeps %s, which no address pool has for it now", claim.key, address
+            )
+
+    def misfits(self) -> Iterator[tuple[IPAddress, Claim]]:
+        """Yield the addresses in use that no pool would give, with who has them."""
+        for address, owners in self._owners.items():
+            for claim in owners.values():
+                if not self._fits(claim, address):
+                    yield address, claim
+
+    def use_holders(self, holders: Holders) -> None:
+        """Give no address that a service's status tells to another one, from now on."""
+        self._holders = holders
+
+    def candidates(self, claim: Claim, wish: Wish, before: Sequence[str] = ()) -> Iterator[str]:
+        """Yield addresses that a service may have, the best first; none is taken yet.
+
+        Args:
+            claim: the service's.
+            wish: which of its addresses it will be.
+            before: the addresses that it had; used if they can be.
+
+        Raises:
+            ProviderError: no pool has such an address for this service.
+            AddressTakenError: there are such addresses, and others have them.
+        """
+        if wish.address is not None:
+            self._check_fits(claim, wish.address)
+            if not self._is_free(claim, wish.address):
+                raise AddressTakenError(f"address {wish.address} is in use by another service")
+            yield str(wish.address)
             return
-        if before and (address := self._parse(before)) and self._is_free(owner, address):
-            yield str(address)
-        for address in self._tries(owner):
-            if str(address) != before and self._is_free(owner, address):
+        pools = self._serving(claim, wish.family)
+        seen: set[IPAddress] = set()
+        for address in self._preferred(claim, pools, wish.family, before):
+            if address not in seen and self._is_free(claim, address):
                 yield str(address)
+            seen.add(address)
+        start = int.from_bytes(hashlib.sha256(claim.uid.encode()).digest()[:16])
+        for one in pools:
+            if not one.auto_assign and one.name != claim.pool:
+                continue
+            for address in one.addresses(wish.family, start, _TRIES):
+                if address not in seen and self._is_free(claim, address):
+                    yield str(address)
         raise AddressTakenError(
-            f"no free address in {', '.join(map(str, self.networks))}: "
+            f"no free {wish.family or 'IP'} address in {_named(pools)}: "
             "delete services of type LoadBalancer, or give the provider a larger range"
         )
 
-    def take(self, owner: str, address: str) -> None:
-        """Give a free address to an owner.
+    def take(self, claim: Claim, address: str) -> None:
+        """Let a service have an address that `candidates` has given, beside those that it has."""
+        self._put(claim, ipaddress.ip_address(address))
+
+    def keep(self, claim: Claim, addresses: Iterable[str]) -> None:
+        """Note that a service has these addresses and no others, with this claim."""
+        kept = {ipaddress.ip_address(address) for address in addresses}
+        for address in self._held.get(claim.uid, set()) - kept:
+            self._drop(address, claim.uid)
+        for address in kept:
+            self._put(claim, address)
+
+    def release_all(self, uid: str) -> None:
+        """Free all addresses of a service."""
+        for address in list(self._held.get(uid, ())):
+            self._drop(address, uid)
+
+    def release(self, uid: str, address: str) -> None:
+        """Free an address of a service."""
+        self._drop(ipaddress.ip_address(address), uid)
+
+    def may_keep(self, claim: Claim, address: str) -> bool:
+        """Tell whether a service may go on with an address that it has.
+
+        That is where it asks for the same as when it got it, or a pool has it for what it asks now;
+        and where nobody has it with whom it can't be shared.
+        """
+        parsed = ipaddress.ip_address(address)
+        had = self._owners.get(parsed, {}).get(claim.uid)
+        if had is None:
+            return False
+        unchanged = claim.asks_as(had)
+        return (unchanged or self._fits(claim, parsed)) and self._is_free(claim, parsed)
+
+    def _put(self, claim: Claim, address: IPAddress) -> None:
+        self._owners.setdefault(address, {})[claim.uid] = claim
+        self._held.setdefault(claim.uid, set()).add(address)
+
+    def _drop(self, address: IPAddress, uid: str) -> None:
+        owners, held = self._owners.get(address, {}), self._held.get(uid, set())
+        owners.pop(uid, None)
+        held.discard(address)
+        if not owners:
+            self._owners.pop(address, None)
+        if not held:
+            self._held.pop(uid, None)
+
+    # --- Which addresses there are ---
+
+    def _serving(self, claim: Claim, family: str) -> list[Pool]:
+        """Return the pools that may serve a service.
 
         Raises:
-            ProviderError: it is not in the pool.
-            AddressTakenError: it belongs to another owner.
+            ProviderError: there is none, for a reason that the service's owner can mend.
         """
-        self._owners[self._check(owner, address)] = owner
+        named = [one for one in self._pools if one.name == claim.pool] if claim.pool else []
+        if claim.pool and not named:
+            known = ", ".join(one.name for one in self._pools)
+            raise ProviderError(f"there is no address pool {claim.pool}: the pools are {known}")
+        pools = [one for one in named or self._pools if one.serves(claim)]
+        if not pools:
+            raise ProviderError(
+                f"no address pool is for this service: {_named(named or self._pools)} is for other "
+                "namespaces, labels or classes"
+            )
+        there = [one for one in pools if next(one.addresses(family, 0, _TRIES), None) is not None]
+        if not any(one.auto_assign or one.name == claim.pool for one in there):
+            raise ProviderError(
+                f"no {family or 'IP'} address is given by itself in {_named(pools)}: add a range "
+                "to a pool, or change the service's annotations or ipFamilies"
+            )
+        return there
 
-    def release(self, address: str) -> None:
-        """Free an address."""
-        self._owners.pop(ipaddress.ip_address(address), None)
+    def _preferred(
+        self, claim: Claim, pools: Sequence[Pool], family: str, before: Sequence[str]
+    ) -> Iterator[IPAddress]:
+        """Yield the addresses that a service had, then those that it may share."""
+        for text in before:
+            try:
+                address = ipaddress.ip_address(text)
+            except ValueError:
+                continue
+            if _is_of(address, family) and any(address in one for one in pools):
+                yield address
+        if not claim.sharing:
+            return
+        for address, owners in list(self._owners.items()):
+            shares = any(other.sharing == claim.sharing for other in owners.values())
+            if shares and _is_of(address, family) and any(address in one for one in pools):
+                yield address
 
-    def use_holders(self, holders: Holders) -> None:
-        """From now on, give no address in a service's status to another owner."""
-        self._holders = holders
+    def _fits(self, claim: Claim, address: IPAddress) -> bool:
+        return any(
+            address in one and one.serves(claim) and claim.pool in {"", one.name}
+            for one in self._pools
+        )
 
-    def _check(self, owner: str, text: str) -> IPAddress:
-        address = self._parse(text)
-        if address is None:
-            ranges = ", ".join(map(str, self.networks))
-            raise ProviderError(f"address {text} is not in the provider's range {ranges}")
-        if not self._is_free(owner, address):
-            raise AddressTakenError(f"address {text} is in use by another service")
-        return address
+    def _check_fits(self, claim: Claim, address: IPAddress) -> None:
+        if self._fits(claim, address):
+            return
+        if not any(address in one for one in self._pools):
+            raise ProviderError(
+                f"address {address} is not in the provider's range {_named(self._pools)}"
+            )
+        raise ProviderError(
+            f"address {address} is of an address pool for other services: see its namespaces, "
+            "labels and classes, and the service's annotations"
+        )
 
-    def _parse(self, text: str) -> IPAddress | None:
-        """Return an address if it belongs to the pool."""
-        try:
-            address = ipaddress.ip_address(text)
-        except ValueError:
-            return None
-        return address if any(address in network for network in self.networks) else None
+    # --- Whose they are ---
 
-    def _is_free(self, owner: str, address: IPAddress) -> bool:
-        holder = self._owners.get(address)
-        if holder is None:
-            holder = next((each.uid for each in self._holders(str(address))), owner)
-        return holder == owner
+    def _is_free(self, claim: Claim, address: IPAddress) -> bool:
+        owners = self._owners.get(address, {})
+        had = owners.get(claim.uid)
+        if had is not None and (had.ports, had.sharing, had.backends) == (
+            claim.ports,
+            claim.sharing,
+            claim.backends,
+        ):
+            return True
+        if not all(claim.may_share(other) for uid, other in owners.items() if uid != claim.uid):
+            return False
+        for service in self._holders(str(address)):
+            if service.uid == claim.uid:
+                return True  # those that come after it are younger
+            if service.uid not in owners and not claim.may_share(Claim.in_status(service)):
+                return False
+        return True
 
-    def _tries(self, owner: str) -> Iterator[IPAddress]:
-        start = int.from_bytes(hashlib.sha256(owner.encode()).digest()[:16])
-        for network in self.networks:
-            size = network.num_addresses
-            # Network and broadcast addresses belong to no host.
-            first, usable = (1, size - 2) if size > 2 else (0, size)
-            for step in range(min(usable, _TRIES)):
-                address = network[first + (start + step) % usable]
-                if address not in _RESERVED:
-                    yield address
+
+def _is_of(address: IPAddress, family: str) -> bool:
+    return family in {"", f"IPv{address.version}"}
+
+
+def _named(pools: Iterable[Pool]) -> str:
+    """Return the pools in words: their names, or the ranges where there is only the default."""
+    return ", ".join(
+        ", ".join(one.description for one in each.ranges) if each.name == "default" else each.name
+        for each in pools
+    )

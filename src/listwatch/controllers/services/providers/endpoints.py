@@ -58,13 +58,21 @@ class Endpoints:
         self._slices: dict[str, tuple[str, _Slice]] = {}
         self._by_service: dict[str, set[str]] = {}
 
-    def backends(self, service: str, port: ServicePort) -> list[Backend]:
+    def backends(
+        self, service: str, port: ServicePort, families: Sequence[str] = ()
+    ) -> list[Backend]:
         """Return the backends of a service's port.
 
         These are its ready endpoints or, if there are none, those that still serve while they
-        terminate (as kube-proxy does, KEP-1669).
+        terminate (as kube-proxy does, KEP-1669). An endpoint of a dual-stack service has a slice of
+        each family: only the first family that has endpoints counts.
         """
         found = list(self._matching(service, port))
+        for family in families:
+            own = [one for one in found if (":" in one[0].host) == (family == "IPv6")]
+            if own:
+                found = own
+                break
         ready = [backend for backend, conditions in found if conditions.ready is not False]
         return ready or [
             backend

@@ -75,10 +75,12 @@ def node_port_backends(port: ServicePort, nodes: Sequence[Node], service: Servic
     return [Backend(ip, port.node_port) for ip in addresses if is_address(ip)]
 
 
-def status_of(address: str, keys: Iterable[PortKey]) -> LoadBalancerStatus:
-    """Return the status of a load balancer that serves these ports on one address."""
+def status_of(addresses: Iterable[str], keys: Iterable[PortKey]) -> LoadBalancerStatus:
+    """Return the status of a load balancer that serves these ports on each of these addresses."""
     ports = tuple(
         PortStatus(port, protocol)
         for protocol, port in sorted(keys, key=lambda key: (key[1], key[0]))
     )
-    return LoadBalancerStatus((Ingress(ip=address, ip_mode="Proxy", ports=ports),))
+    return LoadBalancerStatus(
+        tuple(Ingress(ip=address, ip_mode="Proxy", ports=ports) for address in addresses)
+    )

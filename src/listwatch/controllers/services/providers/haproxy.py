@@ -6,7 +6,6 @@ import logging
 import socket
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Self
 
 import msgspec
@@ -17,6 +16,7 @@ from listwatch.clock import Clock
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import default_load_balancer_name
 from listwatch.controllers.services.providers.address_pool import AddressPool
+from listwatch.controllers.services.providers.claims import Claim
 from listwatch.controllers.services.providers.frontend import (
     PortKey,
     ports_of,
@@ -64,8 +64,8 @@ class HAProxyStatistics(msgspec.Struct, frozen=True):
 
 
 class _LoadBalancer(LoadBalancer):
-    def __init__(self, service: Service, address: str) -> None:
-        super().__init__(service, address)
+    def __init__(self, service: Service, addresses: Sequence[str]) -> None:
+        super().__init__(service, addresses)
         self.frontends: dict[PortKey, Frontend] = {}
 
 
@@ -182,19 +182,19 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         """
         self._running()
         rules, ports = rules_of(service), ports_of(service, ("TCP",))
+        claim = Claim.of(service)
         before = self._balancers.get(service.uid)
-        wanted = service.spec.load_balancer_ip
-        if before is not None and wanted in {"", before.address}:
-            address = before.address
-            _check_ports(address, [key for key in ports if key not in before.ports])
-        else:
-            address = await self._place(service, partial(_free, ports))
-        balancer = _LoadBalancer(service, address)
+        held = {(ip, *key) for ip in before.addresses for key in before.ports} if before else set()
+
+        async def check(address: str) -> None:
+            _check_ports(address, [key for key in ports if (address, *key) not in held])
+
+        addresses = await self._place(claim, service, check)
+        balancer = _LoadBalancer(service, addresses)
         balancer.ports, balancer.nodes = ports, nodes
         for key, port in ports.items():
-            old = before.frontends.get(key) if before and before.address == address else None
+            old = before.frontends.get(key) if before else None
             balancer.frontends[key] = self._frontend(balancer, port, rules, old)
-        self._pool.take(service.uid, address)
         self._put(service, balancer)
         try:
             if before is None or _needs_reload(before, balancer):
@@ -205,13 +205,13 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
                 await self._change_backends(balancer)
         except BaseException:
             # The previous state is in effect, or will be with the next configuration.
-            if before is None or before.address != address:
-                self._pool.release(address)
+            for address in addresses:
+                if before is None or address not in before.addresses:
+                    self._pool.release(service.uid, address)
             self._put(service, before)
             raise
-        if before is not None and before.address != address:
-            self._pool.release(before.address)
-        return status_of(address, ports)
+        self._pool.keep(claim, addresses)
+        return status_of(addresses, ports)
 
     async def ensure_deleted(self, cluster: str, service: Service) -> None:  # noqa: ARG002 - as above
         """Close a service's ports; its connections continue to their end."""
@@ -224,7 +224,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         except BaseException:
             self._put(service, balancer)
             raise
-        self._pool.release(balancer.address)
+        self._pool.release_all(service.uid)
 
     # --- Making ---
 
@@ -241,7 +241,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
     ) -> Frontend:
         return Frontend(
             name=f"{_one_line(default_load_balancer_name(balancer.service))}-{port.port}",
-            address=balancer.address,
+            addresses=balancer.addresses,
             port=port.port,
             rules=rules,
             affinity_seconds=balancer.service.spec.affinity_seconds,
@@ -342,16 +342,6 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         return render(settings, frontends)
 
 
-async def _free(ports: Iterable[PortKey], address: str) -> str:
-    """Return the address if its ports are free.
-
-    Raises:
-        AddressInUseError: they are not.
-    """
-    _check_ports(address, ports)
-    return address
-
-
 def _one_line(name: str) -> str:
     """Return a name that can't start a line of the configuration, whatever the uid contains."""
     if name.isprintable():
@@ -366,7 +356,7 @@ def _check_ports(address: str, keys: Iterable[PortKey]) -> None:
 
 
 def _needs_reload(before: _LoadBalancer, after: _LoadBalancer) -> bool:
-    if before.address != after.address or before.frontends.keys() != after.frontends.keys():
+    if before.addresses != after.addresses or before.frontends.keys() != after.frontends.keys():
         return True
     return any(
         (old.rules, old.affinity_seconds, len(old.slots))

@@ -49,7 +49,7 @@ class Frontend(msgspec.Struct, kw_only=True):
     """A listening port, with its backends."""
 
     name: str
-    address: str
+    addresses: Sequence[str]
     port: int
     rules: Rules
     affinity_seconds: int
@@ -96,9 +96,9 @@ class Frontend(msgspec.Struct, kw_only=True):
 
     def render(self, check_seconds: float) -> Iterable[str]:
         """Yield the lines of the configuration."""
-        host = f"[{self.address}]" if ":" in self.address else self.address
         yield f"frontend {self.name}"
-        yield f"    bind {host}:{self.port}"
+        for address in self.addresses:
+            yield f"    bind {_place(Backend(address, self.port))}"
         ranges = [str(network) for network in self.rules.source_ranges]
         for start in range(0, len(ranges), _WORDS):
             yield f"    acl allowed src {' '.join(ranges[start : start + _WORDS])}"

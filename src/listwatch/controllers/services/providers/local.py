@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -13,6 +12,7 @@ from listwatch.clock import Clock
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.providers.address_pool import AddressPool
 from listwatch.controllers.services.providers.balancing import Balancer
+from listwatch.controllers.services.providers.claims import Claim
 from listwatch.controllers.services.providers.frontend import (
     PortKey,
     ports_of,
@@ -64,10 +64,14 @@ class LocalProviderStatistics(msgspec.Struct, frozen=True):
     traffic: PortListenerStatistics
 
 
+#: Address, protocol and port of a listener.
+_ListenerKey: TypeAlias = tuple[str, str, int]
+
+
 class _LoadBalancer(LoadBalancer):
-    def __init__(self, service: Service, address: str) -> None:
-        super().__init__(service, address)
-        self.listeners: dict[PortKey, PortListener] = {}
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self.listeners: dict[_ListenerKey, PortListener] = {}
         self.checks: asyncio.Task[None] | None = None
 
 
@@ -154,23 +158,17 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
                 unsupported.
         """
         self._running()
-        rules = rules_of(service)
-        ports = ports_of(service)
+        rules, ports, claim = rules_of(service), ports_of(service), Claim.of(service)
         balancer = self._balancers.get(service.uid)
-        wanted = service.spec.load_balancer_ip
-        if balancer is not None and wanted in {"", balancer.address}:
-            await self._change(balancer, service, ports, rules)
-        else:
-            made = await self._place(service, partial(self._make, service, ports, rules))
-            if balancer is not None:
-                self._remove(balancer)
-            balancer = self._balancers[service.uid] = made
-        self._by_key[service.key] = balancer
+        if balancer is None:
+            balancer = _LoadBalancer(service)
+        await self._change(balancer, service, claim, ports, rules)
+        self._balancers[service.uid] = self._by_key[service.key] = balancer
         balancer.nodes = nodes
         self._refresh(balancer)
         if balancer.checks is None and self._health_check_seconds:
             balancer.checks = self._spawn(self._check_forever(balancer))
-        return status_of(balancer.address, balancer.listeners)
+        return status_of(balancer.addresses, ports)
 
     async def ensure_deleted(self, cluster: str, service: Service) -> None:  # noqa: ARG002 - as above
         """Close a service's ports and free its address; connections may drain."""
@@ -180,46 +178,49 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
 
     # --- Making ---
 
-    async def _make(
-        self, service: Service, ports: dict[PortKey, ServicePort], rules: Rules, address: str
-    ) -> _LoadBalancer:
-        self._pool.take(service.uid, address)
-        balancer = _LoadBalancer(service, address)
-        try:
-            await self._change(balancer, service, ports, rules)
-        except BaseException:
-            self._pool.release(address)
-            raise
-        return balancer
-
     async def _change(
         self,
         balancer: _LoadBalancer,
         service: Service,
+        claim: Claim,
         ports: dict[PortKey, ServicePort],
         rules: Rules,
     ) -> None:
         """Open what is new, then close what is gone."""
-        opened: dict[PortKey, PortListener] = {}
+        opened: dict[_ListenerKey, PortListener] = {}
+
+        async def open_ports(address: str) -> None:
+            for protocol, port in ports:
+                key = (address, protocol, port)
+                if key not in balancer.listeners and key not in opened:
+                    try:
+                        opened[key] = await self._open(key, rules)
+                    except BaseException:
+                        close(address)
+                        raise
+
+        def close(address: str) -> None:
+            for key in [key for key in opened if key[0] == address]:
+                opened.pop(key).close(drain=False)
+
         try:
-            for key in ports:
-                if key not in balancer.listeners:
-                    opened[key] = await self._open(balancer.address, key, rules)
+            addresses = await self._place(claim, service, open_ports)
         except BaseException:
             for listener in opened.values():
                 listener.close(drain=False)
             raise
-        for key in [key for key in balancer.listeners if key not in ports]:
-            self._drain(balancer.listeners.pop(key))
+        self._pool.keep(claim, addresses)
+        wanted = {(address, *key) for address in addresses for key in ports}
+        for gone in balancer.listeners.keys() - wanted:
+            self._drain(balancer.listeners.pop(gone))
         balancer.listeners.update(opened)
-        balancer.service = service
-        balancer.ports = ports
+        balancer.service, balancer.addresses, balancer.ports = service, addresses, ports
         for listener in balancer.listeners.values():
             listener.rules = rules
             listener.balancer.affinity_seconds = service.spec.affinity_seconds
 
-    async def _open(self, address: str, key: PortKey, rules: Rules) -> PortListener:
-        protocol, port = key
+    async def _open(self, key: _ListenerKey, rules: Rules) -> PortListener:
+        address, protocol, port = key
         balancer = Balancer(self._clock)
         listener: TCPListener | UDPListener
         if protocol == "TCP":
@@ -248,7 +249,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
 
     def _remove(self, balancer: _LoadBalancer) -> None:
         self._close(balancer, drain=True)
-        self._pool.release(balancer.address)
+        self._pool.release_all(balancer.service.uid)
 
     def _close(self, balancer: _LoadBalancer, *, drain: bool) -> None:
         if balancer.checks is not None:
@@ -277,13 +278,13 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
         self._refresh(balancer)
 
     def _refresh(self, balancer: _LoadBalancer) -> None:
-        for key, listener in balancer.listeners.items():
-            listener.set_backends(self._backends(balancer, balancer.ports[key]))
+        for (_, protocol, port), listener in balancer.listeners.items():
+            listener.set_backends(self._backends(balancer, balancer.ports[protocol, port]))
 
     async def _check_forever(self, balancer: _LoadBalancer) -> None:
         while True:
             await self._clock.sleep(self._health_check_seconds)
-            for (protocol, _), listener in list(balancer.listeners.items()):
+            for (_, protocol, _), listener in list(balancer.listeners.items()):
                 health_port = self._health_port(balancer.service)
                 if protocol != "TCP" and not health_port:
                     continue  # nothing shows whether something listens

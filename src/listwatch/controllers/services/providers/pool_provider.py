@@ -19,7 +19,8 @@ from listwatch.controllers.services.provider import (
     default_load_balancer_name,
 )
 from listwatch.controllers.services.providers.address_pool import AddressPool
-from listwatch.controllers.services.providers.balancing import Backend
+from listwatch.controllers.services.providers.balancing import Backend, is_address
+from listwatch.controllers.services.providers.claims import Claim, Wish
 from listwatch.controllers.services.providers.endpoints import Endpoints
 from listwatch.controllers.services.providers.frontend import (
     PortKey,
@@ -40,9 +41,9 @@ BackendKind: TypeAlias = Literal["endpoint-slices", "node-ports"]
 class LoadBalancer:
     """The load balancer of one service."""
 
-    def __init__(self, service: Service, address: str) -> None:
+    def __init__(self, service: Service, addresses: Sequence[str] = ()) -> None:
         self.service = service
-        self.address = address
+        self.addresses = addresses
         self.nodes: Sequence[Node] = ()
         self.ports: dict[PortKey, ServicePort] = {}
 
@@ -116,8 +117,8 @@ class PoolProvider(ABC, Generic[B]):
         self._group = None
         for task in self._tasks:
             task.cancel()
-        for balancer in self._balancers.values():
-            self._pool.release(balancer.address)
+        for uid in self._balancers:
+            self._pool.release_all(uid)
         self._balancers.clear()
         self._by_key.clear()
 
@@ -167,7 +168,7 @@ class PoolProvider(ABC, Generic[B]):
     async def get(self, cluster: str, service: Service) -> LoadBalancerStatus | None:  # noqa: ARG002 - as above
         """Return the status of a service's load balancer, or None if there is none."""
         balancer = self._balancers.get(service.uid)
-        return None if balancer is None else status_of(balancer.address, balancer.ports)
+        return None if balancer is None else status_of(balancer.addresses, balancer.ports)
 
     @abstractmethod
     async def ensure(
@@ -191,24 +192,72 @@ class PoolProvider(ABC, Generic[B]):
 
     # --- What it is made of ---
 
-    async def _place(self, service: Service, attempt: Callable[[str], Awaitable[T]]) -> T:
-        """Return the result of an attempt with the first address whose ports are free.
+    async def _place(
+        self, claim: Claim, service: Service, attempt: Callable[[str], Awaitable[object]]
+    ) -> list[str]:
+        """Return the addresses that a service has from now on, once an attempt with each succeeds.
 
-        Waits for an address that clients know; a new one may be any.
+        Addresses that clients know are waited for; a new one may be any whose ports are free. What
+        it had and has no longer is for the caller to release, with `AddressPool.keep`.
+
+        Args:
+            claim: what it asks for.
+            service: whose status tells what it had.
+            attempt: begins to use an address; what it raises undoes what was taken here.
+
+        Raises:
+            ProviderError: an address that it needs can't be had; nothing was taken.
         """
-        wanted = service.spec.load_balancer_ip
-        before = next((i.ip for i in service.status.ingress if i.ip), "")
-        candidates = self._pool.candidates(service.uid, wanted, before)
+        balancer = self._balancers.get(service.uid)
+        held = () if balancer is None else balancer.addresses
+        told = [each.ip for each in service.status.ingress if is_address(each.ip)]
+        placed: list[str] = []
+        missing: list[ProviderError] = []
+        try:
+            for wish in claim.wishes:
+                before = [ip for ip in (*held, *told) if ip not in placed]
+                try:
+                    placed.append(await self._place_one(claim, wish, before, attempt))
+                except ProviderError as error:
+                    missing.append(error)
+                    if wish.required or len(missing) == len(claim.wishes):
+                        raise
+        except BaseException:
+            for address in placed:
+                if address not in held:
+                    self._pool.release(claim.uid, address)
+            raise
+        return placed
+
+    async def _place_one(
+        self,
+        claim: Claim,
+        wish: Wish,
+        before: Sequence[str],
+        attempt: Callable[[str], Awaitable[object]],
+    ) -> str:
+        for address in before:
+            if wish.accepts(address) and self._pool.may_keep(claim, address):
+                await attempt(address)
+                return address
+        candidates = self._pool.candidates(claim, wish, before)
         for tries, address in enumerate(candidates, 1):
+            self._pool.take(claim, address)
             try:
-                return await attempt(address)
-            except AddressInUseError as error:
-                if address in {wanted, before} or tries >= _ADDRESS_TRIES:
+                await attempt(address)
+            except BaseException as error:
+                self._pool.release(claim.uid, address)
+                if not isinstance(error, AddressInUseError):
                     raise
-                _logger.info("service %s: %s, another address is tried", service.key, error)
-        raise ProviderError("no free address is left")  # the pool has raised before
+                if wish.address is not None or address in before or tries >= _ADDRESS_TRIES:
+                    raise
+                _logger.info("service %s: %s, another address is tried", claim.key, error)
+            else:
+                return address
+        raise ProviderError("no free address is left")  # the pool has said so before
 
     def _backends(self, balancer: B, port: ServicePort) -> list[Backend]:
-        if self._slices is not None:
-            return self._endpoints.backends(balancer.service.key, port)
-        return node_port_backends(port, balancer.nodes, balancer.service)
+        service = balancer.service
+        if self._slices is None:
+            return node_port_backends(port, balancer.nodes, service)
+        return self._endpoints.backends(service.key, port, service.spec.ip_families)

@@ -1,0 +1,241 @@
+"""Pools of addresses: their ranges, who may have an address of them, and the file that says so."""
+
+import ipaddress
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+
+from listwatch.controllers.services.providers.claims import Claim, IPAddress, family_of
+from listwatch.errors import ListWatchError
+from listwatch.selector import LabelSelector, SelectorError, parse_label_selector
+
+# Addresses that are widely used already: what listens on localhost.
+_RESERVED: Final = ipaddress.ip_network("127.0.0.0/24")
+
+
+class PoolError(ListWatchError, ValueError):
+    """A pool whose description is wrong; the message names it."""
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Addresses one after the other, both ends included; `description` is what was written."""
+
+    first: IPAddress
+    last: IPAddress
+    description: str
+
+    @staticmethod
+    def parse(text: str) -> "Range":
+        """Return the range of a network, of two addresses with a hyphen between, or of one.
+
+        Network and broadcast addresses are no host's, so a network is what lies between.
+
+        Raises:
+            PoolError: it is none of these.
+        """
+        text = text.strip()
+        first, hyphen, last = text.partition("-")
+        try:
+            if not hyphen:
+                return Range._network(text)
+            start, end = ipaddress.ip_address(first.strip()), ipaddress.ip_address(last.strip())
+        except ValueError as error:
+            raise PoolError(
+                f"{text!r} is no network or range such as 192.0.2.0/28 or 192.0.2.1-192.0.2.9: "
+                f"{error}"
+            ) from None
+        if start.version != end.version or int(start) > int(end):
+            raise PoolError(f"{text!r} is no range: its last address is not after its first")
+        return Range(start, end, text)
+
+    @staticmethod
+    def _network(text: str) -> "Range":
+        network = ipaddress.ip_network(text, strict=False)
+        inset = 1 if network.num_addresses > 2 else 0  # point-to-point links lack such addresses
+        return Range(network[inset], network[-1 - inset], text)
+
+    @property
+    def size(self) -> int:
+        """How many addresses it has."""
+        return int(self.last) - int(self.first) + 1
+
+    def __contains__(self, address: IPAddress) -> bool:
+        return address.version == self.first.version and (
+            int(self.first) <= int(address) <= int(self.last)
+        )
+
+    def starting_at(self, number: int, most: int) -> Iterator[IPAddress]:
+        """Yield at most so many addresses, each once, beginning somewhere."""
+        for step in range(min(self.size, most)):
+            address = self.first + (number + step) % self.size
+            if address not in _RESERVED:
+                yield address
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """A named set of addresses.
+
+    Attributes:
+        name: what the annotation `local.listwatch/address-pool` names.
+        ranges: the addresses, of either family.
+        auto_assign: also for services that name neither the pool nor an address of it.
+        namespaces: only for services of these; empty for all.
+        service_selector: only for services with these labels.
+        load_balancer_classes: only for services of these classes; empty for all.
+    """
+
+    name: str
+    ranges: tuple[Range, ...]
+    auto_assign: bool = True
+    namespaces: tuple[str, ...] = ()
+    service_selector: LabelSelector = LabelSelector()
+    load_balancer_classes: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(
+        name: str,
+        addresses: Iterable[str],
+        *,
+        auto_assign: bool = True,
+        namespaces: Sequence[str] = (),
+        service_selector: str = "",
+        load_balancer_classes: Sequence[str] = (),
+    ) -> "Pool":
+        """Return a pool.
+
+        Args:
+            name: see above, as for the other options.
+            addresses: networks, ranges such as "192.0.2.1-192.0.2.9", and single addresses.
+            auto_assign: see above.
+            namespaces: see above.
+            service_selector: as kubectl's `-l`.
+            load_balancer_classes: see above.
+
+        Raises:
+            PoolError: an address or the selector is wrong, or there is no address.
+        """
+        try:
+            ranges = tuple(Range.parse(text) for text in addresses)
+            selector = parse_label_selector(service_selector)
+        except (PoolError, SelectorError) as error:
+            raise PoolError(f"address pool {name}: {error}") from None
+        if not ranges:
+            raise PoolError(f"address pool {name}: give it a network, such as 127.0.0.0/8")
+        return Pool(
+            name=name,
+            ranges=ranges,
+            auto_assign=auto_assign,
+            namespaces=tuple(namespaces),
+            service_selector=selector,
+            load_balancer_classes=tuple(load_balancer_classes),
+        )
+
+    def __contains__(self, address: IPAddress) -> bool:
+        return any(address in one for one in self.ranges)
+
+    @property
+    def size(self) -> int:
+        """How many addresses it has."""
+        return sum(one.size for one in self.ranges)
+
+    @property
+    def is_specific(self) -> bool:
+        """Whether it is for some services only; such pools are tried first."""
+        return bool(
+            self.namespaces or self.load_balancer_classes or not self.service_selector.is_everything
+        )
+
+    def serves(self, claim: Claim) -> bool:
+        """Tell whether a service may have an address of this pool."""
+        return (
+            (not self.namespaces or claim.namespace in self.namespaces)
+            and (
+                not self.load_balancer_classes
+                or (claim.load_balancer_class or "") in self.load_balancer_classes
+            )
+            and self.service_selector.matches(claim.labels)
+        )
+
+    def addresses(self, family: str, number: int, most: int) -> Iterator[IPAddress]:
+        """Yield addresses of a family, or of either if that is empty."""
+        for one in self.ranges:
+            if family in {"", family_of(one.first)}:
+                yield from one.starting_at(number, most)
+
+
+class _PoolFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """A pool as in the file."""
+
+    name: str
+    addresses: tuple[str, ...]
+    auto_assign: bool = True
+    namespaces: tuple[str, ...] = ()
+    service_selector: str = ""
+    load_balancer_classes: tuple[str, ...] = ()
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pools: tuple[_PoolFile, ...]
+
+
+def parse_pools(value: Any) -> list[Pool]:
+    """Return the pools of a file's value: `{pools: [{name: …, addresses: […]}]}`.
+
+    Raises:
+        PoolError: it is something else, two pools have one name, or two have one address.
+    """
+    try:
+        found = msgspec.convert(value, _File)
+    except msgspec.ValidationError as error:
+        raise PoolError(f"address pools: {error}") from None
+    pools = [
+        Pool.of(
+            one.name,
+            one.addresses,
+            auto_assign=one.auto_assign,
+            namespaces=one.namespaces,
+            service_selector=one.service_selector,
+            load_balancer_classes=one.load_balancer_classes,
+        )
+        for one in found.pools
+    ]
+    check_apart(pools)
+    return pools
+
+
+def check_apart(pools: Sequence[Pool]) -> None:
+    """Refuse pools of one name, and pools that have an address in common.
+
+    Raises:
+        PoolError: there are such, or there is no pool.
+    """
+    if not pools:
+        raise PoolError("give the address pool a network, such as 127.0.0.0/8")
+    names: set[str] = set()
+    ranges: list[tuple[int, int, int, str]] = []
+    for one in pools:
+        if not one.name or one.name in names:
+            raise PoolError(f"two address pools are called {one.name!r}: rename one")
+        names.add(one.name)
+        ranges += [(r.first.version, int(r.first), int(r.last), one.name) for r in one.ranges]
+    ranges.sort()
+    for (version, _, last, name), (after, first, _, other) in pairwise(ranges):
+        if version == after and first <= last and name != other:
+            raise PoolError(f"address pools {name} and {other} have addresses in common")
+
+
+def load_pools(text: bytes) -> list[Pool]:
+    """Return the pools of a YAML document.
+
+    Raises:
+        PoolError: it is no YAML, or `parse_pools` refuses it.
+    """
+    import yaml  # noqa: PLC0415 - loaded only where there is such a file
+
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise PoolError(" ".join(str(error).split())) from None
+    return parse_pools(value)
