@@ -1,4 +1,4 @@
-"""CEL, the Common Expression Language, as Kubernetes has it in rules, policies and conditions.
+"""CEL, the Common Expression Language, with Kubernetes' extensions for rules and policies.
 
 Compile an expression once and evaluate it often::
 
@@ -7,11 +7,11 @@ Compile an expression once and evaluate it often::
     program = compile_expression("self.replicas <= 5", environment)
     value, cost = program.evaluate({"self": to_value({"replicas": 3}, kinds)})
 
-The rules of a schema (`x-kubernetes-validations`) are applied together: `Rules(schema)`
-validates objects, `rule_problems(schema, path)` says what a server would refuse in the rules.
+The rules of a schema (`x-kubernetes-validations`) are applied together: `Rules(schema)` validates
+objects; `rule_problems(schema, path)` returns what a server would refuse in the rules.
 
-It knows nothing of servers and clusters. Every evaluation has a budget, and regular expressions run
-in linear time, so that no expression and no value can hold up a process.
+Knows nothing of servers and clusters. Every evaluation has a budget, and regular expressions run in
+linear time, so no expression and no value can block a process.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
-"""The expressions of admission: what they speak of, and how they run on a budget.
+"""The expressions of admission: their variables, and how they run on a budget.
 
-Those of policies and match conditions have the variables `object`, `oldObject`, `request`,
-`namespaceObject`, `authorizer`, and, where there are any, `params` and `variables`. The rules are
-those of k8s.io/apiserver, pkg/admission/plugin/cel.
+Policies and match conditions have the variables `object`, `oldObject`, `request`,
+`namespaceObject`, `authorizer`, and optionally `params` and `variables`. The rules are those of
+k8s.io/apiserver, pkg/admission/plugin/cel.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from listwatch.cel.types import (
 from listwatch.cel.values import Value
 
 BUDGET = 10_000_000
-"""What all expressions of one policy may cost for one request and one parameter."""
+"""Budget of all expressions of one policy for one request and one parameter."""
 MATCH_BUDGET = 2_500_000
-"""What all match conditions of one policy or webhook may cost for one request."""
+"""Budget of all match conditions of one policy or webhook for one request."""
 
 _OUT_OF_BUDGET = (
     "validation failed due to running out of cost budget, no further validation rules will be run"
@@ -182,7 +182,7 @@ class ExpressionError(Exception):
 
 
 class OutOfBudgetError(Exception):
-    """All expressions together cost too much; nothing more is evaluated."""
+    """All expressions together exceed the budget; nothing more is evaluated."""
 
     def __init__(self) -> None:
         super().__init__(_OUT_OF_BUDGET)
@@ -204,14 +204,13 @@ class Expression:
 
 @dataclass(slots=True)
 class Vocabulary:
-    """What the expressions of one policy may speak of, which grows with its variables.
+    """The variables of one policy's expressions, including those that it declares.
 
     Attributes:
         params: whether there is the variable `params`.
         authorizer: whether there is the variable `authorizer`.
-        patches: whether there are the types and functions of which patches are made.
-        objects: types beside those of requests and namespaces.
-        types: of variables, where they are not those that every expression has.
+        objects: types besides those of requests and namespaces.
+        types: types of variables that differ from the default.
     """
 
     params: bool = False
@@ -249,7 +248,7 @@ class Vocabulary:
         return replace(self, authorizer=authorizer and self.authorizer, patches=patches)
 
     def compose(self, variables: Sequence[Mapping[str, object]]) -> None:
-        """Compile the variables of a policy, each of which may use those before it."""
+        """Compile the variables of a policy; each may use those before it."""
         self._composed = True
         for each in variables:
             name = str(each.get("name", ""))
@@ -259,14 +258,14 @@ class Vocabulary:
 
 
 def _declared(kind: Type) -> Type:
-    """Return the type that a variable has for those who use it; objects are not followed."""
+    """Return a variable's type for expressions that use it; object fields are unknown."""
     if kind.kind in {"list", "map"}:
         return Type(kind.kind, "", tuple(map(_declared, kind.parameters)))
     return DYN if kind.kind in {"object", "opaque", "type", "param", "error"} else kind
 
 
 def compile_as(source: str, environment: Environment, *wanted: Type) -> Expression:
-    """Compile an expression whose result is to be of one of these types; none means any."""
+    """Compile an expression whose result must have one of these types; no types means any."""
     try:
         program = compile_expression(source, environment)
     except CompilationError as error:
@@ -286,7 +285,7 @@ def _shown(kind: Type) -> str:
 
 
 class Evaluation:
-    """Expressions evaluated with the same variables out of one budget."""
+    """Evaluates expressions with the same variables on one budget."""
 
     def __init__(
         self, variables: Mapping[str, Value], vocabulary: Vocabulary, budget: int = BUDGET
@@ -301,7 +300,7 @@ class Evaluation:
 
         Raises:
             ExpressionError: it does not compile, or fails.
-            OutOfBudgetError: it takes more than is left of the budget.
+            OutOfBudgetError: it exceeds the remaining budget.
         """
         if expression.program is None:
             raise ExpressionError(f"compilation error: {expression.error}")
@@ -329,11 +328,11 @@ class Evaluation:
             raise OutOfBudgetError
 
     def variable(self, name: str, expression: Expression) -> Value:
-        """Return the value of a variable of the policy.
+        """Return the value of one of the policy's variables.
 
         Raises:
             EvaluationError: it does not compile, or fails.
-            OutOfBudgetError: it takes more than is left of the budget.
+            OutOfBudgetError: it exceeds the remaining budget.
         """
         if expression.program is None:
             raise EvaluationError(
@@ -348,7 +347,7 @@ class Evaluation:
 
 
 class _LazyVariables(Mapping[Value, Value]):
-    """The variables of a policy, each of which is evaluated when it is first read, and once."""
+    """The variables of a policy, each evaluated once, when first read."""
 
     type_name = _VARIABLES.name
 
@@ -385,8 +384,8 @@ class MatchConditions:
 
     Args:
         conditions: as in `matchConditions`.
-        fails: whether an error refuses the request; else what errs is not asked about it.
-        vocabulary: what the conditions speak of; None is what those of a webhook have.
+        fails: whether an error refuses the request; otherwise the webhook or policy is skipped.
+        vocabulary: the variables; None for a webhook's.
     """
 
     def __init__(
@@ -404,10 +403,10 @@ class MatchConditions:
         self._fails = fails
 
     def hold(self, variables: Mapping[str, Value]) -> bool:
-        """Tell whether a request meets all conditions; `variables` are those of its Subject.
+        """Return whether a request meets all conditions; `variables` are those of its Subject.
 
         Raises:
-            ExpressionError: one or more failed, none is false, and errors count.
+            ExpressionError: at least one failed, none is false, and errors count.
         """
         evaluation = Evaluation(variables, self._vocabulary, MATCH_BUDGET)
         errors: list[str] = []

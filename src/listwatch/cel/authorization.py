@@ -1,7 +1,7 @@
-"""Kubernetes' functions by which an expression asks what the user of a request may do.
+"""Kubernetes' functions that ask what the user of a request may do.
 
-Rules: k8s.io/apiserver, pkg/cel/library/authz.go. Whoever evaluates gives an `Authorizer` as the
-variable `authorizer`, with the function that decides.
+Rules: k8s.io/apiserver, pkg/cel/library/authz.go. The caller passes an `Authorizer`, with the
+function that decides, as the variable `authorizer`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DECISION = object_named("kubernetes.authorization.Decision")
 
 @dataclass(frozen=True, slots=True)
 class AccessQuestion:
-    """What is asked: may the user (or a service account) do this to that?"""
+    """A question: may the user (or a service account) do this?"""
 
     verb: str = ""
     path: str = ""
@@ -50,7 +50,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Authorizer:
-    """The value of the variable `authorizer`; also what each step of a question returns."""
+    """The value of the variable `authorizer`, and of each step of a question."""
 
     decide: Callable[[AccessQuestion], Decision]
     question: AccessQuestion = AccessQuestion()

@@ -1,7 +1,7 @@
-"""The checker: every node gets its type, every call its overloads, or the expression is refused.
+"""The checker: types every node, chooses the overload of every call, or refuses.
 
-The rules are those of the CEL language definition; messages are worded as the reference's, since
-they are what an API server answers.
+The rules are those of the CEL language definition. The messages are the reference's, because they
+are what an API server returns.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _CONSTANTS: dict[type, Type] = {
 
 
 def check(source: str, root: Node, environment: Environment) -> Type:
-    """Write types and overloads into a tree and return the type of the whole.
+    """Set types and overloads in a tree and return the type of the whole.
 
-    Raises CompilationError with everything that is wrong.
+    Raises CompilationError with all problems.
     """
     checker = _Checker(environment)
     checker.check(root)
@@ -88,7 +88,7 @@ class _Checker(Visitor[Type]):
         return found
 
     def settle(self, root: Node) -> None:
-        """Replace what stayed open by dyn, in the whole tree."""
+        """Replace types left open by dyn, in the whole tree."""
         stack = [root]
         while stack:
             node = stack.pop()
@@ -155,7 +155,7 @@ class _Checker(Visitor[Type]):
         return optional_of(result) if was_optional or node.optional else result
 
     def _call(self, node: Call) -> Type:
-        # The arguments of a format may be of several types; any other list is of one.
+        # The arguments of a format may have several types; any other list has one.
         self._mixed += node.function == "format"
         for argument in node.arguments:
             self.check(argument)
@@ -204,7 +204,7 @@ class _Checker(Visitor[Type]):
         return False
 
     def _fresh(self, overload: Overload) -> tuple[list[Type], Type]:
-        """Give the overload's type parameters names that nothing else has."""
+        """Rename the overload's type parameters to unused names."""
         if not overload.generic:
             return list(overload.parameters), overload.result
         names = {}
@@ -245,7 +245,7 @@ class _Checker(Visitor[Type]):
         return list_of(item)
 
     def _joined(self, where: Node, known: Type | None, found: Type) -> Type:
-        """Return the type of all elements so far; elements of one literal have one type."""
+        """Return the common type of all elements so far; elements of one literal share a type."""
         if known is None or self._bound.assign(found, known):
             return found if known is None else known
         if self._mixed:
@@ -338,7 +338,7 @@ class _Checker(Visitor[Type]):
 
 
 def _check_literals(root: Node, issues: list[Issue]) -> None:
-    """Refuse constants that would fail each time: times, patterns, formats."""
+    """Refuse constants that would always fail: times, patterns, formats."""
     stack = [root]
     while stack:
         node = stack.pop()

@@ -1,6 +1,6 @@
-"""How much an expression can cost at the most, before it has seen any value.
+"""Estimates the maximum cost of an expression, before any value is known.
 
-An API server refuses a rule whose estimate is too large, so the numbers are part of the interface:
+An API server refuses a rule whose estimate is too high, so the numbers are part of the interface:
 they follow github.com/google/cel-go, checker/cost.go and ext, and k8s.io/apiserver,
 pkg/cel/library/cost.go.
 """
@@ -43,7 +43,7 @@ AUTHORIZATION_CHECK = 350_000
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From the least to the most of a size or a cost. What gets too large stays at 2^64 - 1."""
+    """Minimum and maximum of a size or cost. Saturates at 2^64 - 1."""
 
     least: int
     most: int
@@ -61,7 +61,7 @@ class Range:
         return Range(_scaled(self.least, factor), _scaled(self.most, factor))
 
     def __or__(self, other: Range) -> Range:
-        """Return the range that holds both."""
+        """Return the smallest range that contains both."""
         return Range(min(self.least, other.least), max(self.most, other.most))
 
 
@@ -102,10 +102,10 @@ class _Local:
 
 
 def estimate(root: Node, of: SchemaType | None) -> int:
-    """Return the most that a checked expression can cost.
+    """Return the maximum cost of a checked expression.
 
-    `of` is the type of `self` and `oldSelf`, whose limits bound sizes; without it everything that a
-    variable holds may be of any size.
+    `of` is the type of `self` and `oldSelf`, whose limits bound sizes; without it, the content of a
+    variable may be of any size.
     """
     return _Estimator(of).cost(root).most
 
@@ -240,7 +240,7 @@ class _Estimator(Visitor[Range]):
             self._entries[id(node)] = entries
 
     def size(self, node: Node) -> Range:
-        """Return how large the value of a node can be."""
+        """Return the size range of a node's value."""
         known = self._known_size(node)
         return UNKNOWN if known is None else known
 
@@ -266,7 +266,7 @@ class _Estimator(Visitor[Range]):
         return local.size if local is not None else None
 
     def limit(self, path: Path) -> Range | None:
-        """Return the limit that the schema sets to what lies at a path."""
+        """Return the limit that the schema sets for the value at a path."""
         if not path or path[0] == ACCUMULATOR or self._root is None:
             return None
         current: SchemaType | None = self._root
@@ -332,7 +332,7 @@ class _Estimator(Visitor[Range]):
     def _special(
         self, node: Call, overload: str, costs: list[Range]
     ) -> tuple[Range, Range | None] | None:
-        """Handle what does not evaluate all its arguments."""
+        """Handle operators that do not evaluate all their arguments."""
         if overload in {"logical_or", "logical_and"}:
             return Range(costs[0].least, (costs[0] + costs[1]).most), None
         if overload == "conditional":
@@ -526,7 +526,7 @@ def _selector(length: Range) -> Range:
 
 
 def _replaced(text: Range, old: Range, new: Range) -> Range:
-    """Return the size of a text in which parts were replaced: the longest and the shortest case."""
+    """Return the size range of a text after replacements: the longest and the shortest case."""
     if old.least == 0:
         most = min(text.most + 1, UNLIMITED) * new.most + text.most
     elif new.most <= old.least:

@@ -1,4 +1,4 @@
-"""What an expression may speak of: variables, the fields of objects, functions."""
+"""What an expression may use: variables, fields of objects, functions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {one.name: one for one in (*STANDARD, *STRINGS, *LISTS, *KUBERNETES, *AUTHORIZATION)}
 )
-"""Every function that an API server of version 1.36 offers in all its expressions."""
+"""Every function that an API server of version 1.36 provides in all its expressions."""
 
 TYPE_NAMES: Mapping[str, Type] = MappingProxyType(
     {
@@ -68,10 +68,10 @@ TYPE_NAMES: Mapping[str, Type] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The variables of an expression with their types, and what its objects consist of.
+    """The variables of an expression with their types, and the fields of its objects.
 
-    `objects` maps the name of an object type to its fields. Immutable, so that one may serve many
-    expressions and threads.
+    `objects` maps the name of an object type to its fields. Immutable: many expressions and threads
+    may share one.
     """
 
     variables: Mapping[str, Type]

@@ -1,4 +1,4 @@
-"""What can go wrong with an expression: when it is compiled, and when it runs."""
+"""Errors of an expression at compilation and at evaluation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One reason why an expression does not compile, and where it stands (both from 1)."""
+    """One reason why an expression does not compile, and its position (both from 1)."""
 
     line: int
     column: int
@@ -17,8 +17,8 @@ class Issue:
 class CompilationError(Exception):
     """An expression does not compile.
 
-    `issues` has every reason found, in the order of their places; the text shows each with its
-    line and a mark under its column, as an API server does.
+    `issues` has every reason, in order of position. The text shows each with its line and a mark
+    under its column, as an API server does.
     """
 
     def __init__(self, source: str, issues: list[Issue]) -> None:
@@ -35,15 +35,15 @@ def _shown(source: str, issue: Issue) -> str:
 
 
 class InstantiationError(Exception):
-    """An expression compiles, but one of its constants would make it fail each time it runs."""
+    """An expression compiles, but one of its constants would make every evaluation fail."""
 
 
 class EvaluationError(Exception):
-    """An expression compiled and failed while it ran, for example by dividing by zero."""
+    """An expression failed during evaluation, for example because of a division by zero."""
 
 
 class CostLimitExceededError(EvaluationError):
-    """An evaluation cost more than its budget. It can't be absorbed by `||`, `&&` or a macro."""
+    """An evaluation exceeded its budget. `||`, `&&` and macros can't absorb this error."""
 
     def __init__(self) -> None:
         super().__init__("operation cancelled: actual cost limit exceeded")

@@ -1,4 +1,4 @@
-"""What a function is: its overloads, which the checker chooses from, and what it does."""
+"""A function: its overloads, from which the checker chooses, and its implementation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """One signature. `id` is the reference's name for it, by which costs are looked up."""
+    """One signature. `id` is the reference's name of it, used to look up costs."""
 
     id: str
     parameters: tuple[Type, ...]
@@ -32,7 +32,7 @@ class Function:
     """A function or operator, with one implementation for all its overloads.
 
     `call` gets the target of a method as its first argument, and only values that fit an overload.
-    It raises EvaluationError for what can't be computed.
+    It raises EvaluationError if the result can't be computed.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What Kubernetes adds to CEL: quantities, URLs, IP addresses, CIDRs, versions and named formats.
+"""Kubernetes' CEL extensions: quantities, URLs, IP addresses, CIDRs, versions, named formats.
 
 Rules: k8s.io/apiserver, pkg/cel/library; k8s.io/apimachinery, pkg/api/resource (quantities).
 """
@@ -64,7 +64,7 @@ _NANO = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, order=True)
 class Quantity:
-    """An amount, exact to a billionth; what lies between is rounded away from zero."""
+    """An amount, exact to a billionth; smaller digits are rounded away from zero."""
 
     type_name: ClassVar[str] = QUANTITY.name
     value: Fraction
@@ -72,7 +72,7 @@ class Quantity:
 
     @classmethod
     def parse(cls, text: str) -> Quantity:
-        """Read `1.5Gi`, `100m` or `2e3`. Raises ValueError for anything else."""
+        """Parse `1.5Gi`, `100m` or `2e3`. Raises ValueError for anything else."""
         match = _QUANTITY.fullmatch(text)
         if match is None or len(text) > 1000:
             raise ValueError(
@@ -93,9 +93,9 @@ class Quantity:
 
     @property
     def integer(self) -> int | None:
-        """Return the amount as a 64-bit integer, or None where the reference keeps none.
+        """Return the amount as a 64-bit integer, or None if the reference has no integer for it.
 
-        It keeps none of what was written with decimals or a small unit: `1000m` is no integer.
+        It has none for an amount written with decimals or a small unit: `1000m` is not an integer.
         """
         if not self.whole or self.value.denominator != 1 or not in_int64(self.value.numerator):
             return None
@@ -151,7 +151,7 @@ class ParsedURL:
 
     @classmethod
     def parse(cls, text: str) -> ParsedURL:
-        """Read a URL. Raises ValueError for anything else, also for a relative one."""
+        """Parse a URL. Raises ValueError for anything else, including a relative one."""
         if not text:
             raise ValueError('parse "": empty url')
         if re.search(r"[\x00-\x1f\x7f]", text):
@@ -219,7 +219,7 @@ class IPValue:
 
     @classmethod
     def parse(cls, text: str) -> IPValue:
-        """Read an address. Raises ValueError for anything else, zones and mapped ones included."""
+        """Parse an address. Raises ValueError otherwise, also for zones and mapped addresses."""
         return cls(_parse_address(text))
 
     def __str__(self) -> str:
@@ -229,14 +229,14 @@ class IPValue:
 
 @dataclass(frozen=True, slots=True)
 class CIDRValue:
-    """An address with the length of its network's prefix; host bits stay."""
+    """An address with a prefix length; host bits are kept."""
 
     type_name: ClassVar[str] = CIDR.name
     interface: ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
     @classmethod
     def parse(cls, text: str) -> CIDRValue:
-        """Read `192.168.0.0/16`. Raises ValueError for anything else."""
+        """Parse `192.168.0.0/16`. Raises ValueError for anything else."""
         address, slash, length = text.partition("/")
         if not slash or not re.fullmatch(r"0|[1-9]\d{0,2}", length, re.ASCII):
             raise ValueError(
@@ -257,7 +257,7 @@ class CIDRValue:
         return self.interface.network.prefixlen
 
     def __str__(self) -> str:
-        """Return the address and the prefix's length."""
+        """Return the address and the prefix length."""
         return f"{self.interface.ip}/{self.length}"
 
 
@@ -292,7 +292,7 @@ _SEMVER = re.compile(
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class Semver:
-    """A version by semver.org 2.0.0. Its build does not count when versions are compared."""
+    """A version by semver.org 2.0.0. The build metadata is ignored in comparisons."""
 
     type_name: ClassVar[str] = SEMVER.name
     major: int
@@ -302,7 +302,7 @@ class Semver:
 
     @classmethod
     def parse(cls, text: str, normalize: object = None) -> Semver:
-        """Read `1.2.3-rc.1`; normalized, also `v1.2` and `01.2.3`. Raises ValueError otherwise."""
+        """Parse `1.2.3-rc.1`; normalized, also `v1.2` and `01.2.3`. Raises ValueError otherwise."""
         plain_text = text
         if normalize:
             version, mark, rest = re.fullmatch(r"v?([^+-]*)([+-]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]  # matches all
@@ -322,11 +322,11 @@ class Semver:
         return (self.major, self.minor, self.patch, not parts, parts)
 
     def __eq__(self, other: object) -> bool:
-        """Compare without the build."""
+        """Compare without the build metadata."""
         return isinstance(other, Semver) and self._key() == other._key()
 
     def __lt__(self, other: Semver) -> bool:
-        """Order as the specification does: a pre-release comes before its release."""
+        """Order as specified: a pre-release precedes its release."""
         return self._key() < other._key()
 
     def __hash__(self) -> int:
@@ -340,7 +340,7 @@ def _compare(one: Semver | Quantity, other: Semver | Quantity) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NamedFormat:
-    """A format that texts can be checked against. Equal by name."""
+    """A named format for text. Equal by name."""
 
     type_name: ClassVar[str] = NAMED_FORMAT.name
     name: str
@@ -393,7 +393,7 @@ def _checker(
         problems = []
         if len(text.encode(errors="replace")) > longest:
             problems.append(f"must be no more than {longest} bytes")
-        # A prefix may end in a dash or dot: what is generated comes behind it.
+        # A prefix may end in a dash or dot: the generated part follows.
         whole = re.sub(r"[-.]$", "a", text) if prefix else text
         if pattern.fullmatch(whole) is None:
             problems.append(message)

@@ -94,7 +94,7 @@ def _flatten(items: Sequence[Value], depth: int = 1) -> list[Value]:
 
 def _range(count: int) -> list[Value]:
     if count > 1_000_000:
-        # The reference meets its memory first; here the cost limit would come too late.
+        # The reference would run out of memory; here the cost limit would come too late.
         raise EvaluationError("lists.range: too many elements")
     return list(range(count))
 

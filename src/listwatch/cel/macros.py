@@ -1,4 +1,4 @@
-"""Macros: calls that the parser replaces, because they bind names or test for presence.
+"""Macros: calls that the parser expands, because they bind names or test for presence.
 
 The expansions follow CEL's language definition and the two-variable comprehensions extension, so
 that the cost of a macro is the cost of the loop it stands for.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ExpressionSyntaxError(Exception):
-    """Neither the grammar nor the macro allows what stands at this place."""
+    """Neither the grammar nor the macro allows this."""
 
     def __init__(self, line: int, column: int, message: str) -> None:
         super().__init__(message)
@@ -34,9 +34,9 @@ class ExpressionSyntaxError(Exception):
 
 
 def expand_macro(call: Call) -> Node | None:
-    """Return what a call of a macro stands for, or None for an ordinary call.
+    """Return the expansion of a macro call, or None for an ordinary call.
 
-    Raises ExpressionSyntaxError where an argument that must be a name is not.
+    Raises ExpressionSyntaxError if an argument that must be a name is not one.
     """
     count = len(call.arguments)
     if call.target is None:
@@ -78,7 +78,7 @@ def _variable(node: Node) -> str:
 
 
 class _Builder:
-    """Makes nodes at the place of the macro's call."""
+    """Creates nodes at the position of the macro's call."""
 
     def __init__(self, call: Call) -> None:
         self._place = (call.line, call.column)

@@ -1,4 +1,4 @@
-"""From the text of an expression to its tree.
+"""Parses the text of an expression into a tree.
 
 The grammar is CEL's (github.com/google/cel-spec, doc/langdef.md); lark builds the parser from it.
 """
@@ -116,7 +116,7 @@ COMMENT: /\/\/[^\n]*/
 
 
 class _TreeBuilder(lark.Transformer[lark.Token, Node]):
-    """Make nodes while the parser reduces rules, so that no second tree is ever built."""
+    """Creates nodes while the parser reduces rules, so that no second tree is built."""
 
     def start(self, parts: list[Any]) -> Node:
         node: Node = parts[0]
@@ -140,7 +140,7 @@ class _TreeBuilder(lark.Transformer[lark.Token, Node]):
         return _call(name, operator, left, right)
 
     def negation(self, parts: list[Any]) -> Node:
-        # Pairs of signs cancel out before types are looked at, as in the reference's parser.
+        # Pairs of signs cancel out before types are checked, as in the reference's parser.
         *marks, operand = parts
         node: Node = _call("!_", marks[0], operand) if len(marks) % 2 else operand
         return node
@@ -151,7 +151,7 @@ class _TreeBuilder(lark.Transformer[lark.Token, Node]):
         if len(marks) % 2 == 0:
             return node
         if isinstance(operand, Literal) and type(operand.value) in {int, float}:
-            # The sign belongs to the number: the least integer has no positive counterpart.
+            # The sign belongs to the number: the smallest integer has no positive counterpart.
             return Literal(*_place(marks[0]), -operand.value)  # type: ignore[operator]  # a number
         return _call("-_", marks[0], operand)
 
@@ -216,7 +216,7 @@ class _TreeBuilder(lark.Transformer[lark.Token, Node]):
         if full is None:
             _refuse(mark, "Syntax error: mismatched input '{' expecting <EOF>")
         for entry in entries:
-            # The grammar allows any expression before the colon; a field has a plain name.
+            # The grammar allows any expression before the colon; a field needs a plain name.
             if not isinstance(entry.key, Ident):
                 _refuse(mark, "Syntax error: a field has a plain name")
             entry.key = Literal(entry.key.line, entry.key.column, entry.key.name)
@@ -241,7 +241,7 @@ class _TreeBuilder(lark.Transformer[lark.Token, Node]):
 def parse(source: str) -> Node:
     """Return the tree of an expression, with its macros expanded.
 
-    Raises CompilationError for text that is no expression, longer than 100,000 characters or
+    Raises CompilationError for text that is not an expression, longer than 100,000 characters or
     nested deeper than 250 levels.
     """
     if len(source) > LONGEST_EXPRESSION:
@@ -274,7 +274,7 @@ def qualified_name(node: Node) -> str | None:
 
 
 def children(node: Node) -> Iterator[Node]:
-    """Yield the nodes directly below one."""
+    """Yield the child nodes."""
     match node:
         case Select():
             yield node.operand
@@ -316,7 +316,7 @@ def _call(function: str, mark: lark.Token, *arguments: Node) -> Node:
 
 
 def _balanced(function: str, terms: list[Any]) -> Node:
-    """Join many terms in a tree of little depth: generated rules have hundreds of them."""
+    """Join many terms in a shallow tree: generated rules have hundreds of them."""
     operands, marks = terms[0::2], terms[1::2]
 
     def joined(first: int, last: int) -> Node:

@@ -1,4 +1,4 @@
-"""Regular expressions in linear time: RE2 itself, by google-re2, so that no pattern can hang."""
+"""Regular expressions in linear time, by google-re2, so that no pattern can hang."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
 
 
 class Match(Protocol):
-    """Where a pattern occurs."""
+    """An occurrence of a pattern."""
 
     def __getitem__(self, group: int) -> str:
-        """Return the text of a group; 0 is the whole."""
+        """Return the text of a group; 0 is the whole match."""
 
 
 class Pattern(Protocol):
-    """What is used of a compiled pattern."""
+    """The used methods of a compiled pattern."""
 
     def search(self, text: str) -> Match | None:
-        """Return the first place where the pattern occurs."""
+        """Return the first occurrence of the pattern."""
 
     def finditer(self, text: str) -> Iterator[Match]:
-        """Return all places where the pattern occurs, in their order."""
+        """Yield all occurrences of the pattern, in order."""
 
 
 @lru_cache(maxsize=1024)
 def compile_pattern(pattern: str) -> Pattern:
-    """Return a pattern that is ready to be used.
+    """Return a compiled pattern.
 
-    Raises EvaluationError for what RE2 refuses: look-around, back references, large repetitions.
+    Raises EvaluationError for what RE2 refuses: look-around, back-references, large repetitions.
     """
     options = re2.Options()
     options.log_errors = False

@@ -1,4 +1,4 @@
-"""From a checked tree to a program: closures that call each other, with a budget for each run."""
+"""Compiles a checked tree to a program: closures that call each other, on a budget."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from listwatch.cel.types import Type
 
 PER_CALL_LIMIT = 1_000_000
-"""What one run may cost, as in k8s.io/apiserver, pkg/apis/cel/config.go."""
+"""Cost limit of one evaluation, as in k8s.io/apiserver, pkg/apis/cel/config.go."""
 
 
 class Run:
-    """One evaluation: its variables and what it has cost so far."""
+    """One evaluation: its variables and its cost so far."""
 
     __slots__ = ("cost", "limit", "variables")
 
@@ -83,9 +83,9 @@ class Program:
     def evaluate(
         self, variables: Mapping[str, Value], *, limit: int = PER_CALL_LIMIT
     ) -> tuple[Value, int]:
-        """Return the value and what it cost.
+        """Return the value and its cost.
 
-        Raises EvaluationError where it fails, of which CostLimitExceededError is one kind.
+        Raises EvaluationError if it fails, including its subclass CostLimitExceededError.
         """
         run = Run(variables, limit)
         value = self._step(run)
@@ -94,10 +94,10 @@ class Program:
 
 
 def compile_expression(source: str, environment: Environment) -> Program:
-    """Parse and check an expression and make it ready to be evaluated.
+    """Parse, check and compile an expression.
 
     Raises CompilationError with every reason why it does not compile, and InstantiationError for a
-    constant that would fail in each run.
+    constant that would fail in each evaluation.
     """
     root = parse(source)
     found = check(source, root, environment)
@@ -112,7 +112,7 @@ _FOLDED = frozenset({"int", "uint", "double", "bool"})
 
 
 def _check_constants(nodes: list[Node], environment: Environment) -> None:
-    """Refuse conversions and patterns of constants that fail in each run, as the reference does."""
+    """Refuse conversions and patterns of constants that always fail, as the reference does."""
     for node in nodes:
         if not isinstance(node, Call) or not node.arguments:
             continue
@@ -200,7 +200,7 @@ class _Planner(Visitor[Step]):
                     raise EvaluationError(f"no such key: {name}") from None
             if isinstance(value, Optional):
                 return _optional_field(value, name)
-            # The reference says so of all that has no members, such as null and numbers.
+            # The reference's message for anything without members, such as null and numbers.
             raise EvaluationError(f"no such key: {name}")
 
         if node.optional:
@@ -294,7 +294,7 @@ class _Planner(Visitor[Step]):
         parts = node.arguments if node.target is None else [node.target, *node.arguments]
         function = self._environment.functions[node.function]
         overloads = [one for one in function.overloads if one.id in node.overloads]
-        # Where all types are known, what arrives fits; otherwise it is looked at in each run.
+        # If all types are known, the values fit; otherwise they are checked in each evaluation.
         known = not any(_open(part.type) for part in parts)
         return _function_call(
             function.name, function.call, [self.plan(part) for part in parts],
@@ -330,7 +330,7 @@ class _Planner(Visitor[Step]):
 
 
 class ObjectValue(dict[Value, Value]):
-    """An object that an expression made, such as `Object.spec{replicas: 1}`."""
+    """An object created by an expression, such as `Object.spec{replicas: 1}`."""
 
     __slots__ = ("type_name",)
 
@@ -358,7 +358,7 @@ def _optional_field(value: Value, name: str) -> Optional:
 
 
 class _Failed:
-    """An error as the value of an accumulator: a later element may still decide the result."""
+    """An error as accumulator value: a later element may still decide the result."""
 
     __slots__ = ("error",)
 
@@ -367,7 +367,7 @@ class _Failed:
 
 
 def _decide(left: Step, right: Step, decisive: bool) -> Step:
-    """Return the operator that ends with a value that decides, and forgives errors beside it."""
+    """Return the operator that stops at a deciding value, and then ignores errors of the other."""
 
     def step(run: Run) -> Value:
         try:
@@ -495,7 +495,7 @@ def _elements(container: Value, first: str, second: str) -> list[dict[str, Value
 
 
 def _open(what: Type) -> bool:
-    """Say whether a type leaves something to the run."""
+    """Return whether a type is decided only at evaluation."""
     return what.kind in {"dyn", "param"} or any(map(_open, what.parameters))
 
 
@@ -511,7 +511,7 @@ def _function_call(
         if price is None:
             run.cost += 1
             return call(*values)
-        # What can get large is paid before it is done, and by its result where that is larger.
+        # A result that can get large is paid in advance, and by its actual size if that is larger.
         run.spend(price(values))
         result = call(*values)
         run.spend(0 if name not in _PAID_BY_RESULT else math.ceil(size(result) * PER_CHARACTER))

@@ -1,8 +1,8 @@
-"""What is wrong with the rules of a definition, before there is any object.
+"""Validates the rules of a definition, before any object exists.
 
 Rules: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation (validation.go,
-cel_validation.go). A rule is refused when it does not compile, may cost too much, or compares with
-an old state that can't be found.
+cel_validation.go). A rule is refused if it does not compile, may cost too much, or compares with an
+old state that can't be correlated.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _ADVICE = (
 def rule_problems(schema: Schema, path: str) -> list[RuleFinding]:
     """Return what an API server would refuse in the rules of a definition's schema.
 
-    `path` is that of the schema within the definition. The schema must be structural: what else may
-    be wrong with it is refused before its rules are looked at.
+    `path` is the path of the schema within the definition. The schema must be structural: other
+    faults are refused before its rules are checked.
     """
     check = _Check()
     check.visit(schema, path, _Place(cardinality=1, forbids_old=None, root=True))
@@ -45,7 +45,7 @@ def rule_problems(schema: Schema, path: str) -> list[RuleFinding]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in the schema: how often it can occur (None: nobody knows), and what is forbidden."""
+    """A place in the schema: how often it can occur (None if unknown), and what is forbidden."""
 
     cardinality: int | None
     forbids_old: str | None
@@ -59,7 +59,7 @@ class _Check:
         self._dear: list[tuple[int, str]] = []
 
     def problems(self, path: str) -> list[RuleFinding]:
-        """Return what was found, and that all rules together cost too much."""
+        """Return the findings, including a total cost that is too high."""
         findings = list(self._findings)
         if self._total > PER_DEFINITION:
             message = (
@@ -73,7 +73,7 @@ class _Check:
         return findings
 
     def visit(self, schema: Schema, path: str, place: _Place) -> None:
-        """Look at the rules of a schema and of all below it."""
+        """Check the rules of a schema and of everything below it."""
         for key, inner, inner_path in _below(schema, path):
             times = _times(schema)
             cardinality = (
@@ -198,7 +198,7 @@ class _Check:
             self._refuse_optional(rule, path)
 
     def _refuse_optional(self, rule: Mapping[str, object], path: str) -> None:
-        """Refuse the option where nothing uses it; a rule that does not compile never does."""
+        """Refuse the option if nothing uses it; a rule that does not compile uses nothing."""
         value = rule.get("optionalOldSelf")
         if value is not None:
             detail = "may not be set if oldSelf is not used in rule"
@@ -257,7 +257,7 @@ def _below(schema: Schema, path: str) -> list[tuple[str, Schema, str]]:
 
 
 def _times(schema: Schema) -> int | None:
-    """Return how often what is below can occur in one value of a schema, if that is limited."""
+    """Return how often children can occur in one value of a schema, if that is limited."""
     limit: object = 1
     if schema.get("type") == "array":
         limit = schema.get("maxItems")
@@ -271,7 +271,7 @@ def _detail(what: str, error: CompilationError | InstantiationError) -> str:
 
 
 def _shown_rule(rule: Mapping[str, object]) -> str:
-    """Return a rule as the server's own type prints it in JSON, which escapes for HTML."""
+    """Return a rule as the server's type prints it in JSON, which escapes for HTML."""
     shown = {
         "Rule": _text(rule, "rule"),
         "Message": _text(rule, "message"),
@@ -302,7 +302,7 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\['((?:[^'\\]|\\.)*)'\]")
 
 
 def is_field_path(path: str, schema: Schema) -> bool:
-    """Say whether a rule's `fieldPath`, such as `.spec.ports['a-b']`, leads to a field."""
+    """Return whether a rule's `fieldPath`, such as `.spec.ports['a-b']`, leads to a field."""
     position = 0
     current: object = schema
     while position < len(path):

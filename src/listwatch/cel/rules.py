@@ -1,7 +1,7 @@
 """The rules in a schema (`x-kubernetes-validations`), compiled and applied to objects.
 
-Rules: k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel, with the ratcheting of
-KEP-4008: a value that breaks a rule and did not change passes with a warning.
+Rules: k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel, with the ratcheting of KEP-4008: an
+unchanged value that violates a rule passes with a warning.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from listwatch.cel.types import optional_of
 from listwatch.cel.values import NOTHING, Optional, Value
 
 BUDGET = 10_000_000
-"""What all rules together may cost for one object."""
+"""Budget of all rules for one object."""
 
 _OUT_OF_BUDGET = "due to running out of cost budget, no further validation rules will be run"
 
 LONGEST_MESSAGE = 5 * 1024
-"""Bytes of what a messageExpression may give."""
+"""Maximum bytes of the result of a messageExpression."""
 
 
 class RuleFinding(NamedTuple):
-    """What is wrong: the field's path, the reason of a Status's cause, and its message."""
+    """One finding: the field's path, the reason of a Status's cause, and the message."""
 
     field: str
     reason: str
@@ -38,7 +38,7 @@ class RuleFinding(NamedTuple):
 
 @dataclass(slots=True)
 class RuleResult:
-    """What the rules say of an object: errors refuse it, warnings do not."""
+    """The result of the rules for an object: errors refuse it, warnings do not."""
 
     errors: list[RuleFinding] = field(default_factory=list)
     warnings: list[RuleFinding] = field(default_factory=list)
@@ -61,7 +61,7 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A place in the schema at or below which there are rules."""
+    """A place in the schema with rules at or below it."""
 
     schema: Schema
     kind: SchemaType | None
@@ -73,10 +73,10 @@ class _Node:
 
 
 class Rules:
-    """All rules of a schema. Immutable once made: any thread may validate with them.
+    """All rules of a schema. Immutable: any thread may validate with them.
 
     Args:
-        schema: a structural schema as JSON, that of a custom resource's root.
+        schema: a structural schema as JSON, of a custom resource's root.
 
     Raises:
         CompilationError: a rule does not compile.
@@ -87,13 +87,13 @@ class Rules:
         self._root = _node(schema, schema, "selfType", root=True)
 
     def __bool__(self) -> bool:
-        """Say whether there are any rules."""
+        """Return whether there are any rules."""
         return self._root is not None
 
     def validate(self, value: object, old: object = None) -> RuleResult:
-        """Apply the rules to an object, and with its old state the rules of transitions.
+        """Apply the rules to an object, and with its old state the transition rules.
 
-        `value` and `old` are JSON data that fit the schema. Never raises for what they contain.
+        `value` and `old` are JSON data that fit the schema. Never raises for their content.
         """
         result = RuleResult()
         if self._root is not None:
@@ -126,7 +126,7 @@ def _properties(schema: Schema) -> Mapping[str, Schema]:
 
 
 def _node(rules: Schema, shape: Schema, name: str, *, root: bool = False) -> _Node | None:
-    """Compile the rules that stand in one schema for values that another describes.
+    """Compile the rules of one schema for values that another one describes.
 
     The two differ within `allOf`, whose branches have rules and no types.
     """
@@ -167,7 +167,7 @@ def _embedded(schema: Schema) -> bool:
 
 
 def environment_of(kind: SchemaType, *, optional_old: bool = False) -> Environment:
-    """Return what a rule may speak of: `self`, and `oldSelf`, optional where the rule says so."""
+    """Return a rule's environment: `self`, and `oldSelf`, optional if the rule says so."""
     old = optional_of(kind.type) if optional_old else kind.type
     return Environment({"self": kind.type, "oldSelf": old}, object_types(kind))
 
@@ -197,10 +197,10 @@ def _compiled(schema: Schema, kind: SchemaType) -> tuple[_Rule, ...]:
 
 
 class _Old:
-    """The old state beside a value: what it was, and whether it can be told that nothing changed.
+    """The old state of a value, and whether it shows that nothing changed.
 
-    `correlated` is false in lists and maps whose old elements can't be told apart; then the
-    nearest part above that has an old state decides about ratcheting.
+    `correlated` is false in lists and maps whose old elements can't be identified. Then the nearest
+    part above with an old state decides about ratcheting.
     """
 
     __slots__ = ("correlated", "nearest", "value")
@@ -224,7 +224,7 @@ class _OutOfBudget(Exception):  # noqa: N818  (ends a walk, never leaves this mo
 
 
 class _Validation:
-    """One walk through an object."""
+    """One traversal of an object."""
 
     def __init__(self, result: RuleResult) -> None:
         self._result = result
@@ -241,7 +241,7 @@ class _Validation:
             self._over = True
             return
         for branch in node.all_of:
-            # What stands in allOf never passes because nothing changed.
+            # A rule in allOf never passes because nothing changed.
             self.visit(branch, path, value, _Old(old.value, correlated=False, nearest=old.nearest))
         if isinstance(value, Mapping):
             self._visit_map(node, path, value, old)
@@ -286,7 +286,7 @@ class _Validation:
             self._tell(rule, node, path, value, old, given)
 
     def _holds(self, rule: _Rule, node: _Node, place: str, variables: dict[str, Value]) -> bool:
-        """Return whether a rule holds; an error is told and counts as if it did."""
+        """Return whether a rule holds; an error is reported and counts as if it held."""
         try:
             found, cost = rule.program.evaluate(variables, limit=min(PER_CALL_LIMIT, self._budget))
         except CostLimitExceededError as error:
@@ -367,7 +367,7 @@ def _finding(reason: str, place: str, value: object, detail: str) -> RuleFinding
             return RuleFinding(place, reason, f"Forbidden: {detail}")
         case "FieldValueRequired":
             return RuleFinding(place, reason, f"Required value: {detail}")
-    # An object or a list is too long to be shown.
+    # Objects and lists are too long to show.
     is_long = isinstance(value, Mapping | list)
     shown = "" if is_long else json.dumps(value, ensure_ascii=False)
     if reason == "FieldValueDuplicate":
@@ -391,7 +391,7 @@ def _below(old: _Old, parent: object, before: object, found: bool) -> _Old:
 
 def _is_ratcheted(value: object, old: _Old) -> bool:
     if old.correlated:
-        # At the root metadata differs with each write, so nothing is ever unchanged there.
+        # At the root, metadata differs with each write, so nothing is ever unchanged there.
         return old.nearest is not None and value == old.value
     return old.nearest is not None and old.nearest.unchanged()
 
@@ -404,7 +404,7 @@ def _list_key(schema: Schema, item: object) -> tuple[str, ...] | None:
 
 
 def _by_key(schema: Schema, old: object) -> dict[tuple[str, ...] | None, object]:
-    """Return the old items by what tells them apart; only lists of type map have that."""
+    """Return the old items by their identity; only lists of type map have one."""
     if schema.get("x-kubernetes-list-type") != "map" or not isinstance(old, list):
         return {}
     return {_list_key(schema, item): item for item in old}

@@ -1,4 +1,4 @@
-"""From a structural schema to a type, and how large its values can get.
+"""Converts a structural schema to a type, with bounds on the size of its values.
 
 Rules: k8s.io/apiserver, pkg/cel/common/schemas.go. By these sizes an API server bounds the cost of
 a rule before it has seen any object.
@@ -34,7 +34,7 @@ _RESERVED = RESERVED_WORDS | {"true", "false", "null", "in"}
 
 
 def escape(name: str) -> str | None:
-    """Return a property's name as expressions write it, or None where they can't reach it."""
+    """Return a property's name in expressions, or None if they can't reach it."""
     if not name or name[0].isdigit() or re.search(r"[^a-zA-Z0-9_./-]", name):
         return None
     if name in _RESERVED:
@@ -50,10 +50,10 @@ def escape(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class SchemaType:
-    """A type with what the schema says of its size.
+    """A type with the size bounds of its schema.
 
-    `most` is the largest number of elements or characters; `least_bytes` the shortest JSON. `names`
-    maps the fields of an object, as expressions write them, to the names that they have in JSON.
+    `most` is the maximum number of elements or characters; `least_bytes` the shortest JSON. `names`
+    maps the fields of an object, as expressions write them, to their JSON names.
     """
 
     type: Type
@@ -72,10 +72,10 @@ _METADATA_FIELDS = {"name": _NAME, "generateName": _NAME}
 
 
 def schema_type(schema: Schema, name: str = "selfType", *, root: bool = False) -> SchemaType | None:
-    """Return the type of what a schema describes, or None where rules can't see it.
+    """Return the type that a schema describes, or None if rules can't see it.
 
     `root` is true for a custom resource and for an embedded one: `apiVersion`, `kind`,
-    `metadata.name` and `metadata.generateName` are there whether the schema names them or not.
+    `metadata.name` and `metadata.generateName` exist whether or not the schema has them.
     """
     if schema.get("x-kubernetes-int-or-string"):
         return SchemaType(DYN, 1, _longest_text(schema))
@@ -125,7 +125,7 @@ def _object(schema: Schema, name: str, *, root: bool) -> SchemaType | None:
         most = _count(schema, "maxProperties")
         if most is None:
             most = (LARGEST_REQUEST - 2) // (value.least_bytes + 6)
-        # The reference takes keys for empty: a pattern over unbounded keys passes.
+        # The reference assumes empty keys: a pattern over unbounded keys passes.
         key = SchemaType(STRING, 2)
         return SchemaType(map_of(STRING, value.type), 2, most, item=value, key=key)
     found = schema.get("properties")
@@ -148,7 +148,7 @@ def _object(schema: Schema, name: str, *, root: bool) -> SchemaType | None:
             fields[escaped] = one
             names[escaped] = property_name
             if property_name in _RESERVED:
-                # Since 1.31 a reserved word may also stand after the dot as it is.
+                # Since 1.31 a reserved word may also follow the dot unescaped.
                 fields[property_name] = one
                 names[property_name] = property_name
         if property_name in needed and property_schema.get("default") is None:
@@ -188,7 +188,7 @@ def _text(schema: Schema) -> SchemaType:
 
 def _longest_text(schema: Schema) -> int:
     most = _count(schema, "maxLength")
-    # The schema counts characters and requests are bounded in bytes: four of them at the most.
+    # The schema counts characters, but requests are bounded in bytes: at most four per character.
     return LARGEST_REQUEST - 2 if most is None else most * 4
 
 
@@ -200,7 +200,7 @@ def _count(schema: Schema, name: str) -> int | None:
 
 
 def object_types(root: SchemaType) -> dict[str, Mapping[str, Type]]:
-    """Return the fields of every object in a type, by the names of the object types."""
+    """Return the fields of every object in a type, by object type name."""
     found: dict[str, Mapping[str, Type]] = {}
     stack = [root]
     while stack:

@@ -1,4 +1,4 @@
-"""JSON as the values of expressions: each field becomes what its schema says, when it is read."""
+"""JSON as values of expressions: each field is converted to its schema's type when read."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def to_value(data: object, of: SchemaType) -> Value:
-    """Return JSON data as a value of a type. Nothing is copied: objects and lists read on demand.
+    """Return JSON data as a value of a type. Copies nothing: objects and lists convert on read.
 
-    What the schema does not describe is not there. Raises EvaluationError where a text that has a
-    format is not of it.
+    Fields missing in the schema are invisible. Raises EvaluationError if a text does not match its
+    format.
     """
     match of.type.kind:
         case "object" if isinstance(data, Mapping):
@@ -81,7 +81,7 @@ def _formatted(text: str, name: str) -> Value:
 
 
 class _Object(Mapping[Value, Value]):
-    """An object of JSON under the names that expressions use."""
+    """A JSON object with the field names that expressions use."""
 
     __slots__ = ("_data", "_of", "_read")
 
@@ -102,7 +102,7 @@ class _Object(Mapping[Value, Value]):
         of = self._of
         data = self._data[of.names[name]]  # type: ignore[index]  # a name or a KeyError
         if data is None:
-            # A field that is null is not set.
+            # A null field counts as unset.
             raise KeyError(name)
         value = read[name] = to_value(data, of.fields[name])  # type: ignore[index]  # as above
         return value

@@ -62,7 +62,7 @@ _DOUBLE = re.compile(
 
 
 def add(one: Value, other: Value) -> Value:
-    """Add numbers, join texts and lists, shift times."""
+    """Add numbers, concatenate texts and lists, shift times."""
     match one, other:
         case Duration(), Duration():
             return Duration(one.nanoseconds + other.nanoseconds)
@@ -86,7 +86,7 @@ def add(one: Value, other: Value) -> Value:
 
 
 def _merged(one: Unordered, other: Sequence[Value]) -> Unordered:
-    """Add to a set or a list of type map: what is there already keeps its place."""
+    """Add to a set or a list of type map: existing items keep their place."""
     result = list(one)
     for item in other:
         key = one.key(item)
@@ -130,7 +130,7 @@ def multiply(one: Value, other: Value) -> Value:
 
 
 def divide(one: Value, other: Value) -> Value:
-    """Divide numbers of one type; integers towards zero."""
+    """Divide numbers of one type; integers truncate towards zero."""
     match one, other:
         case float(), float():
             if other == 0.0:
@@ -149,7 +149,7 @@ def divide(one: Value, other: Value) -> Value:
 
 
 def modulo(one: Value, other: Value) -> Value:
-    """Return the rest of a division of integers; it has the sign of the dividend."""
+    """Return the remainder of integers, with the sign of the dividend."""
     match one, other:
         case int(), int():
             if other == 0:
@@ -183,7 +183,7 @@ def _comparison(name: str, compare: Callable[..., bool]) -> Function:
     ]
 
     def call(one: Value, other: Value) -> bool:
-        # As the reference, an integer beside a double is rounded to one.
+        # Like the reference, round an integer to a double beside a double.
         if type(one) is float or type(other) is float:
             one, other = float(one), float(other)  # type: ignore[arg-type]  # numbers both
         return compare(one, other)
@@ -192,7 +192,7 @@ def _comparison(name: str, compare: Callable[..., bool]) -> Function:
 
 
 def contains_key(key: Value, container: Value) -> bool:
-    """Say whether a list has an equal element, or a map the key."""
+    """Return whether a list has an equal element, or a map the key."""
     if isinstance(container, Mapping):
         return key in container and type(key) is not bool
     assert isinstance(container, Sequence)
@@ -200,7 +200,7 @@ def contains_key(key: Value, container: Value) -> bool:
 
 
 def get_item(container: Value, key: Value) -> Value:
-    """Return the element of a list or the value of a map; an absent one is an error."""
+    """Return the element of a list or the value of a map; raise an error if absent."""
     if isinstance(container, Optional):
         return get_optional_item(container, key)
     if isinstance(container, Mapping):
@@ -218,7 +218,7 @@ def get_item(container: Value, key: Value) -> Value:
 
 
 def get_optional_item(container: Value, key: Value) -> Optional:
-    """Return the element of a list or the value of a map, if it is there."""
+    """Return the element of a list or the value of a map, if it exists."""
     if isinstance(container, Optional):
         return get_optional_item(container.value, key) if container.present else NOTHING
     if isinstance(container, Mapping):
@@ -242,7 +242,7 @@ def _shown_key(key: Value) -> str:
 
 
 def insert(into: Mapping[Value, Value], *what: Value) -> Mapping[Value, Value]:
-    """Return a map with a key and value, or the entries of a map, more."""
+    """Return a map with a key and value, or the entries of another map, added."""
     if len(what) == 2:
         new: Mapping[Value, Value] = {what[0]: what[1]}
     else:
@@ -355,7 +355,7 @@ def to_bytes(value: Value) -> bytes:
 
 
 def to_timestamp(value: Value) -> Timestamp:
-    """Convert to an instant: from seconds since 1970, or from RFC 3339."""
+    """Convert to a timestamp: from seconds since 1970, or from RFC 3339."""
     match value:
         case Timestamp():
             return value
@@ -368,7 +368,7 @@ def to_timestamp(value: Value) -> Timestamp:
 
 
 def to_duration(value: Value) -> Duration:
-    """Convert to a span of time: from nanoseconds, or from a text such as `1h30m`."""
+    """Convert to a duration: from nanoseconds, or from a text such as `1h30m`."""
     match value:
         case Duration():
             return value
@@ -589,6 +589,6 @@ STANDARD: tuple[Function, ...] = (
         "unwrapOpt", _unwrap, method("optional_unwrapOpt", list_of(_OPTIONAL_V), list_of(_V)),
     ),
 )  # fmt: skip
-"""In the order in which messages and overloads are looked up; nothing depends on the order."""
+"""Nothing depends on the order, except the order in messages."""
 
 __all__ = ["STANDARD"]

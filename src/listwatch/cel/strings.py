@@ -1,4 +1,4 @@
-"""The strings extension of CEL in its version 2, and Kubernetes' functions for regular expressions.
+"""CEL's strings extension, version 2, and Kubernetes' functions for regular expressions.
 
 Rules: github.com/google/cel-go, ext/README.md; k8s.io/apiserver, pkg/cel/library.
 """
@@ -91,14 +91,14 @@ _QUOTED = {
 
 
 def quote(text: str) -> str:
-    """Return a text in quotes, with what can't stand in them escaped."""
+    """Return a text in quotes, with special characters escaped."""
     return '"' + "".join(_QUOTED.get(char, char) for char in text) + '"'
 
 
 def format_text(text: str, arguments: Sequence[Value]) -> str:
-    """Fill a format's clauses (`%s`, `%d`, `%.2f`, `%e`, `%b`, `%x`, `%X`, `%o`, `%%`).
+    """Format a text with clauses (`%s`, `%d`, `%.2f`, `%e`, `%b`, `%x`, `%X`, `%o`, `%%`).
 
-    Raises EvaluationError for an unknown clause, a missing argument or one of a wrong type.
+    Raises EvaluationError for an unknown clause, or a missing or mistyped argument.
     """
     result: list[str] = []
     position = used = 0
@@ -120,7 +120,7 @@ def format_text(text: str, arguments: Sequence[Value]) -> str:
 
 
 def read_clause(text: str, start: int) -> tuple[str, int, int]:
-    """Return a clause's letter, its precision (6 unless given) and where it ends."""
+    """Return a clause's letter, its precision (6 by default) and its end."""
     position = start + 1
     precision = 6
     if text.startswith(".", position):
@@ -142,7 +142,7 @@ def read_clause(text: str, start: int) -> tuple[str, int, int]:
 
 
 def format_one(clause: str, precision: int, value: Value) -> str:
-    """Return one argument as its clause wants it."""
+    """Return one argument formatted by its clause."""
     match clause:
         case "s":
             return _shown(value)
@@ -205,7 +205,7 @@ def _scientific(number: float, precision: int) -> str:
         return special
     mantissa, _, exponent = f"{number:.{precision}e}".partition("e")
     sign = "-" if exponent.startswith("-") else ""
-    # The reference prints for people of a locale: a times sign and raised digits.
+    # The reference formats for a locale: a times sign and superscript digits.
     return f"{mantissa}\u202f\u00d7\u202f10{(sign + exponent[1:]).translate(_SUPERSCRIPT)}"
 
 

@@ -1,4 +1,4 @@
-"""The tree of an expression, as the parser makes it, with macros expanded."""
+"""The tree of an expression as the parser builds it, with macros expanded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Constant: TypeAlias = "bool | int | float | str | bytes | None"
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A place in the source (line and column from 1), and what the checker found out about it."""
+    """A position in the source (line and column from 1), and the checker's results."""
 
     line: int
     column: int
@@ -33,7 +33,7 @@ class Literal(Node):
 
 @dataclass(slots=True, eq=False)
 class Ident(Node):
-    """A variable or, once it is checked, the full name of a type."""
+    """A variable or, after the check, the full name of a type."""
 
     name: str
 
@@ -50,7 +50,7 @@ class Select(Node):
 
 @dataclass(slots=True, eq=False)
 class Call(Node):
-    """A function, an operator such as `_&&_`, or with a target a method."""
+    """A function, an operator such as `_&_`, or with a target a method."""
 
     function: str
     target: Node | None
@@ -68,7 +68,7 @@ class ListLiteral(Node):
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One entry of a map, or with a string as its key one field of an object."""
+    """One entry of a map, or with a string key one field of an object."""
 
     key: Node
     value: Node
@@ -92,10 +92,10 @@ class ObjectLiteral(Node):
 
 @dataclass(slots=True, eq=False)
 class Comprehension(Node):
-    """What a macro such as `all` becomes: a loop that folds a range into an accumulator.
+    """The expansion of a macro such as `all`: a loop that folds a range into an accumulator.
 
-    A `variable2` makes the first one the index or key. A comprehension over nothing, with a
-    condition that is false, only binds the accumulator for the result (`optMap`, `sortBy`).
+    With a `variable2`, the first variable is the index or key. A comprehension over nothing, with a
+    false condition, only binds the accumulator for the result (`optMap`, `sortBy`).
     """
 
     variable: str
@@ -109,12 +109,12 @@ class Comprehension(Node):
 
     @property
     def binds(self) -> bool:
-        """Say whether it is no loop, but a name for a value."""
+        """Whether it only binds a name to a value, without a loop."""
         return self.accumulator != ACCUMULATOR
 
 
 class Visitor(ABC, Generic[T]):
-    """Makes something of a tree, with a method for each class of nodes."""
+    """Processes a tree, with a method for each class of nodes."""
 
     def __init__(self) -> None:
         self._by_node: dict[type[Node], Callable[..., T]] = {
@@ -169,4 +169,4 @@ RESERVED_WORDS = frozenset(
         "while",
     ]
 )
-"""What no variable or function may be called, for later versions of the language."""
+"""Names that variables and functions must not have, reserved for later versions."""

@@ -1,4 +1,4 @@
-"""The types of CEL: what a checker knows of an expression before it runs.
+"""The types of CEL, as the checker uses them before evaluation.
 
 The rules are those of the CEL language definition (github.com/google/cel-spec, doc/langdef.md).
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A type: a kind, for some kinds a name, and the types it is made of.
+    """A type: a kind, for some kinds a name, and its type parameters.
 
     Kinds are "dyn", "error", "null", "bool", "int", "uint", "double", "string", "bytes",
     "timestamp", "duration", "list", "map", "type", "param", "object" and "opaque".
@@ -25,7 +25,7 @@ class Type:
     parameters: tuple[Type, ...] = ()
 
     def __str__(self) -> str:
-        """Return the type as error messages write it."""
+        """Return the type as error messages show it."""
         match self.kind:
             case "error":
                 return "!error!"
@@ -94,28 +94,28 @@ def parameter(name: str) -> Type:
 
 
 def unwrap_optional(what: Type) -> tuple[Type, bool]:
-    """Return what an optional holds and True, or the type itself and False."""
+    """Return the type inside an optional and True, or the type itself and False."""
     if what.kind == "opaque" and what.name == "optional_type":
         return what.parameters[0], True
     return what, False
 
 
 class Substitution:
-    """What the type parameters met so far stand for. It grows while an expression is checked."""
+    """The types bound to type parameters so far. It grows while an expression is checked."""
 
     def __init__(self, bound: Mapping[str, Type] | None = None) -> None:
         self._bound: dict[str, Type] = dict(bound or {})
 
     def copy(self) -> Substitution:
-        """Return one that grows by itself."""
+        """Return an independent copy."""
         return Substitution(self._bound)
 
     def take(self, other: Substitution) -> None:
-        """Adopt what another one has learnt."""
+        """Adopt the bindings of another substitution."""
         self._bound = other._bound
 
     def apply(self, what: Type, *, free: Type | None = None) -> Type:
-        """Replace the parameters in a type; those that are still free become `free` if given."""
+        """Replace the parameters in a type; unbound ones become `free` if given."""
         if what.kind == "param":
             found = self._bound.get(what.name)
             if found is not None:
@@ -128,7 +128,7 @@ class Substitution:
         return what
 
     def assign(self, value: Type, target: Type) -> bool:
-        """Say whether a value of one type may stand where another is wanted; bind parameters."""
+        """Return whether a value of one type fits where another is wanted; bind parameters."""
         if value == target:
             return True
         value, target = self._resolve(value), self._resolve(target)
@@ -154,7 +154,7 @@ class Substitution:
         )
 
     def assign_all(self, values: list[Type], targets: list[Type]) -> bool:
-        """Assign each of several values, or none: nothing is bound when one does not fit."""
+        """Assign several values, or none: if one does not fit, nothing is bound."""
         if len(values) != len(targets):
             return False
         trial = self.copy()

@@ -1,7 +1,7 @@
 """The values of expressions as Python objects.
 
-bool, int, float, str, bytes, None, list and dict are themselves; what Python lacks is here. All are
-immutable by agreement: an evaluation never changes a value that it was given.
+bool, int, float, str, bytes, None, list and dict represent themselves; this module has the types
+that Python lacks. All are immutable by convention: an evaluation never changes a given value.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class UInt(int):
 
 
 def in_int64(number: int) -> bool:
-    """Say whether an integer fits into 64 bits with a sign."""
+    """Return whether an integer fits into a signed 64-bit integer."""
     return -(1 << 63) <= number < 1 << 63
 
 
 def checked_int(number: int) -> int:
-    """Return an integer, or raise EvaluationError where 64 bits can't hold it."""
+    """Return an integer, or raise EvaluationError if it exceeds 64 bits."""
     if not in_int64(number):
         raise EvaluationError("integer overflow")
     return number
 
 
 def checked_uint(number: int) -> UInt:
-    """Return an unsigned integer, or raise EvaluationError where 64 bits can't hold it."""
+    """Return an unsigned integer, or raise EvaluationError if it exceeds 64 bits."""
     if not 0 <= number < 1 << 64:
         raise EvaluationError("unsigned integer overflow")
     return UInt(number)
@@ -48,12 +48,12 @@ def checked_uint(number: int) -> UInt:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Duration:
-    """A span of time in whole nanoseconds."""
+    """A duration in whole nanoseconds."""
 
     nanoseconds: int
 
     def __post_init__(self) -> None:
-        """Refuse what 64 bits can't hold."""
+        """Refuse durations over 64 bits."""
         if not in_int64(self.nanoseconds):
             raise EvaluationError("integer overflow")
 
@@ -71,12 +71,12 @@ _LATEST = 253402300799
 
 @dataclass(frozen=True, slots=True, order=True)
 class Timestamp:
-    """An instant, as whole nanoseconds since 1970 in UTC."""
+    """A timestamp, in whole nanoseconds since 1970 in UTC."""
 
     nanoseconds: int
 
     def __post_init__(self) -> None:
-        """Refuse what lies outside the years 1 to 9999."""
+        """Refuse times outside the years 1 to 9999."""
         if not _EARLIEST <= self.nanoseconds // _SECOND <= _LATEST:
             raise EvaluationError("timestamp overflow")
 
@@ -89,7 +89,7 @@ class Timestamp:
     def in_zone(self, zone: str | None) -> datetime:
         """Return the wall clock in a zone, a name such as `Europe/Berlin` or an offset `+01:00`.
 
-        Microseconds are cut, not rounded. Raises EvaluationError for a zone that is none.
+        Truncates to microseconds. Raises EvaluationError for an invalid zone.
         """
         return _datetime(self.nanoseconds // _SECOND).astimezone(_zone(zone)) + timedelta(
             microseconds=self.nanoseconds % _SECOND // 1000
@@ -121,7 +121,7 @@ _TIMESTAMP = re.compile(
 
 
 def parse_timestamp(text: str) -> Timestamp:
-    """Read RFC 3339. Raises ValueError for anything else."""
+    """Parse RFC 3339. Raises ValueError for anything else."""
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
         raise ValueError(f"parsing time {text!r}")
@@ -139,7 +139,7 @@ def parse_timestamp(text: str) -> Timestamp:
 
 
 def parse_date(text: str) -> Timestamp:
-    """Read `2024-01-02` as its first instant in UTC. Raises ValueError for anything else."""
+    """Parse `2024-01-02` as midnight UTC. Raises ValueError for anything else."""
     return parse_timestamp(f"{text}T00:00:00Z")
 
 
@@ -151,7 +151,7 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re
 
 
 def parse_duration(text: str) -> Duration:
-    """Read a duration as Go writes it: `1h30m`, `-1.5s`, `0`. Raises ValueError otherwise."""
+    """Parse a duration in Go's format: `1h30m`, `-1.5s`, `0`. Raises ValueError otherwise."""
     body = text[1:] if text[:1] in {"+", "-"} else text
     if body == "0":
         return Duration(0)
@@ -173,7 +173,7 @@ def parse_duration(text: str) -> Duration:
 
 @dataclass(frozen=True, slots=True)
 class TypeName:
-    """A type as a value: what `type(x)` returns."""
+    """A type as a value: the result of `type(x)`."""
 
     name: str
 
@@ -189,12 +189,12 @@ class Optional:
 
     @property
     def present(self) -> bool:
-        """Say whether there is a value."""
+        """Return whether there is a value."""
         return self._present
 
     @property
     def value(self) -> Value:
-        """Return the value. Raises EvaluationError where there is none."""
+        """Return the value. Raises EvaluationError if there is none."""
         if not self._present:
             raise EvaluationError("optional.none() dereference")
         return self._value
@@ -204,9 +204,9 @@ NOTHING = Optional(present=False)
 
 
 class Unordered(Sequence[Value]):
-    """A list whose order means nothing: one of `x-kubernetes-list-type: set` or `map`.
+    """A list without a meaningful order: `x-kubernetes-list-type: set` or `map`.
 
-    `keys` names the fields by which the items of a list of type map differ; it is empty for a set.
+    `keys` names the fields that identify the items of a list of type map; it is empty for a set.
     """
 
     __slots__ = ("items", "keys")
@@ -228,14 +228,14 @@ class Unordered(Sequence[Value]):
         return self.items[index]
 
     def key(self, item: Value) -> Value:
-        """Return what tells this item from the others."""
+        """Return what identifies this item."""
         if self.keys and isinstance(item, Mapping):
             return tuple(item.get(name) for name in self.keys)
         return item
 
 
 def type_name(value: Value) -> str:
-    """Return the name of a value's type, as `type(x)` and messages have it."""
+    """Return the name of a value's type, as `type(x)` and messages show it."""
     match value:
         case None:
             return "null_type"
@@ -270,7 +270,7 @@ _PLAIN = (bool, int, UInt, float, str, bytes, type(None))
 
 
 def equal(one: Value, other: Value) -> bool:
-    """Compare as CEL does: numbers by value whatever their type, anything else within its type."""
+    """Compare like CEL: numbers by value across types, anything else within its type."""
     kind, other_kind = type(one), type(other)
     if kind in _PLAIN and other_kind in _PLAIN:
         if kind is other_kind:
@@ -327,7 +327,7 @@ def _equal_sets(one: Sequence[Value], other: Sequence[Value]) -> bool:
 
 
 def size(value: Value) -> int:
-    """Return the size by which costs are counted; 1 for what has none."""
+    """Return the size that costs are based on; 1 for values without one."""
     if isinstance(value, Optional):
         return size(value.value) if value.present else 1
     if isinstance(value, str | bytes | Mapping | Sequence):
@@ -336,7 +336,7 @@ def size(value: Value) -> int:
 
 
 def shown_double(number: float) -> str:
-    """Return a double as `string(x)` writes it, which is Go's %g of the shortest digits."""
+    """Return a double as `string(x)` prints it: Go's %g with the shortest digits."""
     if math.isnan(number):
         return "NaN"
     if math.isinf(number):

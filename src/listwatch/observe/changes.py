@@ -1,4 +1,4 @@
-"""What an observer tells: one change of one object, and its kinds."""
+"""What an observer reports: one change of one object, and its type."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -12,18 +12,18 @@ from listwatch.objects import Object
 
 
 class ObservationType(StrEnum):
-    """Why a change is told.
+    """Why a change is reported.
 
-    `LISTED`, `RELISTED` and `RESYNC` are what the original command calls `Sync`.
+    The original command calls `LISTED`, `RELISTED` and `RESYNC` all `Sync`.
     """
 
-    #: Found by the first list.
+    #: In the first list.
     LISTED = "Listed"
     ADDED = "Added"
     UPDATED = "Updated"
-    #: Found, new or changed or the same, by a later list that replaced a broken watch.
+    #: In a later list that replaced a broken watch; new, changed or unchanged.
     RELISTED = "Relisted"
-    #: Told again, unchanged, because the resync period is over.
+    #: Re-delivered unchanged by a resync.
     RESYNC = "Resync"
     DELETED = "Deleted"
 
@@ -40,14 +40,14 @@ class Observation(msgspec.Struct, frozen=True):
     """One change of one object.
 
     Attributes:
-        type: why it is told.
+        type: why it is reported.
         key: the object's "namespace/name", or "name".
-        object: its new state; its last known one if it is deleted, None if nothing is known.
-        old: the state that was told before; None for a new object.
-        resource: which of the observed resources it is of, as the user named it.
+        object: its new state; if deleted, the last known state, or None if nothing is known.
+        old: the last reported state; None for a new object.
+        resource: the observed resource, as the user named it.
         final_state_unknown: the deletion itself was missed, so `object` may be stale.
-        position: the version up to which this change completes the object's story; 0 if the
-            server does not know of it.
+        position: the version up to which this change completes the object's history; 0 if the
+            server does not know the change.
     """
 
     type: ObservationType
@@ -60,7 +60,7 @@ class Observation(msgspec.Struct, frozen=True):
 
     @property
     def namespace(self) -> str:
-        """The object's namespace; empty where it has none."""
+        """The object's namespace; empty if it has none."""
         return self.object.namespace if self.object is not None else self.key.rpartition("/")[0]
 
     @property
@@ -70,19 +70,19 @@ class Observation(msgspec.Struct, frozen=True):
 
     @property
     def resource_version(self) -> str:
-        """The version of `object`; empty where nothing is known."""
+        """The version of `object`; empty if nothing is known."""
         return self.object.resource_version if self.object is not None else ""
 
 
 def merged(earlier: Observation, later: Observation) -> tuple[Observation, ...]:
-    """Return what two successive changes of one object become while they wait: none, one or both.
+    """Return two successive changes of one object merged while they wait: none, one or both.
 
-    The rule is that of the handlers of an informer: each life of an object keeps its own addition
-    and deletion (`merging.EACH_LIFE`).
+    The rule is that of an informer's handlers: each life of an object keeps its own addition and
+    deletion (`merging.EACH_LIFE`).
     """
     kinds = merge(EACH_LIFE, _kind(earlier), _kind(later, is_first=False))
     if not kinds:
-        return ()  # it was never told to be there
+        return ()  # it was never reported
     if len(kinds) > 1:
         return (earlier, later)
     if later.type is ObservationType.DELETED:
@@ -102,9 +102,9 @@ class Difference(msgspec.Struct, frozen=True):
     """A field that differs between two states of an object.
 
     Attributes:
-        path: such as `spec.containers[0].image`; a name that is no word is quoted in brackets.
-        old: the value before; `MISSING` where there was none.
-        new: the value after; `MISSING` where there is none.
+        path: such as `spec.containers[0].image`; a name that is not a word is quoted in brackets.
+        old: the old value; `MISSING` if there was none.
+        new: the new value; `MISSING` if there is none.
     """
 
     path: str
@@ -117,15 +117,14 @@ class _Missing:
         return "(none)"
 
 
-#: Stands for the value of a field that is not there.
+#: The value of a missing field.
 MISSING = _Missing()
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
-    """Yield the fields that differ between two decoded JSON values, the deepest that can be named.
+    """Yield the fields that differ between two decoded JSON values, as deep as they have names.
 
-    Lists are compared place by place. Fields come in the order of the new value, then those that
-    are gone.
+    Lists are compared by index. Fields come in the order of the new value, then removed ones.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for name in [*new, *(name for name in old if name not in new)]:

@@ -1,4 +1,4 @@
-"""Which change is run next: several at a time, one object's in order and never two at once."""
+"""Chooses the next change to run: several at a time, one object's in order and one at a time."""
 
 import asyncio
 import heapq
@@ -12,13 +12,13 @@ from listwatch.observe.changes import Observation, merged
 
 
 class DispatchStatistics(msgspec.Struct, frozen=True):
-    """What a dispatcher holds and did.
+    """The state of a dispatcher.
 
     Attributes:
-        waiting: changes that wait for their turn.
-        running: changes that are run at this moment.
-        finished: changes that were run.
-        collapsed: changes that were told together with a later one of their object.
+        waiting: changes waiting for their turn.
+        running: changes running now.
+        finished: changes that have run.
+        collapsed: changes merged into a later one of their object.
     """
 
     waiting: int
@@ -42,19 +42,19 @@ class _Lane(msgspec.Struct):
 
 
 class Dispatcher:
-    """Runs changes in the order of their arrival, so many at a time as asked for.
+    """Runs changes in order of arrival, with a limit on how many run at once.
 
-    One object's changes run one after the other. With one at a time, the order is that of
-    arrival over all objects. For one event loop; `submit` never waits, so whoever observes is
-    never held up by what runs.
+    One object's changes run one after the other. With a limit of one, the order is that of arrival
+    over all objects. For one event loop. `submit` never waits, so running changes never delay the
+    observer.
 
     Args:
-        run: runs one change; what it raises ends `work`.
-        parallel: how many may run at a time.
-        debounce: seconds that an object's first change waits for more of them; those that come
-            meanwhile are told as one, with the latest state. 0 tells each.
-        clock: tells the time.
-        progressed: is called when `finished_up_to` has grown.
+        run: runs one change; an exception ends `work`.
+        parallel: maximum changes running at a time.
+        debounce: seconds that an object's first change waits for more; changes in that time become
+            one, with the latest state. 0 runs each.
+        clock: the time.
+        progressed: called when `finished_up_to` has grown.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class Dispatcher:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._last = 0
         self._unfinished: set[int] = set()
-        self._oldest = 1  # every number below it is finished
+        self._oldest = 1  # every lower number is finished
         self._floor_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._stopped = False
         self._running = self._finished = self._collapsed = 0
 
     def submit(self, change: Observation) -> int:
-        """Take a change; return its number, which grows by one with each."""
+        """Queue a change; return its number, which increases by one with each change."""
         self._last += 1
         number = self._last
         self._unfinished.add(number)
@@ -111,7 +111,7 @@ class Dispatcher:
         return True
 
     def _offer(self, key: tuple[str, str], lane: _Lane) -> None:
-        """Make a lane's first change ready to run, or set the timer that will."""
+        """Make a lane's first change ready to run, or set a timer for that."""
         if lane.running or lane.timer is not None:
             return
         if not lane.entries:
@@ -134,7 +134,7 @@ class Dispatcher:
         self._offer(key, lane)
 
     async def work(self) -> None:
-        """Run changes until `stop`, or until one raises; then the others end first."""
+        """Run changes until `stop`, or until one raises; then wait for the running ones."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(self._parallel):
                 tasks.create_task(self._work())
@@ -190,7 +190,7 @@ class Dispatcher:
 
     @property
     def finished_up_to(self) -> int:
-        """The highest number at and below which every change is finished."""
+        """The highest number up to which every change is finished."""
         return self._oldest - 1
 
     async def finished(self, number: int) -> None:
@@ -202,13 +202,13 @@ class Dispatcher:
         await waiter
 
     def stop(self) -> None:
-        """Start nothing more; `work` returns when what runs has ended."""
+        """Start nothing more; `work` returns when the running changes have ended."""
         self._stopped = True
         for waiter in self._idle:
             if not waiter.done():
                 waiter.set_result(None)
 
     def statistics(self) -> DispatchStatistics:
-        """Return what it holds and did."""
+        """Return the current state."""
         waiting = sum(len(lane.entries) for lane in self._lanes.values())
         return DispatchStatistics(waiting, self._running, self._finished, self._collapsed)

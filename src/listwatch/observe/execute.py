@@ -1,4 +1,4 @@
-"""Runs commands as child processes: without a shell, bounded in time, unable to hang the caller."""
+"""Runs commands as child processes: without a shell, with limits, never blocking the caller."""
 
 import asyncio
 import errno
@@ -18,13 +18,13 @@ from listwatch.errors import ListWatchError
 
 T = TypeVar("T")
 
-#: Receives what a command writes: the descriptor (1 or 2) and the bytes.
+#: Receives a command's output: the descriptor (1 or 2) and the bytes.
 Sink = Callable[[int, bytes], Awaitable[None]]
 
-#: The longest argument or environment string that Linux takes, its closing zero included.
+#: The longest argument or environment string that Linux accepts, with its terminating zero.
 LONGEST_STRING = 128 * 1024
 _CHUNK = 64 * 1024
-#: How long a command's group may live after SIGTERM before it gets SIGKILL, in seconds.
+#: Seconds between SIGTERM and SIGKILL for a command's process group.
 KILL_AFTER = 2.0
 
 _REMEDIES: Final = {
@@ -38,11 +38,11 @@ _REMEDIES: Final = {
 
 
 class StartError(ListWatchError):
-    """The system has no room for one more command: an error of the surroundings, no failed run."""
+    """The system lacks resources to start a command: an external error, not a failed run."""
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Say whether an error means that open files, processes, memory or room on disk ran out."""
+    """Return whether an error means that files, processes, memory or disk space ran out."""
     return isinstance(error, OSError) and error.errno in _REMEDIES
 
 
@@ -50,11 +50,11 @@ class Outcome(msgspec.Struct, frozen=True):
     """How a command ended.
 
     Attributes:
-        exit_code: what it returned; -1 where a signal ended it or it could not be started.
-        signal: the signal that ended it, else 0.
+        exit_code: its exit code; -1 if a signal ended it or it could not start.
+        signal: the signal that ended it, otherwise 0.
         seconds: how long it ran.
-        failure: why there is no exit code, in words; empty where there is one.
-        timed_out: it was ended because its time was over.
+        failure: why there is no exit code; empty if there is one.
+        timed_out: it was ended by its time limit.
     """
 
     exit_code: int
@@ -65,20 +65,20 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def succeeded(self) -> bool:
-        """Whether it returned 0."""
+        """Whether its exit code was 0."""
         return self.exit_code == 0 and not self.failure
 
 
 class Executor:
-    """Runs commands, each in a session of its own with nothing on its standard input.
+    """Runs commands, each in its own session with empty standard input.
 
-    For one event loop. The number of commands at a time is the caller's business. When a call of
-    `run` is cancelled, the command and its group are ended before the cancellation goes on.
+    For one event loop. The caller limits the number of commands at a time. Cancelling `run` ends
+    the command and its process group first.
 
     Args:
         clock: measures and limits the commands' time.
-        timeout: seconds that a command may run; None is no limit.
-        warn: is told in one line when the system has no room for a command, before each new try.
+        timeout: seconds that a command may run; None for no limit.
+        warn: called with one line before each retry if the system lacks resources.
     """
 
     def __init__(
@@ -94,22 +94,22 @@ class Executor:
         self._timeout = timeout
         self._warn = warn
         self._running = self._ended = 0
-        #: The numbers of the processes that it waits for.
+        #: The PIDs of the processes that it waits for.
         self.children: set[int] = set()
 
     async def start(self, attempt: Callable[[], T], what: str) -> T:
-        """Call what starts or opens something, again after a while where there is no room for it.
+        """Call what starts or opens something, and retry while the system lacks resources.
 
-        It is given up after some 15 seconds in which none of the commands here ran or ended,
-        since they are what makes room.
+        Gives up after some 15 seconds in which no command here ran or ended, because only that
+        would free resources.
 
         Args:
-            attempt: may raise `OSError`; undoes what it has done before it raises.
-            what: names it in messages.
+            attempt: may raise `OSError`; must undo what it has done before it raises.
+            what: its name in messages.
 
         Raises:
-            StartError: it was given up.
-            OSError: as `attempt`, for any other reason than a shortage.
+            StartError: all tries failed.
+            OSError: `attempt` failed for another reason than a shortage.
         """
         failed, ended = 0, self._ended
         while True:
@@ -141,16 +141,16 @@ class Executor:
         """Run a command to its end.
 
         Args:
-            argv: the command and its arguments, given to the kernel as they are.
-            sink: takes what it writes; what it awaits holds the command back.
-            env: its whole environment; None hands on the own one.
-            stdin: what it can read, from a file, so that it never has to; None is nothing.
+            argv: the command and its arguments, passed to the kernel unchanged.
+            sink: receives its output; awaiting it slows the command down.
+            env: its complete environment; None passes on this process's.
+            stdin: its standard input, provided as a file, so it need not be read; None for empty.
 
         Returns:
-            How it ended. A command that is not there or can't be executed is an outcome too.
+            How it ended. A missing or non-executable command is an outcome too.
 
         Raises:
-            StartError: the system has no room for it, see `start`.
+            StartError: the system lacks resources, see `start`.
         """
         try:
             child = await self.start(lambda: _Child(argv, env, stdin), f'command "{argv[0]}"')
@@ -184,7 +184,7 @@ class Executor:
         return child.outcome(seconds, timed_out=limit.expired)
 
     async def _end(self, child: "_Child", sink: Sink) -> None:
-        """End a command and its group, gently at first."""
+        """End a command and its process group, gently at first."""
         child.kill_group(signal.SIGTERM)
         try:
             async with self._clock.timeout(KILL_AFTER):
@@ -197,15 +197,15 @@ class Executor:
 
 
 async def _discard(_fd: int, _data: bytes) -> None:
-    """Take a command's output and drop it."""
+    """Discard a command's output."""
 
 
 class _Child:
     """One child process with its pipes; its stack closes what it holds.
 
     Raises:
-        OSError: it can't be started, and nothing of it is left.
-        ValueError: its arguments are none.
+        OSError: it can't start, and nothing of it is left.
+        ValueError: its arguments are invalid.
     """
 
     def __init__(
@@ -224,12 +224,12 @@ class _Child:
     ) -> None:
         source: int | IO[bytes] = subprocess.DEVNULL
         if stdin is not None:
-            # A file and no pipe: a command that doesn't read it can't block anybody.
+            # A file instead of a pipe: a command that does not read it can't block us.
             source = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - the stack closes it
             stack.callback(source.close)
             source.write(stdin)
             source.seek(0)
-        # Holds a number for the pidfd: a command that has begun must not be ended for want of one.
+        # Reserves a descriptor for the pidfd: a started command must not be ended for lack of one.
         spare = os.open(os.devnull, os.O_RDONLY)
         place = stack.enter_context(ExitStack())
         place.callback(os.close, spare)
@@ -261,7 +261,7 @@ class _Child:
         stack.callback(os.close, self._pidfd)
 
     async def finish(self, sink: Sink) -> None:
-        """Pass its output on until it has ended; whoever else holds its pipes is not waited for."""
+        """Forward its output until it has ended; do not wait for others that hold its pipes."""
         while self._status is None and not self._lost:
             await _readable(self._pidfd, *self._pipes)
             for fd, number in list(self._pipes.items()):
@@ -272,15 +272,15 @@ class _Child:
                     del self._pipes[fd]
             self._collect()
         for fd, number in self._pipes.items():
-            # What lies in the pipe now was written before the end, but for a process that the
-            # command left behind, which must not keep this one busy for ever.
+            # What is in the pipe now was written before the end, except by a process that the
+            # command left behind, which must not keep us busy for ever.
             budget = 16
             while budget and (data := _read_now(fd)):
                 budget -= 1
                 await sink(number, data)
 
     async def exited(self) -> None:
-        """Wait for its end alone."""
+        """Wait only for its end."""
         while self._status is None and not self._lost:
             await _readable(self._pidfd)
             self._collect()
@@ -328,7 +328,7 @@ def _startup_failure(
 
 
 async def _readable(*fds: int) -> None:
-    """Wait until one of them can be read."""
+    """Wait until one of them is readable."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     for fd in fds:
@@ -341,7 +341,7 @@ async def _readable(*fds: int) -> None:
 
 
 def _read_now(fd: int) -> bytes | None:
-    """Return what can be read at once: b"" at the end, None when there is nothing yet."""
+    """Return what is readable now: b"" at the end, None if there is nothing yet."""
     try:
         return os.read(fd, _CHUNK)
     except BlockingIOError:

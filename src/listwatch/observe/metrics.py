@@ -1,4 +1,4 @@
-"""What an observer counts and measures, by the original command's names and in seconds."""
+"""Metrics of an observer, under the original command's names and in seconds."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,11 +13,11 @@ _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800)
 
 
 class ObserveMetrics:
-    """The metrics of one observer, in a registry of their own.
+    """The metrics of one observer, in their own registry.
 
-    The names of the original command are kept: `observe_counts`,
-    `observe_exec_durations_milliseconds` and `observe_name_exec_durations_milliseconds`. Their
-    milliseconds are not cut to whole ones. Histograms in seconds stand beside them.
+    Keeps the names of the original command: `observe_counts`, `observe_exec_durations_milliseconds`
+    and `observe_name_exec_durations_milliseconds`. Their milliseconds are not truncated. Adds
+    histograms in seconds.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class ObserveMetrics:
         )
 
     def watch(self, statistics: Callable[[], DispatchStatistics]) -> None:
-        """Show what a dispatcher holds."""
+        """Show the state of a dispatcher."""
         waiting = Gauge(
             "observe_waiting", "Changes that wait for their turn", registry=self._registry
         )
@@ -69,12 +69,12 @@ class ObserveMetrics:
         self._names_milliseconds.labels(str(outcome.exit_code)).observe(outcome.seconds * 1000)
 
     def text(self) -> str:
-        """Return all of it in Prometheus' text format."""
+        """Return everything in Prometheus' text format."""
         return generate_latest(self._registry).decode()
 
 
 class _Counts(Collector):
-    """`observe_counts`, which the library's Counter would rename to `observe_counts_total`."""
+    """`observe_counts`; the library's Counter would rename it to `observe_counts_total`."""
 
     def __init__(self, counts: dict[str, int]) -> None:
         self._counts = counts

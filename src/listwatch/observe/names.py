@@ -1,4 +1,4 @@
-"""Deletions that nobody saw: what an outside system knows, compared with what the server has."""
+"""Finds missed deletions: compares an outside system's names with the server's objects."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
@@ -19,11 +19,11 @@ _MOST_COMPLAINT = 4096
 
 
 class NamesError(ListWatchError):
-    """The --names command failed, or wants more deleted than is allowed."""
+    """The --names command failed, or implies more deletions than allowed."""
 
 
 class NamedSource(Protocol):
-    """What must be known of the resource that the names are of."""
+    """What must be known about the resource of the names."""
 
     @property
     def resource(self) -> str:
@@ -32,7 +32,7 @@ class NamedSource(Protocol):
 
     @property
     def namespaced(self) -> bool:
-        """Whether its objects lie in namespaces."""
+        """Whether its objects are namespaced."""
         ...
 
     @property
@@ -42,19 +42,19 @@ class NamedSource(Protocol):
 
 
 class KnownNames:
-    """Runs the --names command and finds the names of objects that are gone.
+    """Runs the --names command and finds the names of objects that no longer exist.
 
-    Names in another namespace than the observed one are left alone. Where selectors hide a part
-    of the objects, the server is asked for each name that the list lacks, so that an object which
-    only ceased to match is not taken for deleted.
+    Ignores names in other namespaces than the observed one. If selectors hide some objects, it asks
+    the server for each name that the list lacks, so that an object that only stopped matching does
+    not count as deleted.
 
     Args:
         options: the command, the limits and what is observed.
-        namespace: the observed one; empty for all.
+        namespace: the observed namespace; empty for all.
         executor: runs the command.
-        metrics: measures it.
+        metrics: measures the command.
         err: standard error.
-        clock: for the wait before a retry.
+        clock: for the delay before a retry.
     """
 
     def __init__(
@@ -75,14 +75,15 @@ class KnownNames:
         self._clock = clock
 
     async def missing(self, source: NamedSource, listed: Collection[str]) -> Sequence[str]:
-        """Return the keys that the command knows and the server has not, sorted.
+        """Return the keys that the command knows and the server lacks, sorted.
 
         Args:
             source: the resource.
-            listed: the keys that the server has, as far as the selectors show them.
+            listed: the server's keys, as far as the selectors show them.
 
         Raises:
-            NamesError: the command failed, or so many are missing that it is likely a mistake.
+            NamesError: the command failed, or so many names are missing that it is likely a
+                mistake.
         """
         known = await self._known(source)
         missing = sorted(known.difference(listed))
@@ -127,10 +128,10 @@ class KnownNames:
         return keys
 
     def _key(self, line: str, source: NamedSource) -> str:
-        """Return the key that a line of the command stands for; empty if it is not observed.
+        """Return the key for a line of the command's output; empty if it is not observed.
 
         Raises:
-            KeyFunctionError: it stands for none.
+            KeyFunctionError: the line is not a key.
         """
         namespace, name = split_key(line)
         if not line.isprintable():
@@ -144,7 +145,7 @@ class KnownNames:
         return "" if self._namespace and namespace not in {"", self._namespace} else line
 
     async def _is_gone(self, source: NamedSource, key: str) -> bool:
-        """Ask the server; what it gives no clear answer about counts as there."""
+        """Ask the server; without a clear answer the object counts as existing."""
         try:
             return not await source.exists(key)
         except (ListWatchError, OSError, ValueError) as error:

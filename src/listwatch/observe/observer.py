@@ -36,7 +36,7 @@ from listwatch.observe.reaction import Reaction
 from listwatch.observe.state import ResumingListWatch, StateFile, number_or_none, version_number
 from listwatch.observe.templates.template import TemplateError
 
-#: What no later try will mend, while nothing was listed yet.
+#: Errors that no retry fixes before the first list.
 _HOPELESS = (
     BadRequestError,
     UnauthorizedError,
@@ -50,11 +50,11 @@ class Source(msgspec.Struct, frozen=True):
     """One resource to observe.
 
     Attributes:
-        resource: as the user named it.
+        resource: the user's name for it.
         list_watch: lists and watches it.
-        namespaced: whether its objects lie in namespaces.
-        exists: asks the server whether an object of this key is there, whatever the selectors.
-        full_name: its name with version and group, whatever word the user has for it.
+        namespaced: whether its objects are namespaced.
+        exists: asks the server whether an object of this key exists, whatever the selectors.
+        full_name: its name with version and group.
     """
 
     resource: str
@@ -65,18 +65,18 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class ListErrorLimitError(ListWatchError):
-    """The server could not be listed or watched so many times in a row that observing ends."""
+    """Too many failures in a row to list or watch the server; observing ends."""
 
 
 class ObserverStatistics(msgspec.Struct, frozen=True):
-    """What an observer does.
+    """The state of an observer.
 
     Attributes:
-        synced: every first list was told and processed.
-        waiting: changes that wait for their turn.
-        running: commands that run.
-        finished: changes that were reacted to.
-        objects: how many objects are known.
+        synced: every first list was reported and processed.
+        waiting: changes waiting for their turn.
+        running: commands running.
+        finished: changes processed.
+        objects: number of known objects.
         errors: failed runs.
     """
 
@@ -89,18 +89,18 @@ class ObserverStatistics(msgspec.Struct, frozen=True):
 
 
 class Observer:
-    """Observes resources and has a reaction to each change run. For one event loop, and one run.
+    """Observes resources and runs a reaction to each change. For one event loop, and one run.
 
     Args:
         options: what to do.
         sources: the resources.
         reaction: reacts to one change.
-        known_names: what an outside system knows, for deletions that nobody saw.
+        known_names: an outside system's names, to find missed deletions.
         err: standard error.
-        clock: tells the time.
-        decoder: makes the objects of bytes.
-        state: remembers over restarts what was told.
-        beside: runs beside it with the observer, and is cancelled at the end.
+        clock: the time.
+        decoder: creates objects from bytes.
+        state: keeps the reported states across restarts.
+        beside: runs with the observer, and is cancelled at the end.
     """
 
     def __init__(
@@ -150,11 +150,11 @@ class Observer:
 
     @property
     def synced(self) -> bool:
-        """Whether all that was there at the beginning was told and processed."""
+        """Whether all initial objects were reported and processed."""
         return all(feed.processed.is_set() for feed in self._feeds)
 
     def statistics(self) -> ObserverStatistics:
-        """Return what it does."""
+        """Return the current state."""
         dispatch = self.dispatcher.statistics()
         return ObserverStatistics(
             synced=self.synced,
@@ -166,20 +166,21 @@ class Observer:
         )
 
     def stop(self) -> None:
-        """End: give running commands the grace period; at the second call end them at once."""
+        """Stop: give running commands the grace period; at the second call end them at once."""
         if self._stopping.is_set():
             self._hurry.set()
         self._stopping.set()
 
     async def run(self) -> None:
-        """Observe until `stop` is called, or what the options say is reached.
+        """Observe until `stop` is called, or a limit in the options is reached.
 
-        When this is cancelled, running commands are ended.
+        Cancelling ends running commands.
 
         Raises:
-            ListWatchError: what ends it early: a limit reached, access refused, no such resource.
-            TemplateError: it was to run once, and the template failed for some objects.
-            BrokenPipeError: nobody reads what is printed.
+            ListWatchError: the reason for an early end: a limit reached, access refused, no such
+                resource.
+            TemplateError: with `once`, the template failed for some objects.
+            BrokenPipeError: nobody reads the output.
         """
         try:
             await self._run()
@@ -224,12 +225,12 @@ class Observer:
         self.stop()
 
 
-#: Something that runs beside an observer.
+#: A coroutine function that runs with an observer.
 Companion: TypeAlias = Callable[[Observer], Coroutine[object, object, None]]
 
 
 class _Feed:
-    """Turns what happens to one resource into changes."""
+    """Turns one resource's events into changes."""
 
     def __init__(
         self,
@@ -259,7 +260,7 @@ class _Feed:
         self._lists: asyncio.Queue[tuple[int, bool]] = asyncio.Queue()
         self._state = state
         self._positions: deque[tuple[int, int]] = deque()
-        self._version = 0  # the last that was a number
+        self._version = 0  # the last numeric version
         list_watch, watch_list = source.list_watch, True
         self._resumed: ResumingListWatch | None = None
         self._begun: frozenset[str] = frozenset()
@@ -299,7 +300,7 @@ class _Feed:
             self._failures_in_a_row = 0
         initial = batch[0].is_in_initial_list
         if initial and self._resumed is not None:
-            # What the file knows was told before, and the watch goes on from there.
+            # The file's objects were reported earlier, and the watch continues from there.
             self._lists.put_nowait((self._dispatcher.last, False))
             return
         whole = kind in {DeltaType.REPLACED_ALL, DeltaType.SYNC_ALL}
@@ -325,11 +326,11 @@ class _Feed:
             self.remember_progress()
 
     def _with_begun(self, changes: Sequence[Change], keys: set[str] | None) -> list[Change]:
-        """Tell as additions what the last run had only begun to tell, if it is still there.
+        """Report as additions the objects whose report the last run started but did not finish.
 
         Args:
-            changes: what the store makes of it, which takes them for told.
-            keys: of what these changes come from; None for all.
+            changes: the store's changes, which treat these objects as reported.
+            keys: the keys that the changes may concern; None for all.
         """
         begun = set(self._begun if keys is None else self._begun & keys)
         self._begun -= begun
@@ -345,7 +346,7 @@ class _Feed:
         return anew
 
     def remember_progress(self) -> None:
-        """Write down up to which version everything is done."""
+        """Record the version up to which everything is done."""
         reached = 0
         while self._positions and self._positions[0][0] <= self._dispatcher.finished_up_to:
             _, reached = self._positions.popleft()
@@ -383,7 +384,7 @@ class _Feed:
         return not names or change.key.rpartition("/")[2] in names
 
     async def _tell_unknown(self, known_names: KnownNames) -> None:
-        """Tell of a deletion for each name that the outside system knows and the list lacks."""
+        """Report a deletion for each name that the outside system knows and the list lacks."""
         known = set(self.store.list_keys())
         for key in await known_names.missing(self._source, known):
             change = Observation(
@@ -398,7 +399,7 @@ class _Feed:
                 self._dispatcher.submit(change)
 
     async def _end_syncs(self) -> None:
-        """Say that a list is processed as soon as its last command has finished."""
+        """Report a list as processed once its last command has finished."""
         while True:
             number, is_told = await self._lists.get()
             await self._dispatcher.finished(number)
@@ -412,7 +413,7 @@ class _Feed:
     def _on_error(self, failure: Failure) -> None:
         error = failure.error
         if failure.doing == "process":
-            raise error  # nothing that observing may survive
+            raise error  # observing can't survive this
         if failure.doing == "list":
             if not self.store.last_store_sync_resource_version and isinstance(error, _HOPELESS):
                 selected = self._options.selector or self._options.field_selector
@@ -430,10 +431,10 @@ class _Feed:
 
 
 def _version(batch: Sequence[Deltas]) -> int:
-    """Return the version that the server had after these deltas; 0 if they don't tell.
+    """Return the server's version after these deltas; 0 if they don't show it.
 
     Raises:
-        StateError: the version of a list is no number, so that no other will be one.
+        StateError: a list's version is not a number, so no other will be.
     """
     last = batch[-1][-1]
     if last.type is DeltaType.REPLACED_ALL:
@@ -448,11 +449,11 @@ def _own_version(item: object) -> int | None:
 
 
 def _with_positions(changes: Sequence[Observation], version: int) -> list[Observation]:
-    """Add to each change the version up to which it completes its object's story.
+    """Add to each change the version up to which it completes its object's history.
 
     Args:
-        changes: in their order.
-        version: of the server after them; it stands in for an object's version that is no number.
+        changes: in order.
+        version: the server's version after them; replaces an object's version that is not a number.
     """
     placed: list[Observation] = []
     next_life: dict[str, int] = {}
@@ -462,7 +463,7 @@ def _with_positions(changes: Sequence[Observation], version: int) -> list[Observ
         if change.type is not ObservationType.DELETED:
             next_life[change.key] = position
         elif change.final_state_unknown:
-            # Where its key has a new life, the addition is still to be told.
+            # If its key has a new life, that addition is still to be reported.
             position = next_life[change.key] - 1 if change.key in next_life else version
         placed.append(msgspec.structs.replace(change, position=position))
     placed.reverse()
@@ -470,5 +471,5 @@ def _with_positions(changes: Sequence[Observation], version: int) -> list[Observ
 
 
 def namespaced(sources: Sequence[Source]) -> Mapping[str, bool]:
-    """Return for each resource whether its objects lie in namespaces."""
+    """Return for each resource whether its objects are namespaced."""
     return {source.resource: source.namespaced for source in sources}

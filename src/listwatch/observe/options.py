@@ -1,4 +1,4 @@
-"""What `observe` is asked to do, and the checks that need no server."""
+"""The options of `observe`, and the checks that need no server."""
 
 import re
 import shutil
@@ -15,31 +15,31 @@ from listwatch.selector import SelectorError, parse_field_selector, parse_label_
 
 
 class UsageError(ListWatchError):
-    """Options that are wrong or don't go together."""
+    """An option is wrong, or options conflict."""
 
 
 class CommandNotFoundError(ListWatchError):
-    """A command that is nowhere in PATH."""
+    """A command is not in PATH."""
 
 
 class CommandNotExecutableError(ListWatchError):
-    """A command that is there and can't be executed."""
+    """A command exists and can't be executed."""
 
 
 class DeleteLimit(msgspec.Struct, frozen=True):
     """How many of the known names may be deleted at once.
 
     Attributes:
-        count: so many; None is no such limit.
-        share: so many percent of the known names; None is no such limit. One name is always
-            within it.
+        count: this many; None for no such limit.
+        share: this percentage of the known names; None for no such limit. One name is always
+            allowed.
     """
 
     count: int | None = None
     share: int | None = None
 
     def allows(self, deletes: int, known: int) -> bool:
-        """Say whether so many of so many known names may be deleted."""
+        """Return whether this many of the known names may be deleted."""
         if self.count is not None and deletes > self.count:
             return False
         return self.share is None or deletes <= 1 or deletes * 100 <= known * self.share
@@ -52,41 +52,41 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to observe and how to react.
 
     Attributes:
-        resources: the resources, as users write them: pods, po, deployments.apps …
-        names: observe only the objects of these names.
-        namespace: where; None is the kubeconfig's.
-        all_namespaces: everywhere.
+        resources: the resources, by the user's names: pods, po, deployments.apps …
+        names: observe only objects of these names.
+        namespace: the namespace; None for the kubeconfig's.
+        all_namespaces: observe all namespaces.
         selector: a label selector.
         field_selector: a field selector.
-        command: is run for every addition and change, and for every listed object.
-        delete_command: is run for every deletion.
+        command: run for every addition and change, and for every listed object.
+        delete_command: run for every deletion.
         names_command: prints the names that an outside system knows.
-        names_dry_run: say what `names_command` would have deleted, and run nothing.
-        max_deletes: how many deletions one run of `names_command` may lead to.
-        template: makes one more argument of the object.
-        type_env_var: the environment variable that gets the type.
-        object_env_var: the environment variable that gets the object's JSON.
-        stdin: what the command finds on standard input: nothing (empty), `object`, `change`, or
-            `template`, its text, which is then no argument.
-        distinct_types: say Listed, Relisted and Resync in place of Sync.
-        maximum_errors: end after so many failed runs; -1 is never.
-        error_window: count only those of the last so many seconds; 0 counts all.
-        retry_on_exit_code: run again what returned this; 0 is never.
-        retry_count: how often.
-        retry_delay: seconds before the first of these runs; doubles with each.
-        parallel: how many commands may run at a time, those of different objects.
-        timeout: seconds that a command may run; None is no limit.
+        names_dry_run: print what `names_command` would have deleted, and run nothing.
+        max_deletes: maximum deletions from one run of `names_command`.
+        template: renders one more argument from the object.
+        type_env_var: the environment variable for the type.
+        object_env_var: the environment variable for the object's JSON.
+        stdin: the command's standard input: nothing (empty), `object`, `change`, or `template`,
+            whose text is then no argument.
+        distinct_types: use Listed, Relisted and Resync instead of Sync.
+        maximum_errors: end after this many failed runs; -1 for never.
+        error_window: count only failures in this many seconds; 0 counts all.
+        retry_on_exit_code: retry a command with this exit code; 0 for never.
+        retry_count: maximum retries.
+        retry_delay: seconds before the first retry; doubles with each.
+        parallel: maximum commands running at a time, for different objects.
+        timeout: seconds that a command may run; None for no limit.
         debounce: seconds that a change waits for later ones of its object.
-        grace: seconds that running commands are given at the end.
+        grace: seconds that running commands have at the end.
         once: end when the objects of the first list were processed.
-        exit_after: end after so many seconds; None is never.
+        exit_after: end after this many seconds; None for never.
         exit_after_text: the same as the user wrote it.
-        resync_period: seconds between two times that everything is told again; None is never.
+        resync_period: seconds between re-deliveries of every object; None for never.
         quiet: print no header lines.
         print_metrics_on_exit: write the metrics to standard output at the end.
-        listen_address: host:port of metrics and health; empty is none.
-        ui: serve a page that shows changes and commands as they happen.
-        state: the file that remembers over restarts what was told.
+        listen_address: host:port of metrics and health; empty for none.
+        ui: serve a page that shows changes and commands live.
+        state: the file that keeps the reported states across restarts.
     """
 
     resources: tuple[str, ...]
@@ -125,12 +125,12 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
     state: Path | None = None
 
     def check(self) -> None:
-        """Check what can be checked without a server.
+        """Check what needs no server.
 
         Raises:
-            UsageError: options that are wrong or don't go together.
-            CommandNotFoundError: a command that is nowhere.
-            CommandNotExecutableError: a command that can't be executed.
+            UsageError: an option is wrong, or options conflict.
+            CommandNotFoundError: a command is not in PATH.
+            CommandNotExecutableError: a command can't be executed.
         """
         if not self.resources:
             raise UsageError(
@@ -179,7 +179,7 @@ class ObserveOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_text(word: str) -> bool:
-    """Say whether a word of the command line was UTF-8; other bytes become half characters."""
+    """Return whether a command-line word was UTF-8; other bytes become surrogates."""
     try:
         word.encode()
     except UnicodeEncodeError:
@@ -188,11 +188,11 @@ def _is_text(word: str) -> bool:
 
 
 def find_command(name: str) -> str:
-    """Return the path that a command will be found at.
+    """Return the path of a command.
 
     Raises:
         CommandNotFoundError: no such file, here or in PATH.
-        CommandNotExecutableError: a file that may not be executed.
+        CommandNotExecutableError: the file is not executable.
     """
     found = shutil.which(name)
     if found is not None:
@@ -208,7 +208,7 @@ def parse_duration(text: str) -> float:
     """Return the seconds of a duration such as 90s, 1m30s, 500ms or 2h; a bare number is seconds.
 
     Raises:
-        UsageError: anything else.
+        UsageError: invalid.
     """
     try:
         return seconds_of(text)
@@ -217,10 +217,10 @@ def parse_duration(text: str) -> float:
 
 
 def parse_delete_limit(text: str) -> DeleteLimit:
-    """Return what `--max-deletes` says: 10, 25%, or -1 for no limit.
+    """Return the limit for `--max-deletes`: 10, 25%, or -1 for no limit.
 
     Raises:
-        UsageError: anything else.
+        UsageError: invalid.
     """
     if text == "-1":
         return DeleteLimit()
@@ -235,8 +235,8 @@ def parse_delete_limit(text: str) -> DeleteLimit:
 def shown_command(words: Sequence[str]) -> str:
     """Return a command line for people and logs.
 
-    Words with quotes, backslashes, spaces, control characters or bytes that are not UTF-8, and
-    empty words, are quoted, so that a line stays a line.
+    Empty words, and words with quotes, backslashes, spaces, control characters or bytes that are
+    not UTF-8, are quoted, so that the result is one line.
     """
     return " ".join(map(_shown_word, words))
 

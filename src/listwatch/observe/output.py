@@ -1,4 +1,4 @@
-"""Writing to standard output and error from many commands at once, line by line."""
+"""Writes to standard output and error from many commands at once, line by line."""
 
 import asyncio
 import os
@@ -9,22 +9,22 @@ from contextlib import asynccontextmanager
 
 from listwatch.errors import ListWatchError
 
-_PIECE = 4096  # what a pipe that polls as writable takes without blocking (PIPE_BUF)
+_PIECE = 4096  # what a pipe that polls as writable accepts without blocking (PIPE_BUF)
 _LONGEST_LINE = 64 * 1024
 
 
 class OutputError(ListWatchError):
-    """What is to be printed can't be written, such as to a full disk."""
+    """The output can't be written, for example because the disk is full."""
 
 
 class OutputStream:
-    """A file descriptor that many tasks write to, each write whole and in its turn.
+    """A file descriptor that many tasks write to, each write complete and in turn.
 
-    Writing never blocks the event loop: where the reader is slow, the writer waits. The
-    descriptor's flags are left alone, since it may be shared with other processes.
+    Writing never blocks the event loop: if the reader is slow, the writer waits. Leaves the
+    descriptor's flags alone, because other processes may share it.
 
     Args:
-        fd: an open descriptor; it is not closed here.
+        fd: an open descriptor; not closed here.
     """
 
     def __init__(self, fd: int) -> None:
@@ -41,14 +41,14 @@ class OutputStream:
 
         Raises:
             BrokenPipeError: nobody reads any more.
-            OutputError: the disk is full, or else can't be written.
+            OutputError: the disk is full, or writing failed otherwise.
         """
         async with self._turn:
             await self._write(data)
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator["_Turn"]:
-        """Hold the stream for several writes that nothing shall come between."""
+        """Hold the stream for several writes without others in between."""
         async with self._turn:
             yield _Turn(self)
 
@@ -67,7 +67,7 @@ class OutputStream:
             except OSError as error:
                 raise OutputError(f"unable to write the output: {error.strerror}") from error
             rest = rest[written:]
-            # A write that is cancelled here must not run into the next one's line.
+            # A write cancelled here must not run into the next one's line.
             self._cut_short = bool(rest) and ends_line
 
     async def _writable(self) -> None:
@@ -85,7 +85,7 @@ class OutputStream:
 
 
 class _Turn:
-    """The right to write to a stream, handed out by `OutputStream.turn`."""
+    """The right to write to a stream, from `OutputStream.turn`."""
 
     def __init__(self, stream: OutputStream) -> None:
         self._stream = stream
@@ -96,17 +96,17 @@ class _Turn:
 
 
 class LineCutter:
-    """Cuts what a command writes into whole lines.
+    """Splits a command's output into complete lines.
 
-    A line over 64 KB is passed on in pieces of that size, each ended as a line, so that a flood
-    without a newline costs no memory and can't run into another command's line.
+    Passes a line over 64 KB on in pieces of that size, each ended as a line. So a flood without a
+    newline costs no memory and can't run into another command's line.
     """
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Return the lines that are whole now."""
+        """Return the lines that are now complete."""
         data = self._rest + data
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
@@ -116,7 +116,7 @@ class LineCutter:
         return data[:end]
 
     def finish(self) -> bytes:
-        """Return the rest, with the newline that it lacks."""
+        """Return the rest, with the missing newline."""
         rest, self._rest = self._rest, b""
         return rest + b"\n" if rest else b""
 

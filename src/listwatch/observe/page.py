@@ -1,4 +1,4 @@
-"""The web page of an observer: its changes and commands as they happen, by server-sent events."""
+"""The web page of an observer: its changes and commands live, by server-sent events."""
 
 import asyncio
 import html
@@ -26,7 +26,7 @@ connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
 class _Reader:
-    """One open page: what it has not been sent yet."""
+    """One open page: the events not sent to it yet."""
 
     def __init__(self, backlog: Sequence[bytes]) -> None:
         self.waiting: deque[bytes] = deque(backlog)
@@ -45,13 +45,13 @@ class _Reader:
 class Page:
     """Shows an observer's changes and commands. For one event loop.
 
-    It is told by `Reaction`, keeps the last thousand events, and sends them to every page that is
-    open. A reader that is too slow loses the oldest ones, and is told how many. The values of
-    Secrets are never sent.
+    `Reaction` reports to it. It keeps the last thousand events, and sends them to every open page.
+    A reader that is too slow loses the oldest ones, and sees how many. The values of Secrets are
+    never sent.
 
     Args:
         title: what is observed.
-        printer: says which fields of an update are to be shown.
+        printer: decides which fields of an update to show.
         clock: dates the events.
     """
 
@@ -64,10 +64,10 @@ class Page:
         self._written: dict[int, int] = {}
         self._closed = False
 
-    # --- What it is told ---
+    # --- Input ---
 
     def told(self, change: Observation, kind: str) -> None:
-        """Take a change."""
+        """Record a change."""
         fields = list(islice(self._printer.fields(change), _MOST_DIFFERENCES))
         self._send(
             "change",
@@ -80,12 +80,12 @@ class Page:
         )
 
     def started(self, run: int, change: Observation, argv: Sequence[str]) -> None:
-        """Take the start of a command."""
+        """Record the start of a command."""
         self._written[run] = 0
         self._send("started", run=run, key=printable(change.key), argv=[*map(printable, argv)])
 
     def wrote(self, run: int, fd: int, data: bytes) -> None:
-        """Take what a command wrote; what is beyond 8 KB is left out."""
+        """Record a command's output; anything beyond 8 KB is dropped."""
         room = _MOST_OUTPUT - self._written.get(run, 0)
         if room > 0:
             self._written[run] += len(data)
@@ -93,7 +93,7 @@ class Page:
             self._send("output", run=run, fd=fd, text=printable(text, None, keep="\n\t"))
 
     def ended(self, run: int, outcome: Outcome) -> None:
-        """Take the end of a command."""
+        """Record the end of a command."""
         self._written.pop(run, None)
         self._send(
             "ended",
@@ -111,7 +111,7 @@ class Page:
         for reader in self._readers:
             reader.push(data)
 
-    # --- What it serves ---
+    # --- Serving ---
 
     def routes(self) -> list[web.RouteDef]:
         """Return the page's routes: `/` and `/events`."""

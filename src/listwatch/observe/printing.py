@@ -1,4 +1,4 @@
-"""Changes for people to read, or for programs: what is printed where no command is run."""
+"""Prints changes for people or programs, if there is no command."""
 
 import difflib
 import json
@@ -21,7 +21,7 @@ _COLOURS = {
     ObservationType.UPDATED: "33",
 }
 _OLD, _NEW, _DIM = "31", "32", "2"
-#: Changes with every write and says nothing.
+#: Changes with every write and has no information.
 _NOISE = ("metadata.resourceVersion", "metadata.generation", "metadata.managedFields*")
 
 
@@ -37,12 +37,12 @@ class Format(StrEnum):
 
 
 class Printer:
-    """Makes the text of a change. Safe to use from any task.
+    """Formats a change as text. Safe to use from any task.
 
-    The values of Secrets are never printed by `HEADERS` and `DIFF`, only that they changed.
+    `HEADERS` and `DIFF` never show the values of Secrets, only that they changed.
 
     Args:
-        format: how.
+        format: the format.
         quiet: without headers.
         coloured: with colours, for a terminal.
         ignore_paths: fields whose changes are not shown, by path; `*` stands for anything. An
@@ -64,11 +64,11 @@ class Printer:
 
     @property
     def is_for_machines(self) -> bool:
-        """Whether nothing but the format's own text may be printed."""
+        """Whether only the format's own text may be printed."""
         return self._format in {Format.JSON, Format.YAML, Format.NAME}
 
     def text(self, change: Observation, kind: str, header: str) -> str:
-        """Return what to print, newline included.
+        """Return what to print, including the newline.
 
         Args:
             change: the change.
@@ -94,7 +94,7 @@ class Printer:
         return self._paint(header.rstrip("\n"), colour) + "\n"
 
     def fields(self, change: Observation) -> Iterator[tuple[str, str, str]]:
-        """Yield path, old and new value of each field of an update that is to be shown."""
+        """Yield path, old and new value of each field of an update to show."""
         if change.type is ObservationType.DELETED or not (change.object and change.old):
             return
         secret = change.object.kind == "Secret"
@@ -134,7 +134,7 @@ class Printer:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Say whether a path is what a pattern names, or lies below it."""
+    """Return whether a path matches a pattern, or is below one that does."""
     return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}[.[]*")
 
 
@@ -154,7 +154,7 @@ def _json_line(change: Observation, kind: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return JSON with the same meaning in which everything can be printed, in one line."""
+    """Return JSON with the same meaning, printable and on one line."""
     if text.isprintable():
         return text
     return "".join(map(_json_letter, text))
@@ -163,7 +163,7 @@ def _one_line(text: str) -> str:
 def _json_letter(letter: str) -> str:
     if letter.isprintable():
         return letter
-    if letter in "\n\r\t":  # between the values: within a string JSON has no such letters
+    if letter in "\n\r\t":  # between the values: JSON strings have no such characters
         return " "
     return json.dumps(letter)[1:-1]
 
@@ -179,4 +179,4 @@ def _yaml(obj: Object | None, *, hide_secrets: bool = False) -> str:
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     if text.replace("\n", "").isprintable():
         return text
-    return yaml.safe_dump(value, sort_keys=False)  # with an escape for all that is not ASCII
+    return yaml.safe_dump(value, sort_keys=False)  # escapes everything that is not ASCII

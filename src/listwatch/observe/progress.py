@@ -1,4 +1,4 @@
-"""How far a long first list has come, on a terminal."""
+"""Progress of a long first list, on a terminal."""
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
@@ -13,10 +13,10 @@ _STEP = 0.1
 
 
 class CountingDecoder:
-    """Decodes objects and counts them, so that a list's progress can be seen.
+    """Decodes objects and counts them, to show a list's progress.
 
     Args:
-        decoder: makes an object of its bytes.
+        decoder: creates an object from its bytes.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -24,7 +24,7 @@ class CountingDecoder:
         self.count = 0
 
     def __call__(self, raw: bytes, kind: str, api_version: str) -> Object:
-        """Decode one object; raises as the inner one."""
+        """Decode one object; raises what the inner decoder raises."""
         self.count += 1
         return self._decoder(raw, kind, api_version)
 
@@ -34,14 +34,13 @@ async def show_progress(
 ) -> None:
     """Show how many objects were listed and processed, until all of the first list were.
 
-    Nothing is shown for a list that takes less than a second. What was shown is wiped away at the
-    end, and when this is cancelled.
+    Shows nothing for a list under a second. Erases its output at the end, and when cancelled.
 
     Args:
-        observer: whose first list it is.
-        decoded: counts what arrives.
-        clock: between two looks.
-        console: the terminal; standard error if not given.
+        observer: the observer of the first list.
+        decoded: counts the arriving objects.
+        clock: for the time between updates.
+        console: the terminal; by default standard error.
     """
     console = console if console is not None else Console(stderr=True)
     await clock.sleep(_PATIENCE)

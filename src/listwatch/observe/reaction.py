@@ -1,4 +1,4 @@
-"""What happens for one change: the header line, the command, its retries, and the error budget."""
+"""Reacts to one change: the header line, the command, its retries, and the error budget."""
 
 import os
 import tempfile
@@ -31,16 +31,16 @@ _MOST_HELD = 1024 * 1024
 
 
 class ErrorLimitError(ListWatchError):
-    """So many runs have failed that observing ends."""
+    """Too many runs have failed; observing ends."""
 
 
 class ErrorBudget:
     """Counts failed runs against a limit.
 
     Args:
-        maximum: the run that reaches it raises; -1 is no limit.
-        window: count only those of the last so many seconds; 0 counts all.
-        clock: tells the time.
+        maximum: the failure that reaches it raises; -1 for no limit.
+        window: count only failures in this many seconds; 0 counts all.
+        clock: the time.
     """
 
     def __init__(self, maximum: int, window: float, clock: Clock) -> None:
@@ -54,7 +54,7 @@ class ErrorBudget:
         """Count a failed run.
 
         Raises:
-            ErrorLimitError: that was one too many.
+            ErrorLimitError: the limit is reached.
         """
         self.total += 1
         if self._maximum < 0:
@@ -71,36 +71,36 @@ class ErrorBudget:
 
 
 class Spectator(Protocol):
-    """Is told what a reaction does, in its event loop. Must not block."""
+    """Observes a reaction, in its event loop. Must not block."""
 
     def told(self, change: Observation, kind: str) -> None:
-        """Take a change and the word for its type."""
+        """A change is reported, with the word for its type."""
 
     def started(self, run: int, change: Observation, argv: Sequence[str]) -> None:
-        """Take the start of a command, and the number that stands for this run of it."""
+        """A command starts; `run` numbers this run of it."""
 
     def wrote(self, run: int, fd: int, data: bytes) -> None:
-        """Take what it wrote to 1, standard output, or 2, standard error."""
+        """A command wrote to 1, standard output, or 2, standard error."""
 
     def ended(self, run: int, outcome: Outcome) -> None:
-        """Take its end."""
+        """A command ended."""
 
 
 class Reaction:
     """Reacts to changes as the options say.
 
-    For one event loop. Changes of different objects may be reacted to at once.
+    For one event loop. May react to changes of different objects at once.
 
     Args:
         options: what to do.
-        namespaced: whether the objects of a resource lie in namespaces.
+        namespaced: whether each resource's objects are namespaced.
         out: standard output.
         err: standard error.
         metrics: counts.
-        printer: tells people of changes for which there is no command.
+        printer: prints changes without a command.
         executor: runs the commands.
-        clock: tells the time.
-        spectator: looks on.
+        clock: the time.
+        spectator: watches the reaction.
     """
 
     def __init__(
@@ -125,20 +125,20 @@ class Reaction:
         self._printer = printer
         self._executor = executor
         self._clock = clock
-        #: Changes that no text could be made of.
+        #: Changes that could not be rendered.
         self.unrendered = 0
         self.budget = ErrorBudget(options.maximum_errors, options.error_window, clock)
 
     async def __call__(self, change: Observation) -> None:
-        """Tell of a change and run its command to the end, retries included.
+        """Report a change and run its command to the end, including retries.
 
-        An object that can't be told of costs only itself: it is reported by its key.
+        An object that can't be rendered affects only itself: its key is reported.
 
         Raises:
-            ErrorLimitError: a run failed and was one too many.
-            StartError: the system has no room for a command.
-            BrokenPipeError: nobody reads what is printed.
-            OutputError: what is printed can't be written.
+            ErrorLimitError: a run failed and the limit is reached.
+            StartError: the system lacks resources for a command.
+            BrokenPipeError: nobody reads the output.
+            OutputError: the output can't be written.
         """
         kind = self.type_word(change)
         self._metrics.told(kind)
@@ -169,7 +169,7 @@ class Reaction:
             raise StartError(f"unable to start {what}: {error.strerror or error}") from error
 
     def _told(self, change: Observation, kind: str) -> "_Told":
-        """Make all that depends on the object, before anything is done."""
+        """Render everything that depends on the object, before anything is done."""
         if self._spectator is not None:
             self._spectator.told(change, kind)
         options = self._options
@@ -216,16 +216,16 @@ class Reaction:
             await self._failed(told.argv[0], outcome)
 
     def type_word(self, change: Observation) -> str:
-        """Return the word for a change's type that the options ask for."""
+        """Return the word for a change's type, as the options ask."""
         return change.type.value if self._options.distinct_types else change.type.plain
 
     def timestamp(self) -> str:
-        """Return the present time as RFC 3339 in the local time zone, in whole seconds."""
+        """Return the current time as RFC 3339 in the local time zone, in whole seconds."""
         now = datetime.fromtimestamp(self._clock.time()).astimezone()
         return now.isoformat(timespec="seconds").replace("+00:00", "Z")
 
     async def sync_line(self, word: str, resource: str) -> None:
-        """Print that a resource's list begins to be told, or was told and processed."""
+        """Print that the report of a resource's list starts, or that all of it was processed."""
         which = f"\t{resource}" if len(self._options.resources) > 1 else ""
         if not (self._options.quiet or self._printer.is_for_machines):
             await self._streams[1].write(f"# {self.timestamp()} Sync {word}{which}\n")
@@ -236,7 +236,7 @@ class Reaction:
         return self._options.command
 
     def _which(self, change: Observation) -> str:
-        """Return what stands in a header for the command that there is none of."""
+        """Return the header's placeholder for a missing command."""
         return change.resource if len(self._options.resources) > 1 else ""
 
     def _rendered(self, change: Observation) -> str | None:
@@ -248,7 +248,7 @@ class Reaction:
     async def _environment(
         self, kind: str, told: "_Told"
     ) -> AsyncIterator[Mapping[str, str] | None]:
-        """Make the environment of a change's command; None is that of this process."""
+        """Provide the environment of a change's command; None for this process's own."""
         options = self._options
         if not (options.type_env_var or options.object_env_var):
             yield None
@@ -261,7 +261,7 @@ class Reaction:
             name = options.object_env_var
             env.pop(f"{name}_FILE", None)
             if len(os.fsencode(name)) + 1 + len(data) + 1 > LONGEST_STRING:
-                # The kernel refuses a longer string, whatever the sum of all of them.
+                # The kernel refuses a longer string, whatever their total size.
                 path = await self._start(partial(_write_file, data), "a command with a file")
                 env[name] = ""
                 env[f"{name}_FILE"] = str(path)
@@ -345,14 +345,14 @@ class Reaction:
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """What is made of a change.
+    """What is rendered for a change.
 
     Attributes:
-        argv: the command and its arguments; empty where there is none.
-        header: the line that goes before it.
-        stdin: what the command finds on standard input.
+        argv: the command and its arguments; empty if there is none.
+        header: the line before it.
+        stdin: the command's standard input.
         object_json: the object for the environment.
-        printed: what is printed where there is no command.
+        printed: what to print without a command.
     """
 
     argv: Sequence[str] = ()
@@ -363,9 +363,9 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 def _oddity(change: Observation) -> str:
-    """Say why no command can be given an object's names; empty where there is no reason.
+    """Return why no command can get an object's names; empty if there is no reason.
 
-    Kubernetes accepts no such names, so scripts take them for parts of a path or of a line.
+    Kubernetes accepts no such names; scripts would take them for parts of a path or of a line.
     """
     for what, word in (("namespace", change.namespace), ("name", change.name)):
         if "/" in word or word in {".", ".."}:
@@ -376,7 +376,7 @@ def _oddity(change: Observation) -> str:
 
 
 class _Lines:
-    """What one command writes: passed on line by line, or held and written in one piece."""
+    """One command's output: passed on line by line, or held and written at once."""
 
     def __init__(self, streams: Mapping[int, OutputStream], *, held: bool) -> None:
         self._streams = streams

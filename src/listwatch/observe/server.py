@@ -15,12 +15,12 @@ from listwatch.observe.options import UsageError
 from listwatch.observe.page import Page
 
 _HEALTH: Final = frozenset({"/healthz", "/readyz", "/healthz/ready"})
-#: A Host header: an IPv6 address in brackets, or else a name, and a port.
+#: A Host header: an IPv6 address in brackets or a name, and a port.
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]*))(?::[0-9]{1,5})?")
 
 
 class ListenError(UsageError):
-    """The address can't be listened on."""
+    """Listening on the address failed."""
 
 
 @asynccontextmanager
@@ -29,21 +29,21 @@ async def serve(
 ) -> AsyncIterator[str]:
     """Serve `/metrics`, `/healthz`, `/readyz` and a page while the body runs; yield the URL.
 
-    `/healthz/ready`, the original's path, is the same as `/readyz`: 500 until the first list was
-    told and processed.
+    `/healthz/ready`, the original's path, equals `/readyz`: 500 until the first list was reported
+    and processed.
 
-    What shows anything, so all but health, answers only requests for an address, for localhost or
-    for the host of `address`. Else a web site could point a name of its own here and let its
-    visitors' browsers read for it (DNS rebinding).
+    Everything except health answers only requests for an IP address, localhost or the host of
+    `address`. Otherwise a web site could point its own name here and let its visitors' browsers
+    read the data (DNS rebinding).
 
     Args:
-        address: `host:port`; port 0 is a free one, and an empty host is every interface.
+        address: `host:port`; port 0 for a free port, an empty host for every interface.
         metrics: what `/metrics` shows.
-        ready: says whether the first list was processed.
+        ready: returns whether the first list was processed.
         page: the page to serve at `/`.
 
     Raises:
-        ListenError: the address is no address, or is taken.
+        ListenError: the address is invalid, or in use.
     """
     host, port = _split(address)
 
@@ -103,7 +103,7 @@ async def serve(
 
 
 def _is_ours(value: str, own: str) -> bool:
-    """Say whether a Host header is an address, localhost or our own name; any text is allowed."""
+    """Return whether a Host header is an address, localhost or our own name; accepts any text."""
     if (found := _HOST.fullmatch(value)) is None:
         return False
     in_brackets, name = found.groups()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code that stands for an error."""
+    """Return the exit code for an error."""
     kinds: tuple[tuple[int, tuple[type[BaseException], ...]], ...] = (
         (2, (UsageError, TemplateSyntaxError)),
         (8, (StateError,)),
@@ -52,19 +52,19 @@ def exit_code(error: BaseException) -> int:
 
 
 async def observe(options: ObserveOptions, printer: Printer, connection: ConnectionOptions) -> None:
-    """Observe until a signal comes or what the options say is reached.
+    """Observe until a signal, or until a limit in the options is reached.
 
-    A signal that comes while the server is still being asked for what there is ends it at once.
+    A signal during start-up, while the server is still being queried, ends it at once.
 
     Args:
         options: what to do.
-        printer: tells people of changes for which there is no command.
-        connection: which server, and as whom.
+        printer: prints changes without a command.
+        connection: the server and identity.
 
     Raises:
-        ListWatchError: what ended it early; `exit_code` has a number for each kind.
-        TimeoutError: the server did not answer.
-        BrokenPipeError: nobody reads what is printed.
+        ListWatchError: the reason for an early end; `exit_code` has a number for each type.
+        TimeoutError: the server did not respond.
+        BrokenPipeError: nobody reads the output.
     """
     stop = _Stop()
     try:
@@ -72,7 +72,7 @@ async def observe(options: ObserveOptions, printer: Printer, connection: Connect
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) is signal.SIG_IGN:
-                    continue  # nohup, or a shell's background job, wants it so
+                    continue  # nohup, or a shell's background job, ignores the signal
                 loop.add_signal_handler(number, stop)
                 stack.callback(loop.remove_signal_handler, number)
             await _observe(options, printer, connection, stop)
@@ -82,7 +82,7 @@ async def observe(options: ObserveOptions, printer: Printer, connection: Connect
 
 
 class _Stop:
-    """What a signal does: it cancels the task that made this, or calls `by` once there is one."""
+    """Handles a signal: cancels the task that created this, or calls `by` once it is set."""
 
     def __init__(self) -> None:
         self._task = asyncio.current_task()
@@ -97,7 +97,7 @@ class _Stop:
             self._task.cancel()
 
     def taken_back(self) -> bool:
-        """Take its own cancellations back, and say whether there was no other."""
+        """Undo its own cancellations, and return whether there was no other."""
         if self._task is None or self._cancelled == 0:
             return False
         for _ in range(self._cancelled):
@@ -211,7 +211,7 @@ async def _binding(
     """Return what a state file belongs to.
 
     Raises:
-        StateError: the cluster does not tell who it is.
+        StateError: the cluster has no identity.
     """
     try:
         cluster = await client.get("namespaces", "kube-system")
@@ -230,11 +230,11 @@ async def _binding(
 
 
 async def find_source(client: Client, word: str, options: ObserveOptions, namespace: str) -> Source:
-    """Look a resource up and return what observes it.
+    """Look up a resource and return its source.
 
     Raises:
-        UnknownResourceError: the server has none of that name.
-        UsageError: it can't be listed and watched.
+        UnknownResourceError: the server has no resource of that name.
+        UsageError: it does not support list and watch.
     """
     resource = await client.discovery.find(word)
     if resource.verbs and not {"list", "watch"}.issubset(resource.verbs):

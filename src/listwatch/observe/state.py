@@ -1,4 +1,4 @@
-"""What an observer remembers over restarts: the last told states, and how far it has come.
+"""The state that an observer keeps across restarts: reported objects, and its progress.
 
 The file is SQLite. A change is written to it when its command has finished, so a process that is
 killed at any instant loses nothing and repeats at most the commands that were running.
@@ -58,18 +58,18 @@ CREATE INDEX IF NOT EXISTS gone ON told (resource, version) WHERE object IS NULL
 
 
 class StateError(ListWatchError):
-    """A state file that can't be used: damaged, in use, or of something else."""
+    """A state file is unusable: damaged, in use, or for something else."""
 
 
 class Remembered(msgspec.Struct, frozen=True):
     """What is known of one resource from earlier runs.
 
     Attributes:
-        objects: the last told states of what was told to exist, or began to be.
-        begun: the keys of those whose first command has begun and was not seen to end: they are
-            told again, as additions, or else their end is.
-        version: everything up to it was told; 0 if there is no such version yet.
-        finished: for keys of which more was told, up to which version; deleted ones included.
+        objects: the last reported states of objects reported as existing, or whose report started.
+        begun: the keys whose first command started without a recorded end: they are reported again
+            as additions, or else their deletion is.
+        version: everything up to it was reported; 0 if there is no such version yet.
+        finished: for keys with later reports, the version reached; includes deleted ones.
     """
 
     objects: Sequence[Object]
@@ -81,17 +81,17 @@ class Remembered(msgspec.Struct, frozen=True):
 class StateFile:
     """A file of states. For one process, and within it for one thread.
 
-    Only its owner can read it, since it holds whole objects.
+    Only its owner can read it, because it contains whole objects.
 
     Args:
-        path: the file; made if it is not there.
-        binding: what it belongs to; a file of something else is refused.
+        path: the file; created if missing.
+        binding: what it belongs to; a file for something else is refused.
 
     Attributes:
-        warning: one line for the user when others could read the file until now; else empty.
+        warning: one line for the user if others could read the file until now; otherwise empty.
 
     Raises:
-        StateError: it can't be used. A file that is no state file is left as it is.
+        StateError: it is unusable. A file that is not a state file is left unchanged.
     """
 
     def __init__(self, path: Path, binding: Mapping[str, str]) -> None:
@@ -148,7 +148,7 @@ class StateFile:
     def _rows(
         self, statement: str, values: tuple[str, ...], *types: type | UnionType
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query whose values have these types: a damaged file has any."""
+        """Yield the rows of a query whose values have these types: a damaged file may have any."""
         for row in self._database.execute(statement, values):
             for value, wanted in zip(row, types, strict=True):
                 if not isinstance(value, wanted):
@@ -164,7 +164,7 @@ class StateFile:
         """Return what is known of a resource.
 
         Raises:
-            StateError: the file holds what is no object.
+            StateError: the file contains something that is not an object.
         """
         try:
             return self._load(resource)
@@ -205,12 +205,12 @@ class StateFile:
         return obj
 
     def begins(self, resource: str, change: Observation) -> None:
-        """Remember that a change is about to be told, so that the end of its object will be.
+        """Record that the report of a change starts, so that its object's deletion gets reported.
 
-        Only that of an addition is written down: the others' objects are remembered already.
+        Writes only for additions: other objects are recorded already.
 
         Raises:
-            StateError: it can't be written.
+            StateError: writing failed.
         """
         if change.old is None and change.object is not None and change.position:
             self._write(
@@ -219,10 +219,10 @@ class StateFile:
             )
 
     def finished(self, resource: str, change: Observation) -> None:
-        """Remember that a change was told, and its command has ended.
+        """Record that a change was reported, and its command has ended.
 
         Raises:
-            StateError: it can't be written.
+            StateError: writing failed.
         """
         if change.type is ObservationType.RESYNC or not change.position:
             return
@@ -236,10 +236,10 @@ class StateFile:
         self._write("DELETE FROM begun WHERE resource = ? AND key = ?", (resource, change.key))
 
     def reached(self, resource: str, version: int) -> None:
-        """Remember that everything up to a version was told and has ended.
+        """Record that everything up to a version was reported and has ended.
 
         Raises:
-            StateError: it can't be written.
+            StateError: writing failed.
         """
         self._write(
             "INSERT INTO checkpoint VALUES (?, ?) ON CONFLICT (resource)"
@@ -258,7 +258,7 @@ class StateFile:
             raise StateError(f"unable to write the state file {self._path}: {error}") from error
 
     def close(self) -> None:
-        """Close the file; nothing is lost without."""
+        """Close the file; without this nothing is lost either."""
         self._database.close()
 
 
@@ -268,7 +268,7 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, sqlite3.Error):
         return str(error)
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # none: not UTF-8 in a text
-    match code & 0xFF:  # the rest of it tells more than is needed here
+    match code & 0xFF:  # the other bits have details not needed here
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return "it is in use by another process"
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR:
@@ -280,10 +280,10 @@ def _reason(error: Exception) -> str:
 
 
 def version_number(version: str) -> int:
-    """Return a resource version as the number that API servers make of it.
+    """Return a resource version as a number, as API servers interpret it.
 
     Raises:
-        StateError: it is none.
+        StateError: it is not a number.
     """
     if (number := number_or_none(version)) is None:
         raise StateError(f"--state needs resource versions that are numbers, not {version!r:.100}")
@@ -291,7 +291,7 @@ def version_number(version: str) -> int:
 
 
 def number_or_none(version: str) -> int | None:
-    """Return a resource version as a number that SQLite can hold, None if it is none."""
+    """Return a resource version as a number for SQLite, None if it is not one."""
     if not (version.isascii() and version.isdigit()) or len(version) > len(str(_HIGHEST)):
         return None
     number = int(version)
@@ -299,9 +299,9 @@ def number_or_none(version: str) -> int | None:
 
 
 class ResumingListWatch:
-    """Lists what is remembered the first time, so that a watch goes on where the last one was.
+    """Lists the recorded objects the first time, so that the watch resumes where it was.
 
-    Events of what was told already are left out. All later lists are real ones.
+    Skips events that were reported already. All later lists are real ones.
 
     Args:
         source: the resource.
@@ -317,28 +317,28 @@ class ResumingListWatch:
             self.find = source.find
 
     async def list(self, options: ListOptions) -> ObjectList:
-        """Return what is remembered, and later what the server has."""
+        """Return the recorded objects first, and later the server's."""
         if not self.has_resumed:
             self.has_resumed = True
             return ObjectList(
                 items=list(self._remembered.objects),
                 resource_version=str(self._remembered.version),
             )
-        self._finished.clear()  # a list is of a later version than whatever was told
+        self._finished.clear()  # a list is newer than anything reported
         return await self._source.list(options)
 
     async def wait_until_reachable(self) -> bool:
-        """Return when the server accepts connections; whether it did not before."""
+        """Return when the server accepts connections; True if it did not before."""
         source = self._source
         return isinstance(source, KnowsServer) and await source.wait_until_reachable()
 
     async def is_gone(self) -> bool:
-        """Tell whether the resource is certainly defined no more."""
+        """Return whether the resource is certainly no longer defined."""
         source = self._source
         return isinstance(source, KnowsDefinition) and await source.is_gone()
 
     def watch(self, options: WatchOptions) -> AbstractAsyncContextManager[WatchStream]:
-        """Open a watch without what was told already."""
+        """Open a watch without the events reported already."""
         return self._watch(options) if self._finished else self._source.watch(options)
 
     @asynccontextmanager

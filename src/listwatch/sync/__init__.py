@@ -8,8 +8,8 @@
         for change in pods.changes():
             print(change)
 
-It also works in a program that has a running event loop, such as a notebook; a call holds that
-loop up while it waits.
+Also works in a program with a running event loop, such as a notebook; a call blocks that loop while
+it waits.
 """
 
 from typing import TYPE_CHECKING

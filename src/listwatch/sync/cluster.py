@@ -19,15 +19,15 @@ from listwatch.sync.connection import Connection
 
 
 class Cluster(Connection):
-    """A connection with the verbs of `Client`, each of which waits for its answer.
+    """A connection with the verbs of `Client`; each waits for its response.
 
-    Arguments, results and errors are those of the method of the same name of `Client`; also raised
-    are `StoppedError` (the connection is closed) and RuntimeError (called from the connection's own
-    thread, where handlers run). Functions that are passed in run in that thread and must not block.
-    Interrupting a call, as by Ctrl-C, cancels its request.
+    Arguments, results and exceptions are those of the `Client` method of the same name. The methods
+    also raise `StoppedError` (the connection is closed) and RuntimeError (called from the
+    connection's own thread, where handlers run). Functions passed in run in that thread and must
+    not block. Interrupting a call, for example by Ctrl-C, cancels its request.
 
     Args:
-        config: server and credentials; by default those that kubectl would use.
+        config: server and credentials; by default kubectl's.
         on_error: as in `Connection`.
     """
 
@@ -44,10 +44,10 @@ class Cluster(Connection):
 
     @property
     def client(self) -> Client:
-        """The client, for coroutines that are given to `call`.
+        """The client, for coroutines passed to `call`.
 
         Raises:
-            StoppedError: the connection was not opened.
+            StoppedError: the connection is not open.
         """
         if self._client is None:
             raise StoppedError("the connection is not open")
@@ -298,7 +298,7 @@ class Cluster(Connection):
             return await anext(lines, None)
 
         async def close() -> None:
-            if reading:  # an interrupted call, which is still being cancelled
+            if reading:  # an interrupted call, still being cancelled
                 await asyncio.wait(reading)
             await lines.aclose()
 
@@ -306,13 +306,13 @@ class Cluster(Connection):
             while (line := self.call(take)) is not None:
                 yield line
         finally:
-            with suppress(StoppedError):  # then it has ended with its loop
+            with suppress(StoppedError):  # it has ended with its loop
                 self.call(close)
 
 
 def connect(config: Config | None = None, *, on_error: OnError | None = None) -> Cluster:
     """Return a connection to the given cluster, or to the one that kubectl would use.
 
-    Entering it raises `ConfigError` if there is no configuration, or none that can be used.
+    Entering it raises `ConfigError` if the configuration is missing or invalid.
     """
     return Cluster(config, on_error=on_error)

@@ -1,4 +1,4 @@
-"""Informers in a thread of their own, for programs without asyncio."""
+"""Informers in a background thread, for programs without asyncio."""
 
 import asyncio
 import os
@@ -24,23 +24,23 @@ from listwatch.cache.transform import Transform
 from listwatch.cache.typed import Into, T
 from listwatch.objects import ObjectDecodeError
 
-# Seconds between two looks at whether the thread from which an answer is due still runs.
+# Seconds between checks whether the thread that owes a result still runs.
 _LOOK_AFTER_THREAD = 1.0
 
-#: Opens what informers are fed from, in the background thread.
+#: Opens the source of the informers, in the background thread.
 OpenSource = Callable[[], AbstractAsyncContextManager[ListWatchSource]]
 
 
 class Connection:
-    """A client with its informers, in a thread of their own: `with connect() as connection`.
+    """A client with its informers, in a background thread: `with connect() as connection`.
 
-    Methods may be called from any thread but that one; a handler that is called there must not
-    wait for anything here. A process that was forked off needs a connection of its own: there,
-    methods raise RuntimeError, but closing and leaving do nothing and hide no exception.
+    Any thread except that one may call the methods; a handler, which runs there, must not wait for
+    anything here. A forked process needs its own connection: there, methods raise RuntimeError, but
+    closing and leaving do nothing and hide no exception.
 
     Args:
-        open_source: opens what informers are fed from.
-        on_error: is told of every failure, in the background thread; logs them if not given.
+        open_source: opens the source of the informers.
+        on_error: called with every failure, in the background thread; by default they are logged.
     """
 
     def __init__(self, open_source: OpenSource, *, on_error: OnError | None = None) -> None:
@@ -78,10 +78,10 @@ class Connection:
     def close(self) -> None:
         """End all informers and wait for that. Their caches stay as they were.
 
-        In a process that was forked off it does nothing: the thread is in the other one.
+        Does nothing in a forked process: the thread belongs to the other one.
 
         Raises:
-            RuntimeError: from the connection's own thread.
+            RuntimeError: called from the connection's own thread.
         """
         if not self._is_ours:
             return
@@ -130,12 +130,12 @@ class Connection:
 
         Args:
             work: the coroutine function.
-            seconds: how long to wait at most; None for ever. Then it is cancelled.
+            seconds: time limit, after which it is cancelled; None for no limit.
 
         Raises:
-            TimeoutError: that took longer.
+            TimeoutError: the time limit expired.
             StoppedError: the connection is closed.
-            RuntimeError: not from this thread, or not in this process.
+            RuntimeError: called from the background thread, or in a forked process.
         """
         self._check_process()
         loop, thread = self._loop, self._thread
@@ -158,7 +158,7 @@ class Connection:
             raise
 
     def forget(self, listener: Listener) -> None:
-        """Remove a listener; in a process that was forked off nothing happens."""
+        """Remove a listener; do nothing in a forked process."""
         if self._is_ours:
             listener.remove()
 
@@ -175,7 +175,7 @@ class Connection:
         indexers: Mapping[str, IndexFunc] | None = None,
         decode: Into[T] | None = None,
     ) -> "BlockingInformer[T]":
-        """Return the informer of a selection, which runs at once; see `InformerFactory.informer`.
+        """Return the running informer of a selection; see `InformerFactory.informer`.
 
         Raises:
             StoppedError: the connection is closed.
@@ -213,7 +213,7 @@ def _result(future: Future[T], thread: threading.Thread, seconds: float | None) 
         except TimeoutError:
             if deadline is not None and time.monotonic() >= deadline:
                 raise
-            # What reaches a loop in its last moments is never answered.
+            # A call that reaches a loop in its last moments is never answered.
             if not thread.is_alive() and not future.done():
                 raise StoppedError("the connection was closed while waiting") from None
         else:
@@ -224,27 +224,27 @@ def _result(future: Future[T], thread: threading.Thread, seconds: float | None) 
 
 
 class Registration:
-    """A handler that was added; see `Listener`."""
+    """An added handler; see `Listener`."""
 
     def __init__(self, connection: Connection, listener: Listener) -> None:
         self._connection = connection
         self._listener = listener
 
     def wait_for_sync(self, seconds: float | None = None) -> None:
-        """Wait until the handler was told everything that was there at the beginning.
+        """Wait until the handler has received all initial objects.
 
         Raises:
-            TimeoutError: that took longer than so many seconds.
+            TimeoutError: the time limit expired.
             StoppedError: it was removed, or the connection closed, before that.
         """
         self._connection.call(self._listener.wait_for_sync, seconds)
 
     def remove(self) -> None:
-        """Tell the handler nothing more, as `Listener.remove` does; from any thread."""
+        """Deliver nothing more, like `Listener.remove`; from any thread."""
         self._connection.forget(self._listener)
 
     def statistics(self) -> ListenerStatistics:
-        """Return what it was told until now."""
+        """Return statistics so far."""
 
         async def statistics() -> ListenerStatistics:
             return self._listener.statistics()
@@ -253,7 +253,7 @@ class Registration:
 
 
 class BlockingInformer(Generic[T]):
-    """A `SharedInformer` for programs without asyncio; `Connection.informer` makes it."""
+    """A `SharedInformer` for programs without asyncio, from `Connection.informer`."""
 
     def __init__(self, connection: Connection, shared: SharedInformer[T]) -> None:
         self._connection = connection
@@ -261,7 +261,7 @@ class BlockingInformer(Generic[T]):
 
     @property
     def lister(self) -> Lister[T]:
-        """Reads the cache; any thread may."""
+        """The lister of the cache; any thread may use it."""
         return self._shared.lister
 
     @property
@@ -271,21 +271,21 @@ class BlockingInformer(Generic[T]):
 
     @property
     def has_synced(self) -> bool:
-        """Whether the cache has had the present state."""
+        """Whether the cache has synced."""
         return self._shared.has_synced
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it has ended; its cache stays as it was."""
+        """Whether it has stopped; its cache stays as it was."""
         return self._shared.is_stopped
 
     @property
     def resource_version(self) -> str:
-        """Everything up to this version is in the cache."""
+        """The cache contains everything up to this version."""
         return self._shared.resource_version
 
     def statistics(self) -> SharedInformerStatistics:
-        """Return what has been done until now."""
+        """Return statistics so far."""
 
         async def statistics() -> SharedInformerStatistics:
             return self._shared.statistics()
@@ -293,24 +293,24 @@ class BlockingInformer(Generic[T]):
         return self._connection.call(statistics)
 
     def wait_for_sync(self, seconds: float | None = None) -> None:
-        """Wait until the cache has the present state; see `SharedInformer.wait_for_sync`.
+        """Wait until the cache has synced; see `SharedInformer.wait_for_sync`.
 
         Raises:
-            TimeoutError: that took longer than so many seconds.
-            NotSyncedError: the server refuses, for a reason that lasts.
-            StoppedError: the connection was closed before that.
+            TimeoutError: the time limit expired.
+            NotSyncedError: the server refuses for a lasting reason.
+            StoppedError: the connection closed before that.
         """
         self._connection.call(self._shared.wait_for_sync, seconds)
 
     def wait_for_resource_version(
         self, resource_version: str, *, seconds: float | None = None
     ) -> None:
-        """Wait until everything up to a version is in the cache: read your own writes.
+        """Wait until the cache contains everything up to a version, to read your own writes.
 
         Raises:
-            TimeoutError: that took longer.
-            StoppedError: the connection was closed before that.
-            ValueError: not a version that can be compared.
+            TimeoutError: the time limit expired.
+            StoppedError: the connection closed before that.
+            ValueError: the version is not comparable.
         """
         self._connection.call(
             lambda: self._shared.wait_for_resource_version(resource_version), seconds
@@ -330,7 +330,7 @@ class BlockingInformer(Generic[T]):
         resync_period: float | None = None,
         max_pending: int | None = None,
     ) -> Registration:
-        """Add a handler, which is called on a thread of its own and may block there.
+        """Add a handler, called on its own thread, where it may block.
 
         See `SharedInformer.add_handler`; its methods must be plain functions.
         """
@@ -351,10 +351,10 @@ class BlockingInformer(Generic[T]):
     ) -> Generator[Change[T], None, None]:
         """Iterate over the whole cache as additions, then over every change, until the end.
 
-        The iteration ends when the connection is closed, from another thread. Close it
-        (`contextlib.closing`) when leaving early, or what comes later is kept until then.
+        The iteration ends when another thread closes the connection. Close the iterator
+        (`contextlib.closing`) when leaving early; until then changes accumulate.
 
-        A state that does not fit the informer's type is reported and left out.
+        A state that does not fit the informer's type is reported and skipped.
 
         Args:
             max_pending: as for `add_handler`.
@@ -367,7 +367,7 @@ class BlockingInformer(Generic[T]):
             async def report() -> None:
                 self._shared.report_misfit(key, error)
 
-            with suppress(StoppedError):  # then nobody is left to be told
+            with suppress(StoppedError):  # then there is no listener left
                 self._connection.call(report)
 
         async def add() -> Listener:

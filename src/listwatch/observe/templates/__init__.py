@@ -9,7 +9,7 @@ from listwatch.observe.templates.template import Template, TemplateSyntaxError
 
 
 class TemplateFormat(StrEnum):
-    """A template language, and whether the text names a file that holds the template."""
+    """A template language, and whether the text names a template file."""
 
     JSONPATH = "jsonpath"
     JSONPATH_FILE = "jsonpath-file"
@@ -30,14 +30,14 @@ class TemplateFormat(StrEnum):
 def make_template(
     template_format: TemplateFormat, text: str, *, allow_missing_keys: bool
 ) -> Template:
-    """Return the template that a text is in one of the languages.
+    """Return the template for a text in one of the languages.
 
     Raises:
-        TemplateSyntaxError: it is none.
+        TemplateSyntaxError: the text is not a template.
     """
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # bytes of the command line that are none
+    except UnicodeEncodeError as error:  # command-line bytes that are not UTF-8
         raise TemplateSyntaxError(f"the template {text!a} is not UTF-8") from error
     if template_format.startswith("jsonpath"):
         return JSONPathTemplate(

@@ -1,6 +1,6 @@
-"""The template languages that need packages of their own: Jinja2 and jq.
+"""The template languages that need extra packages: Jinja2 and jq.
 
-Neither bounds what a template may cost, so they run in a worker (worker.py).
+Neither limits the cost of a template, so they run in a worker (worker.py).
 """
 
 from typing import Any, Final
@@ -16,16 +16,16 @@ from listwatch.observe.templates.template import (
 
 
 class Jinja2Template:
-    """A Jinja2 template, whose variables are the object's fields, and `object`.
+    """A Jinja2 template; its variables are the object's fields, and `object`.
 
     Args:
         text: the template.
-        allow_missing_keys: a field that an object lacks renders as nothing, not an error.
+        allow_missing_keys: a missing field renders as nothing instead of an error.
 
     Raises:
         ImportError: Jinja2 is not installed.
-        MemoryError: a constant of it takes more than there is.
-        TemplateSyntaxError: the text is no template.
+        MemoryError: a constant of it needs too much memory.
+        TemplateSyntaxError: the text is not a template.
     """
 
     def __init__(self, text: str, *, allow_missing_keys: bool = True) -> None:
@@ -40,21 +40,21 @@ class Jinja2Template:
             RecursionError,
         )
         missing = jinja2.ChainableUndefined if allow_missing_keys else jinja2.StrictUndefined
-        # An argument and no page: nothing is escaped.
+        # It is an argument, not a page: nothing is escaped.
         environment = ImmutableSandboxedEnvironment(autoescape=False, undefined=missing)
-        del environment.globals["lipsum"]  # random text has no use here
+        del environment.globals["lipsum"]  # random text is useless here
         try:
             self._template = environment.from_string(text)
-        except self._errors as error:  # constants are worked out when it is read
+        except self._errors as error:  # constants are evaluated when it is parsed
             raise TemplateSyntaxError(f"error parsing jinja2 template {text}: {error}") from error
 
     def render(self, raw: bytes) -> str:
         """Return the text for an object's JSON.
 
         Raises:
-            MemoryError: it takes more than there is.
-            TemplateError: a field is missing and that is not allowed, or has the wrong type, or
-                the text can't be written in UTF-8.
+            MemoryError: it needs too much memory.
+            TemplateError: a field is missing and that is not allowed, or has the wrong type, or the
+                text can't be encoded as UTF-8.
         """
         fields = msgspec.json.decode(raw)
         try:
@@ -68,7 +68,7 @@ class Jinja2Template:
         return text
 
 
-#: A program gets nothing but its object: what jq tells of the process and its files is hidden.
+#: A program gets only its object: jq's access to the process and its files is hidden.
 _HIDDEN: Final = (
     "def env: {}; def get_search_list: []; def get_jq_origin: null; def get_prog_origin: null;"
     ' def input_filename: null; def input: error("there is one object alone"); def inputs: empty;'
@@ -79,17 +79,17 @@ _HIDDEN: Final = (
 
 
 class JqTemplate:
-    """A jq program; its results are joined by newlines, texts as they are, the rest as JSON.
+    """A jq program; its results are joined by newlines, strings unquoted, the rest as JSON.
 
-    It sees its object alone: no environment, no files, no modules.
+    It sees only its object: no environment, no files, no modules.
 
     Args:
         text: the program.
-        allow_missing_keys: a result of null is written as "null", not an error.
+        allow_missing_keys: write a null result as "null" instead of an error.
 
     Raises:
         ImportError: jq is not installed.
-        TemplateSyntaxError: the text is no program.
+        TemplateSyntaxError: the text is not a program.
     """
 
     def __init__(self, text: str, *, allow_missing_keys: bool = True) -> None:
@@ -97,8 +97,8 @@ class JqTemplate:
 
         self._allow_missing = allow_missing_keys
         try:
-            # In parentheses no module can be imported, and as the body of a function none can be
-            # closed that was not opened.
+            # Within a function's body, no module can be imported and no unopened parenthesis
+            # closed.
             jq.compile(f"def program: {text}\n; .")
             self._program = jq.compile(f"{_HIDDEN}({text}\n)")
         except ValueError as error:
@@ -108,7 +108,7 @@ class JqTemplate:
         """Return the text for an object's JSON.
 
         Raises:
-            TemplateError: the program failed on it, or gave null and that is not allowed.
+            TemplateError: the program failed on it, or returned null and that is not allowed.
         """
         try:
             results = self._program.input_text(raw.decode()).all()

@@ -1,4 +1,4 @@
-"""The functions of Go's text/template, and how Go writes values."""
+"""The functions of Go's text/template, and Go's formatting of values."""
 
 import base64
 import binascii
@@ -15,11 +15,11 @@ _TYPES = {str: "string", bool: "bool", int: "int", float: "float64"}
 
 
 def value_text(value: Any, *, nil: str = "<nil>") -> str:
-    """Return a value as Go's `%v` writes it.
+    """Return a value as Go's `%v` formats it.
 
     Args:
         value: a JSON value.
-        nil: what None is written as at the top.
+        nil: the text of None at the top level.
     """
     if value is None:
         return nil
@@ -35,7 +35,7 @@ def value_text(value: Any, *, nil: str = "<nil>") -> str:
 
 
 def truth(value: Any) -> bool:
-    """Say whether Go takes a value for true: whatever is not empty or zero."""
+    """Return whether Go treats a value as true: anything not empty or zero."""
     return bool(value)
 
 
@@ -122,7 +122,7 @@ def _base64_decode(text: Any) -> str:
 
 
 def type_name(value: Any) -> str:
-    """Return the name that Go would give a value's type."""
+    """Return Go's name of a value's type."""
     if value is None:
         return "nil"
     if isinstance(value, dict):
@@ -238,7 +238,7 @@ def _quoted(text: str) -> str:
     return f'"{"".join(letters)}"'
 
 
-#: The functions, but for `and` and `or`, which do not evaluate all of their arguments.
+#: The functions except `and` and `or`, which do not evaluate all of their arguments.
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "base64decode": _base64_decode,
     "eq": _equal,

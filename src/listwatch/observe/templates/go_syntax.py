@@ -1,7 +1,7 @@
-"""The syntax of Go's text/template: from text to a tree.
+"""The syntax of Go's text/template: parses text into a tree.
 
 After the package documentation of text/template. `define`, `template` and `block` are refused by
-name, as are functions that are not there.
+name, as are unknown functions.
 """
 
 import re
@@ -39,13 +39,13 @@ class Literal(NamedTuple):
 
 
 class Field(NamedTuple):
-    """Names that are looked up one in another, beginning at the dot; none is the dot itself."""
+    """Field names, each looked up in the previous value, starting at the dot; none is the dot."""
 
     path: tuple[str, ...]
 
 
 class Variable(NamedTuple):
-    """A variable, and names that are looked up in it. `$` is the whole object."""
+    """A variable, and field names looked up in it. `$` is the whole object."""
 
     name: str
     path: tuple[str, ...]
@@ -58,7 +58,7 @@ class Function(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A pipeline in parentheses, and names that are looked up in its value."""
+    """A pipeline in parentheses, and field names looked up in its value."""
 
     pipeline: "Pipeline"
     path: tuple[str, ...]
@@ -68,12 +68,12 @@ Term: TypeAlias = Literal | Field | Variable | Function | Group
 
 
 class Pipeline(NamedTuple):
-    """Commands, each of which gets the value of the one before it as its last argument.
+    """Commands, each of which gets the previous one's value as its last argument.
 
     Attributes:
         commands: each a function or value, and its arguments.
-        variables: what the value is assigned to.
-        declares: they are new.
+        variables: the variables that get the value.
+        declares: the variables are new.
     """
 
     commands: Sequence[Sequence[Term]]
@@ -88,7 +88,7 @@ class Text(NamedTuple):
 
 
 class Output(NamedTuple):
-    """A pipeline whose value is written."""
+    """A pipeline whose value is printed."""
 
     pipeline: Pipeline
 
@@ -126,10 +126,10 @@ def parse(text: str, functions: Collection[str]) -> list[Node]:
 
     Args:
         text: the template.
-        functions: the names of those that exist.
+        functions: names of the existing functions.
 
     Raises:
-        TemplateSyntaxError: it is no template, or uses what is not supported.
+        TemplateSyntaxError: it is not a template, or uses something unsupported.
     """
     return _Parser(text, functions).parse()
 
@@ -139,7 +139,7 @@ def _error(text: str, line: int, what: str) -> TemplateSyntaxError:
 
 
 def _cut(text: str) -> Iterator[str | _Action]:
-    """Yield texts and actions, trimmed as the actions' dashes ask for."""
+    """Yield text and actions, trimmed as the actions' dashes ask."""
     at, trim_next = 0, False
     while True:
         start = text.find("{{", at)

@@ -1,8 +1,8 @@
-"""Templates in Go's text/template language, as far as kubectl's users need it.
+"""Templates in Go's text/template language, as far as kubectl users need it.
 
 `range`, `with`, `if` and `else`, pipelines, variables, comments, trimming, `break` and `continue`,
-and the functions of text/template and kubectl, but for `call` and `js`. What is not supported is
-refused by its name when the template is read.
+and the functions of text/template and kubectl, except `call` and `js`. Anything unsupported is
+refused by name when the template is parsed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,10 +39,10 @@ class GoTemplate:
 
     Args:
         text: the template.
-        allow_missing_keys: a key that an object lacks is no value, not an error.
+        allow_missing_keys: a missing key prints `<no value>` instead of raising.
 
     Raises:
-        TemplateSyntaxError: the text is no template, or uses what is not supported.
+        TemplateSyntaxError: the text is not a template, or uses something unsupported.
     """
 
     def __init__(self, text: str, *, allow_missing_keys: bool = True) -> None:
@@ -75,7 +75,7 @@ class _Break(Exception):  # noqa: N818 - a jump, not an error
 
 
 class _Continue(Exception):  # noqa: N818 - a jump, not an error
-    """Goes on with a range's next element."""
+    """Continues with a range's next element."""
 
 
 class _Assigned(NamedTuple):
@@ -84,7 +84,7 @@ class _Assigned(NamedTuple):
 
 
 class _Run:
-    """One rendering: the output so far, and the variables in scope, the innermost last."""
+    """One rendering: the output so far, and the variables in scope, innermost last."""
 
     def __init__(self, allow_missing: bool, root: Any) -> None:  # noqa: FBT001 - one flag, private
         self.output: list[str] = []

@@ -67,12 +67,12 @@ class JSONPathTemplate:
 
     Args:
         text: the template.
-        allow_missing_keys: a key that an object lacks gives no value instead of an error. An
-            index beyond an array's end is always an error.
+        allow_missing_keys: a missing key yields no value instead of an error. An index out of
+            bounds is always an error.
         as_json: render each expression's values as a JSON array (`-o jsonpath-as-json`).
 
     Raises:
-        TemplateSyntaxError: the text is no template.
+        TemplateSyntaxError: the text is not a template.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class _Parser:
                 nodes.append(_Range(expression, self._nodes(depth + 1)))
             else:
                 nodes.append(expression)
-        return nodes  # a range that is not ended ends with the template, as kubectl has it
+        return nodes  # as in kubectl, a range without an end ends with the template
 
     def _word_of_action(self) -> str:
         match = re.compile(r"\s*(range|end)(?=[\s}.\[$@])").match(self._text, self._at)
@@ -179,7 +179,7 @@ class _Parser:
     # --- Expressions ---
 
     def _steps(self, ends: str, start: int) -> list[Step]:
-        """Read steps up to one of the ending characters, an operator or a closing bracket."""
+        """Parse steps up to one of the end characters, an operator or a closing bracket."""
         steps: list[Step] = []
         while True:
             self._spaces()

@@ -1,4 +1,4 @@
-"""What a template is, and how values are written into one."""
+"""The template interface, and formatting of values in templates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -8,48 +8,48 @@ import msgspec
 from listwatch.errors import ListWatchError
 from listwatch.objects import Object
 
-#: So many values may one rendering look at.
+#: Maximum values that one rendering may examine.
 MOST_STEPS = 1_000_000
 _LETTERS_A_STEP = 64
-#: So many characters may its text have.
+#: Maximum characters of its text.
 MOST_LETTERS = MOST_STEPS * _LETTERS_A_STEP
 
 
 class TemplateSyntaxError(ListWatchError):
-    """A template that can't be read; the message names the place."""
+    """A template can't be parsed; the message names the position."""
 
 
 class TemplateError(ListWatchError):
-    """A template that can't be rendered for an object, such as a missing key in strict mode."""
+    """A template can't be rendered for an object, for example because a key is missing."""
 
 
 class TemplateLimitError(TemplateError):
-    """A template or an object that is too deep, or asks for too much, to be rendered."""
+    """A template or an object is too deep, or rendering it would take too much."""
 
 
 class Template(Protocol):
-    """Renders an object into text. Safe to use from any task."""
+    """Renders an object as text. Safe to use from any task."""
 
     def render(self, obj: Object) -> str:
         """Return the text for this object.
 
         Raises:
-            TemplateError: the object has not what the template asks for.
+            TemplateError: the object lacks something that the template uses.
         """
         ...
 
 
 class Effort:
-    """What one rendering may cost, so that no template can hold up or fill up its process."""
+    """The cost of one rendering, bounded so that no template can block or fill its process."""
 
     def __init__(self) -> None:
         self._left = MOST_STEPS
 
     def spend(self, steps: int = 1, *, letters: int = 0) -> None:
-        """Count steps, and letters that were written.
+        """Count steps, and characters written.
 
         Raises:
-            TemplateLimitError: that was too much.
+            TemplateLimitError: a limit is exceeded.
         """
         self._left -= steps + letters // _LETTERS_A_STEP
         if self._left < 0:
@@ -57,7 +57,7 @@ class Effort:
 
 
 def json_text(value: Any, *, indent: int = 0) -> str:
-    """Return a value as the Go tools write JSON: keys sorted, and `<`, `>` and `&` escaped."""
+    """Return a value as JSON in Go's format: keys sorted, and `<`, `>` and `&` escaped."""
     data = msgspec.json.encode(_with_whole_numbers(value), order="sorted")
     if indent:
         data = msgspec.json.format(data, indent=indent)
@@ -78,9 +78,9 @@ def _with_whole_numbers(value: Any) -> Any:
 
 
 def number_text(value: float) -> str:
-    """Return a number as text: the shortest that reads back the same, whole ones without a point.
+    """Return a number as text: the shortest with the same value, whole numbers without a point.
 
-    As Go prints them, but that whole numbers never get an exponent below 1e21.
+    As Go prints them, except that whole numbers never get an exponent below 1e21.
     """
     if isinstance(value, int):
         return str(value)
@@ -91,11 +91,11 @@ def number_text(value: float) -> str:
 
 
 def scalar_text(value: Any, *, null: str) -> str:
-    """Return a JSON scalar as text, as it stands in an argument.
+    """Return a JSON scalar as text, as used in an argument.
 
     Args:
         value: a string, number, bool or None.
-        null: what None is written as.
+        null: the text of None.
     """
     if value is None:
         return null
@@ -105,7 +105,7 @@ def scalar_text(value: Any, *, null: str) -> str:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Say whether two JSON values are equal; true is not 1, but 1 is 1.0."""
+    """Return whether two JSON values are equal; true is not 1, but 1 is 1.0."""
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 
@@ -121,7 +121,7 @@ def _order_kind(value: Any) -> type | None:
     return None if isinstance(value, Sequence) else float
 
 
-#: Compares two JSON values, for the operators that both template languages have.
+#: Comparison operators on two JSON values, shared by both template languages.
 COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": same,
     "!=": lambda a, b: not same(a, b),

@@ -1,7 +1,7 @@
-"""Jinja2 and jq in a process of their own, which ends when a template takes too much.
+"""Jinja2 and jq in a separate process that ends when a template takes too much.
 
-It ends itself, by a timer of its CPU time and a limit of its memory, so that it needs no watching
-and does not go on when this program has been killed. It forgets its environment.
+It ends itself, by a CPU timer and a memory limit, so it needs no supervision and does not outlive
+this program. It clears its environment.
 """
 
 import os
@@ -27,18 +27,18 @@ from listwatch.observe.templates.template import (
     TemplateSyntaxError,
 )
 
-#: Seconds of CPU time that one rendering may take, and reading the template.
+#: CPU seconds for one rendering, and for parsing the template.
 SECONDS: Final = 5.0
-#: Bytes of memory that the process may have; the limit that this program has counts, too.
+#: Bytes of memory that the process may use; this program's own limit applies too.
 MEMORY: Final = 2**30
-# Seconds for which a worker whose pipe is closed may take to end by itself, to tell why.
+# Seconds for a worker whose pipe is closed to end by itself, and so reveal the reason.
 _SECONDS_TO_END: Final = 1.0
 
 _LANGUAGES: Final[dict[str, type[Jinja2Template | JqTemplate]]] = {
     "jinja2": Jinja2Template,
     "jq": JqTemplate,
 }
-# What an answer is, by its first byte.
+# The type of a response, by its first byte.
 _TEXT: Final = b"="
 _SYNTAX_ERROR: Final = b"s"
 _ERROR: Final = b"e"
@@ -62,10 +62,10 @@ class _Settings(msgspec.Struct, frozen=True):
 
 
 class WorkerTemplate:
-    """A template in a language that sets no bounds, rendered within some: a `Template`.
+    """A template in a language without limits, rendered within some: a `Template`.
 
-    The worker is started with it, anew after it has ended, and ended with it. Rendering waits for
-    the worker, so it holds up the event loop for as long as the template takes.
+    The worker starts and ends with this object, and is restarted after it has ended. Rendering
+    waits for the worker, so it blocks the event loop for as long as the template takes.
 
     Args:
         language: "jinja2" or "jq".
@@ -73,8 +73,8 @@ class WorkerTemplate:
         allow_missing_keys: see the language.
 
     Raises:
-        TemplateSyntaxError: the text is no template, takes too much to be read, or the language
-            is not installed.
+        TemplateSyntaxError: the text is not a template, takes too much to parse, or the language is
+            not installed.
     """
 
     def __init__(self, language: str, text: str, *, allow_missing_keys: bool = True) -> None:
@@ -94,7 +94,7 @@ class WorkerTemplate:
         """Return the text for this object.
 
         Raises:
-            TemplateError: the object has not what the template asks for.
+            TemplateError: the object lacks something that the template uses.
             TemplateLimitError: it takes too long, or too much memory.
         """
         if self._process.poll() is not None:  # in the last rendering, or killed since
@@ -148,11 +148,11 @@ def _end(process: Popen[bytes], worker: Connection) -> None:
 
 
 def main() -> None:
-    """Be a worker: the first message is the settings, every other an object to render."""
+    """Run as a worker: the first message has the settings, every other an object to render."""
     with Connection(int(sys.argv[1])) as requests, suppress(EOFError, OSError):
         settings = msgspec.json.decode(requests.recv_bytes(), type=_Settings)
-        import_module(settings.language)  # which takes none of the template's time
-        for name in os.environ.keys() - {"TZ"}:  # may hold secrets, and is no part of an object
+        import_module(settings.language)  # not part of the template's time
+        for name in os.environ.keys() - {"TZ"}:  # may be secret, and is not part of the object
             del os.environ[name]
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         _, most = resource.getrlimit(resource.RLIMIT_AS)
