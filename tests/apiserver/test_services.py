@@ -122,3 +122,23 @@ def test_when_all_is_given_out_what_is_free_is_found_or_nothing() -> None:
     assert addresses.node_port() is None
     used.remove(31_000)
     assert addresses.node_port() == 31_000
+
+
+async def test_a_policy_local_comes_with_a_port_for_health_checks_and_goes_with_it(
+    client: Client,
+) -> None:
+    local: dict[str, Any] = {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}
+    made = (await make(client, "a", **local))["spec"]
+    number = made["healthCheckNodePort"]
+    assert 30_000 <= number <= 32_767
+    assert number != made["ports"][0]["nodePort"]
+    # An update that leaves it out keeps it.
+    body = {"metadata": {"name": "a"}, "spec": {"ports": [{"port": 81}], **local}}
+    kept = await client.call("PUT", f"{SERVICES}/a", body, expect=200)
+    assert kept["spec"]["healthCheckNodePort"] == number
+    await make(client, "b", expect=422, **local, healthCheckNodePort=number)
+    await make(client, "b", expect=422, **local, healthCheckNodePort=80)
+    assert "healthCheckNodePort" not in await patch(client, "a", externalTrafficPolicy="Cluster")
+    wanted = await make(client, "b", **local, healthCheckNodePort=number)
+    assert wanted["spec"]["healthCheckNodePort"] == number
+    assert "healthCheckNodePort" not in (await make(client, "c", type="LoadBalancer"))["spec"]

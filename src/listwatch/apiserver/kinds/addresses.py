@@ -44,6 +44,8 @@ class Addresses:
             spec = service.get("spec") or {}
             self._taken.update(spec.get("clusterIPs") or ())
             self._taken.update(node_ports(spec))
+            if health := spec.get("healthCheckNodePort"):
+                self._taken.add(health)
         self._taken.discard("None")
         return self._taken
 

@@ -66,7 +66,34 @@ def allocate(new: Object, old: Object | None, addresses: Addresses) -> list[Caus
     spec.setdefault("ipFamilyPolicy", "SingleStack")
     if spec["type"] in _WITH_NODE_PORTS:
         causes += _allocate_ports(spec, set(node_ports(before)), addresses)
+    if needs_health_check(spec) and not causes:
+        causes += _allocate_health_check(spec, before, addresses)
     return causes
+
+
+def needs_health_check(spec: View) -> bool:
+    """Tell whether nodes say on a port of their own whether they have endpoints."""
+    return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
+
+
+def _allocate_health_check(spec: Object, before: View, addresses: Addresses) -> list[Cause]:
+    where, wanted = "spec.healthCheckNodePort", spec.get("healthCheckNodePort")
+    if not wanted:
+        found = addresses.node_port()
+        if found is None:
+            return [invalid_value(where, 0, "failed to allocate a nodePort: range is full")]
+        spec["healthCheckNodePort"] = found
+    elif wanted != before.get("healthCheckNodePort") and not (
+        FIRST_PORT <= wanted <= LAST_PORT and addresses.claim(wanted)
+    ):
+        why = (
+            "provided port is already allocated"
+            if FIRST_PORT <= wanted <= LAST_PORT
+            else "provided port is not in the valid range. The range of valid ports is "
+            f"{FIRST_PORT}-{LAST_PORT}"
+        )
+        return [invalid_value(where, wanted, why)]
+    return []
 
 
 _ONE_OF_EACH = "may specify no more than one IP for each IP family"
@@ -185,8 +212,17 @@ def carry_addresses(new: Object, old: View) -> None:
         for port in spec.get("ports") or ():
             port.pop("nodePort", None)
         _drop_unchanged(spec, before, "externalTrafficPolicy")
+    _carry_health_check(spec, before)
     if had == "LoadBalancer" != has:
         _drop_unchanged(spec, before, "allocateLoadBalancerNodePorts")
+
+
+def _carry_health_check(spec: Object, before: View) -> None:
+    if needs_health_check(spec):
+        if not spec.get("healthCheckNodePort") and "healthCheckNodePort" in before:
+            spec["healthCheckNodePort"] = before["healthCheckNodePort"]
+    elif needs_health_check(before):
+        _drop_unchanged(spec, before, "healthCheckNodePort")
 
 
 def _drop_unchanged(spec: Object, before: View, key: str) -> None:
