@@ -22,6 +22,7 @@ from listwatch.apiserver.api.routes import Api
 from listwatch.apiserver.api.subresources import Subresources
 from listwatch.apiserver.api.writing import Writer
 from listwatch.apiserver.control import Control
+from listwatch.apiserver.controllers.conversions import Conversions
 from listwatch.apiserver.controllers.definitions import CustomResources
 from listwatch.apiserver.controllers.endings import Controllers
 from listwatch.apiserver.http.faults import Faults
@@ -36,6 +37,7 @@ from listwatch.apiserver.storage.journal import SQLiteJournal
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry, Snapshot, Storage, StorageStatistics
 from listwatch.apiserver.user import User
+from listwatch.apiserver.webhooks.client import Services, WebhookClient, finder
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
 from listwatch.schema.facts import ANY, facts
@@ -71,6 +73,8 @@ class EmbeddedAPIServer:
         backlog_limit: how many changes may wait for the slow client of a watch.
         tls: encrypts connections; with it, client certificates name users. None speaks plain HTTP.
         test_api: whether the paths below /-/ let clients control the server, for tests.
+        services: where the services of webhooks are: host and port, by `NAMESPACE/NAME`, or what
+            a function of namespace, name and port returns. There are no others.
 
     Raises:
         ConfigError: at the start, the port is taken or the data can't be used.
@@ -91,6 +95,7 @@ class EmbeddedAPIServer:
         backlog_limit: int = 20_000,
         test_api: bool = False,
         tls: TLS | None = None,
+        services: Services | Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
         local = is_loopback(host)
         if not local and tokens is None and tls is None:
@@ -146,6 +151,11 @@ class EmbeddedAPIServer:
                 EDITING,
             )
         )
+        self._webhooks = WebhookClient(self._clock, finder(services))
+        self._configurations = [
+            self.store.bucket(f"admissionregistration.k8s.io/{kind}webhookconfigurations")
+            for kind in ("mutating", "validating")
+        ]
         self.api = self._api(self._reader)
         if test_api:
             self.api.extra_paths["/-/"] = Control(self).handle
@@ -153,8 +163,12 @@ class EmbeddedAPIServer:
         if self._journal is not None:
             self._journal.load(self.store, self._entry)
             self.store.journal = self._journal
+        stop_watches = self._reader.stop_watches
+        self._conversions = Conversions(
+            self.store, self.registry, self._webhooks, self._clock, stop_watches
+        )
         self.custom_resources = CustomResources(
-            self.table, self.registry, self.store, self._reader.stop_watches
+            self.table, self.registry, self.store, stop_watches, self._conversions
         )
         self._listening: Listening | None = None
         self._controllers = (
@@ -176,6 +190,8 @@ class EmbeddedAPIServer:
             Subresources(self.registry, reader, writer, self._issued),
             Reviews(self.registry, writer, self.access),
             self.faults,
+            self._clock,
+            self._asks_webhooks,
         )
 
     def _running_workloads(self, given: "bool | Workloads") -> "RunningWorkloads":
@@ -184,6 +200,10 @@ class EmbeddedAPIServer:
 
         options = Workloads() if isinstance(given, bool) else given
         return RunningWorkloads(self.store, self.registry, self.table, self._clock, options)
+
+    def _asks_webhooks(self) -> bool:
+        mutating, validating = self._configurations
+        return bool(mutating.entries or validating.entries or self._conversions.ask)
 
     def _bootstrap(self) -> None:
         context = WriteContext(manager="kube-apiserver")
@@ -233,6 +253,7 @@ class EmbeddedAPIServer:
             self._controllers.start()
         if self._workloads is not None:
             self._workloads.start()
+        self._conversions.start()
 
     async def stop(self) -> None:
         """Stop listening and end every watch cleanly; the objects stay."""
@@ -259,6 +280,8 @@ class EmbeddedAPIServer:
         for _ in range(3):
             await asyncio.sleep(0)
         await listening.close()
+        await self._conversions.stop()
+        await self._webhooks.close()
 
     async def restart(self, *, downtime: float = 0.0) -> None:
         """Stop and start again on the same port, with the same objects.

@@ -312,6 +312,8 @@ def in_version(
         return obj
     named = {"apiVersion": target.api_version, "kind": target.kind}
     inner: Object = {key: each for key, each in obj.items() if key not in named}
+    if source.versions is not None and target.versions is not None:
+        inner = source.versions.to(inner, target.versions)
     if source.convert is not None:
         inner = source.convert.inward(inner)
     if target.convert is not None:

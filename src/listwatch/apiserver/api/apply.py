@@ -385,7 +385,7 @@ def apply_object(
     entry = registry.find(resource, call.namespace, call.info.name)
     if entry is None and context.subresource:
         raise refusal.not_found(resource, call.info.name)
-    live: Object = {} if entry is None else registry.decode(entry)
+    live: Object = {} if entry is None else registry.present(resource, entry)
     if resource.convert is not None and live:
         live = resource.convert.outward(live)
     reset = reset_fields(resource, context.subresource)
@@ -427,7 +427,9 @@ def apply_object(
         obj["metadata"]["uid"] = given_uid
     if call.namespace:
         obj["metadata"]["namespace"] = call.namespace
-    made = registry.store_update(resource, entry, registry.decode(entry), obj, managed, context)
+    made = registry.store_update(
+        resource, entry, registry.present(resource, entry), obj, managed, context
+    )
     return reader.answer_entry(call, resource, made)
 
 

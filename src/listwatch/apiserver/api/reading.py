@@ -3,7 +3,9 @@
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
@@ -34,10 +36,14 @@ from listwatch.apiserver.kinds.catalog import supported_fields
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.registry import Registry
 from listwatch.apiserver.storage.store import Bucket, CompactedError, Entry, Span, Storage
+from listwatch.apiserver.webhooks.consultation import ask_all
 from listwatch.clock import Clock
 from listwatch.errors import StatusError
 from listwatch.schema.causes import go_quoted
 from listwatch.selector import FieldRequirement, FieldSelector
+
+if TYPE_CHECKING:
+    from listwatch.apiserver.storage.mirror import Mirror
 
 #: How long a read waits for a resource version that is not there yet, in seconds.
 FUTURE_WAIT = 3.0
@@ -102,6 +108,8 @@ class Reader:
         """Answer with one object."""
         version = self._version(call.first("resourceVersion"), refusal.server_error)
         await self._wait_for(version)
+        if resource.mirror is not None:
+            resource.mirror.begin()
         if self.stale_at is not None and call.first("resourceVersion"):
             key = f"{call.namespace}/{call.info.name}" if call.namespace else call.info.name
             bucket = self._registry.bucket(resource)
@@ -167,7 +175,6 @@ class Reader:
         fields = check_fields(resource, options.field_selector)
         options = msgspec.structs.replace(options, field_selector=fields)
         entries, metadata = await self.select(resource, call.namespace, options)
-        entries = [converted(resource, entry) for entry in entries]
         return await self.answer_list(call, resource, entries, metadata)
 
     async def answer_list(
@@ -213,8 +220,14 @@ class Reader:
     async def select(
         self, resource: APIResource, namespace: str, options: ListQuery
     ) -> tuple[list[Entry], dict[str, object]]:
-        """Return the entries that the options choose, and the list's metadata."""
+        """Return the entries that the options choose, in the resource's version, and metadata."""
         store, bucket = self._store, self._registry.bucket(resource)
+        mirror: Mirror | None = resource.mirror
+        if mirror is not None and options.resource_version != "0":
+            # where that fails, each object is converted now, and the answer says why it can't be
+            mirror = mirror if await mirror.settled(FUTURE_WAIT) else None
+        if mirror is not None:
+            bucket = mirror.bucket
         version = self._version(
             options.resource_version,
             lambda words: refusal.bad_request(f"invalid resource version: {words}"),
@@ -228,15 +241,15 @@ class Reader:
             revision, start = read_token(options.continue_token)
             if revision == INCONSISTENT:
                 revision = store.revision
-            found = self._at(resource, namespace, revision, token_start=start)
+            found = self._at(bucket, namespace, revision, token_start=start)
         else:
             exact = options.match == "Exact" or (version > 0 and limit > 0 and not options.match)
             await self._wait_for(version)
             if exact:
                 revision = version
-                found = self._at(resource, namespace, revision)
+                found = self._at(bucket, namespace, revision)
             else:
-                revision = store.revision
+                revision = store.revision if mirror is None else mirror.revision
                 found = bucket.span(namespace)
                 if self.stale_at is not None and options.resource_version:
                     # a replica whose cache lags, as it answers what need not be new
@@ -261,11 +274,13 @@ class Reader:
             metadata["continue"] = write_token(revision, entries[-1].key[len(prefix) :])
             if plain:
                 metadata["remainingItemCount"] = len(found) - limit
+        if mirror is None:
+            entries = converted_all(resource, entries)
         return entries, metadata
 
     def _at(
         self,
-        resource: APIResource,
+        bucket: Bucket,
         namespace: str,
         revision: int,
         *,
@@ -281,7 +296,6 @@ class Reader:
                 ) from None
             error = refusal.expired(TOO_OLD_WORDS)
             raise ExpiredTokenError(error, write_token(INCONSISTENT, token_start[:-1])) from None
-        bucket = self._registry.bucket(resource)
         prefix = f"{namespace}/" if namespace else ""
         return bucket.span(namespace, start=f"{prefix}{token_start or ''}", revision=revision)
 
@@ -311,9 +325,10 @@ class Reader:
         if awaited > self._present():
             await self._store.reached(awaited, FUTURE_WAIT)
         make, bookmark, form = self._frames(resource, representation, include)
+        mirror: Mirror | None = resource.mirror
         stream = WatchStream(
             self._store,
-            self._registry.bucket(resource),
+            self._registry.bucket(resource) if mirror is None else mirror.bucket,
             self._watch_options(call, options, fields, version),
             clock=self._clock,
             cache=self._cache,
@@ -331,6 +346,12 @@ class Reader:
         stream.lag = lambda: self.stale_at
         if awaited > self._present():
             stream.refused = refusal.too_large_version(awaited, self._present())
+        if mirror is not None:
+            stream.progress = lambda: mirror.revision
+            newest = options.send_initial or not options.resource_version
+            if newest and not await mirror.settled(FUTURE_WAIT):
+                present = self._store.revision
+                stream.refused = refusal.too_large_version(present, mirror.revision)
         self.streams.add(stream)
         try:
             await stream.run(call.request, response)
@@ -360,14 +381,23 @@ class Reader:
     def _frames(
         self, resource: APIResource, representation: Representation, include: str
     ) -> tuple[Callable[[str, Entry], bytes], Callable[[int, bool], bytes], object]:
-        if representation.transform == "Table":
-            return (*self.tables.frames(resource, include), object())
-        prefix = _PARTIAL_PREFIX if representation.transform else resource.object_prefix
+        transform = representation.transform
+        plain = resource.convert is None and (
+            resource.versions is None or resource.mirror is not None
+        )
+
+        def seen(entry: Entry) -> Entry:
+            return entry if plain else converted(resource, entry)
+
+        if transform == "Table":
+            row, rows_bookmark = self.tables.frames(resource, include)
+            return (lambda kind, entry: row(kind, seen(entry))), rows_bookmark, object()
+        prefix = _PARTIAL_PREFIX if transform else resource.object_prefix
 
         def body(entry: Entry) -> bytes:
-            if representation.transform:
+            if transform:
                 return partial_bytes(entry.data)
-            return entry_bytes(resource, converted(resource, entry))
+            return entry_bytes(resource, seen(entry))
 
         def mark(revision: int, initial_end: bool) -> bytes:  # noqa: FBT001 - one caller
             metadata: dict[str, object] = {"resourceVersion": str(revision)}
@@ -384,7 +414,7 @@ class Reader:
             # as most watches are: without a copy in between
             return b'{"type":"%b","object":%b%b}\n' % (kind.encode(), prefix, entry.data[1:])
 
-        if event is event_bytes and not representation.transform and resource.convert is None:
+        if event is event_bytes and not transform and plain:
             make = make_plain
         form = (representation.media_type, prefix)
         return make, lambda revision, end: event("BOOKMARK", mark(revision, end)), form
@@ -466,10 +496,23 @@ def check_fields(resource: APIResource, selector: FieldSelector) -> FieldSelecto
 
 def converted(resource: APIResource, entry: Entry) -> Entry:
     """Return an entry as the resource's version has it."""
-    if resource.convert is None:
+    convert = resource.convert or resource.versions
+    if convert is None:
         return entry
-    obj = resource.convert.outward(msgspec.json.decode(entry.data))
-    return msgspec.structs.replace(entry, data=msgspec.json.encode(obj))
+    obj = convert.outward(msgspec.json.decode(entry.data))
+    ordered = {"metadata": obj["metadata"], **obj}
+    return msgspec.structs.replace(entry, data=msgspec.json.encode(ordered))
+
+
+def converted_all(resource: APIResource, entries: list[Entry]) -> list[Entry]:
+    """Return entries as the resource's version has them.
+
+    Raises:
+        Unanswered: webhooks have to convert some of them first.
+    """
+    if resource.convert is None and resource.versions is None:
+        return entries
+    return ask_all([partial(converted, resource, entry) for entry in entries])
 
 
 __all__ = ["Reader", "check_fields", "converted", "negotiate"]

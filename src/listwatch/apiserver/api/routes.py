@@ -1,9 +1,12 @@
 """From a request to its handler: paths, verbs, access, and refusals as answers."""
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from urllib.parse import parse_qs
 
+import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import refusal
@@ -17,12 +20,23 @@ from listwatch.apiserver.api.writing import Writer
 from listwatch.apiserver.http.call import Call, text_answer
 from listwatch.apiserver.http.faults import Fault, Faults
 from listwatch.apiserver.http.negotiation import Representation, choose, negotiate
-from listwatch.apiserver.http.request_info import RequestInfo, check_timeout, parse_request
+from listwatch.apiserver.http.request_info import (
+    RequestInfo,
+    check_timeout,
+    parse_request,
+    timeout_seconds,
+)
 from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.storage.registry import Registry
 from listwatch.apiserver.storage.store import NotStoredError
+from listwatch.apiserver.webhooks.consultation import (
+    REQUEST_SECONDS,
+    AllottedTimeError,
+    Consultation,
+)
+from listwatch.clock import Clock
 from listwatch.errors import StatusError
 from listwatch.schema.causes import go_quoted
 
@@ -46,6 +60,8 @@ class Api:
         subresources: Subresources,
         reviews: Reviews,
         faults: Faults,
+        clock: Clock,
+        asks_webhooks: Callable[[], bool],
     ) -> None:
         self.table = table
         self._registry = registry
@@ -55,6 +71,8 @@ class Api:
         self._subresources = subresources
         self._reviews = reviews
         self._faults = faults
+        self._clock = clock
+        self._asks_webhooks = asks_webhooks
         self.address = ""
         #: the replica that has fallen behind, for tests
         self.lagging: Api | None = None
@@ -111,7 +129,24 @@ class Api:
             call.warnings.append(deprecation)
         watching = info.verb == "watch"
         call.representation = self._negotiate(call, resource, collection=not info.name or watching)
-        return await handler(call, resource)
+        if not self._asks_webhooks():
+            return await handler(call, resource)
+        return await self._consulted(call, partial(handler, call, resource))
+
+    async def _consulted(
+        self, call: Call, answer: Callable[[], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Answer a request for which webhooks may have to be asked."""
+        seconds = timeout_seconds(call.query)
+        consultation = Consultation(self._clock, min(seconds or math.inf, REQUEST_SECONDS))
+        call.consultation = consultation
+        warned = list(call.warnings)
+
+        async def attempt() -> web.StreamResponse:
+            call.warnings[:] = warned
+            return await answer()
+
+        return await consultation.settle(attempt)
 
     @staticmethod
     def _negotiate(call: Call, resource: APIResource, *, collection: bool) -> Representation:
@@ -260,6 +295,9 @@ def _refused(call: Call, error: Exception) -> web.Response:
         return call.refuse(error)
     if isinstance(error, RecursionError):
         return call.refuse(refusal.bad_request("exceeded max depth"))
+    if isinstance(error, AllottedTimeError):
+        body = msgspec.json.encode(_OUT_OF_TIME) + b"\n"
+        return call.answer(body, status=504, content_type="text/plain; charset=utf-8")
     request = call.request
     if isinstance(error, WithoutUserError):
         return call.refuse(refusal.bad_request(str(error)))
@@ -271,6 +309,17 @@ def _refused(call: Call, error: Exception) -> web.Response:
         return call.answer_value(status, status=410)
     _log.error("%s %s failed", request.method, request.rel_url.raw_path, exc_info=error)
     return call.refuse(refusal.internal_error("the server failed; its log says why"))
+
+
+#: What the filter of a real server writes that ends late requests: as text, and without a kind.
+_OUT_OF_TIME = {
+    "metadata": {},
+    "status": "Failure",
+    "message": "Timeout: request did not complete within the allotted timeout",
+    "reason": "Timeout",
+    "details": {},
+    "code": 504,
+}
 
 
 def _deprecation(resource: APIResource) -> str:

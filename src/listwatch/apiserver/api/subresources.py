@@ -98,8 +98,11 @@ class Subresources:
 
     # -- scale -------------------------------------------------------------------------------
 
-    def _scale_of(self, resource: APIResource, entry: Entry) -> Object:
-        obj = self._registry.decode(entry)
+    def _scale_of(
+        self, resource: APIResource, entry: Entry, *, lacking: int | None = None
+    ) -> Object:
+        """Return an object's scale; `lacking` is what counts where a custom one says none."""
+        obj = self._registry.present(resource, entry)
         metadata = obj["metadata"]
         shown = {
             key: metadata[key]
@@ -107,7 +110,7 @@ class Subresources:
             if key in metadata
         }
         if resource.custom is not None:
-            return {"metadata": shown, **custom_scale(resource, obj)}
+            return {"metadata": shown, **custom_scale(resource, obj, lacking)}
         spec, status = obj.get("spec") or {}, obj.get("status") or {}
         selector = spec.get("selector") or {}
         if resource.name == "replicationcontrollers":
@@ -179,7 +182,7 @@ class Subresources:
         def produce(old: Object | None, entry: Entry | None) -> Object:
             assert old is not None  # noqa: S101 - update refuses a missing object before
             assert entry is not None  # noqa: S101 - as above
-            present = self._scale_of(resource, entry)
+            present = self._scale_of(resource, entry, lacking=0)
             scale = change(copy.deepcopy(present))
             if admission is not None:
                 old_scale = {**_SCALE, **present}
@@ -400,11 +403,22 @@ def _at(obj: Any, path: str) -> Any:
     return obj
 
 
-def custom_scale(resource: APIResource, obj: Object) -> Object:
-    """Return spec and status of a custom object's scale."""
+def custom_scale(resource: APIResource, obj: Object, lacking: int | None = None) -> Object:
+    """Return spec and status of a custom object's scale.
+
+    Args:
+        resource: says where these stand.
+        obj: the object.
+        lacking: what counts where it says no replicas.
+
+    Raises:
+        StatusError: 500, it says none, and nothing counts then.
+    """
     assert resource.custom is not None  # noqa: S101 - asked for custom resources only
     paths = resource.custom["scale"]
     replicas = _at(obj, paths["specReplicasPath"])
+    if replicas is None:
+        replicas = lacking
     if replicas is None:
         raise refusal.internal_error(
             f'the spec replicas field "{paths["specReplicasPath"]}" does not exist'

@@ -205,6 +205,8 @@ class WatchStream:
         #: returns the revision at which the server has stopped to follow its store, None while it
         #: does; for tests
         self.lag: Callable[[], int | None] = _no_lag
+        #: returns up to which revision the changes of the bucket are known
+        self.progress: Callable[[], int] = lambda: store.revision
         #: what is to go wrong with the stream, for tests
         self.fault: Fault | None = None
         self.withhold_bookmarks = False
@@ -236,7 +238,7 @@ class WatchStream:
         if transport is None or transport.is_closing() or not self._options.bookmarks:
             return
         if not self._backlog and self._direct and self.lag() is None:
-            revision = max(self._seen, self._store.revision)
+            revision = max(self._seen, self.progress())
             transport.write(chunk(self._bookmark(revision, False)))
 
     def _on_change(self, change: StoredChange) -> None:

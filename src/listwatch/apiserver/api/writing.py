@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from listwatch.apiserver.api.patch import (
     merge_patch,
     strategic_merge,
 )
-from listwatch.apiserver.api.reading import Reader, check_fields, converted
+from listwatch.apiserver.api.reading import Reader, check_fields
 from listwatch.apiserver.http.call import Call, warnings_of
 from listwatch.apiserver.http.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.http.request_info import parse_list_options
@@ -438,11 +439,12 @@ class Writer:
         for number, entry in enumerate(entries, 1):
             present = self.registry.find(resource, entry.namespace, entry.name)
             if present is not None and present.uid == entry.uid:
-                self.registry.delete(resource, entry.namespace, entry.name, options)
+                await call.settled(
+                    partial(self.registry.delete, resource, entry.namespace, entry.name, options)
+                )
             if number % _TURN == 0:
                 await asyncio.sleep(0)
-        found = [converted(resource, entry) for entry in entries]
-        return await self._reader.answer_list(call, resource, found, metadata)
+        return await self._reader.answer_list(call, resource, entries, metadata)
 
 
 class _Preconditions(msgspec.Struct):

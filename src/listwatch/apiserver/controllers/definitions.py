@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from listwatch.apiserver.controllers.conversions import Conversions
 from listwatch.apiserver.kinds.catalog import selectable_fields
 from listwatch.apiserver.kinds.custom import resources_of
 from listwatch.apiserver.kinds.definitions import CLEANUP, DEFINITIONS, Object, is_established
@@ -30,6 +31,7 @@ class CustomResources:
         registry: what the controller writes through.
         store: holds the definitions; each change of it is followed.
         stop_watches: ends the watches of a bucket whose resource is served no more.
+        conversions: turns objects from one version into another.
     """
 
     def __init__(
@@ -38,11 +40,13 @@ class CustomResources:
         registry: Registry,
         store: Storage,
         stop_watches: Callable[[Bucket], None],
+        conversions: Conversions,
     ) -> None:
         self._table = table
         self._registry = registry
         self._store = store
         self._stop_watches = stop_watches
+        self._conversions = conversions
         self._served: dict[str, tuple[str, str]] = {}
         self._bucket = store.bucket(DEFINITIONS)
         #: the definitions, and what is on its way out with one of them
@@ -62,6 +66,7 @@ class CustomResources:
 
     def refresh(self) -> None:
         """Serve what the definitions say now, after a change that nobody was told of."""
+        self._conversions.forget()
         self._sync()
 
     def _sync(self) -> None:
@@ -73,6 +78,7 @@ class CustomResources:
             bucket = self._store.bucket(f"{group}/{plural}")
             self._followed.discard(bucket)
             self._stop_watches(bucket)
+            self._conversions.drop(name)
         for entry in self._bucket.current():
             self._look_at(entry, self._sync_one)
 
@@ -103,6 +109,7 @@ class CustomResources:
             self._store.bucket(f"{group}/{plural}").since_served = entry.revision
         self._served[entry.name] = (group, plural)
         resources = resources_of(definition)
+        self._conversions.attach(entry, definition, resources)
         self._table.set_custom(group, plural, resources)
         self._select(resources)
         for version in definition["spec"].get("versions") or ():

@@ -2,8 +2,8 @@
 
 import gzip
 import unicodedata
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import yaml
@@ -30,6 +30,9 @@ from listwatch.schema.causes import go_quoted
 if TYPE_CHECKING:
     from listwatch.apiserver.http.faults import Fault
     from listwatch.apiserver.kinds.resources import APIResource
+    from listwatch.apiserver.webhooks.consultation import Consultation
+
+T = TypeVar("T")
 
 #: The largest body that is read, in bytes (`apiserver/pkg/server/config.go`).
 BODY_LIMIT = 3 * 1024 * 1024
@@ -39,7 +42,9 @@ class Call:
     """A request: what it asks for, who asks, and the warnings collected for its answer."""
 
     __slots__ = (
+        "_body",
         "annotations",
+        "consultation",
         "fault",
         "info",
         "query",
@@ -62,6 +67,9 @@ class Call:
         self.annotations: dict[str, str] = {}
         #: what is to go wrong with the answer, for tests
         self.fault: Fault | None = None
+        #: what webhooks have said, where there are any
+        self.consultation: Consultation | None = None
+        self._body: bytes | None = None
 
     def first(self, name: str) -> str:
         """Return the first value of a query parameter; "" without one."""
@@ -90,15 +98,28 @@ class Call:
             RequestEntityTooLargeError: it is over the limit.
             BadRequestError: it is not framed as HTTP says.
         """
+        if self._body is not None:
+            return self._body
         transport = self.request.transport
         if self.header("Expect").lower() == "100-continue" and transport is not None:
             transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
-            return await self.request.read()
+            self._body = await self.request.read()
         except web.HTTPRequestEntityTooLarge:
             raise refusal.too_large_body(BODY_LIMIT) from None
         except web.RequestPayloadError as error:
             raise refusal.bad_request(f"the body can't be read: {error}") from None
+        return self._body
+
+    async def settled(self, attempt: Callable[[], T]) -> T:
+        """Return what a step returns, which may have to ask webhooks and begin again."""
+        if self.consultation is None:
+            return attempt()
+
+        async def step() -> T:
+            return attempt()
+
+        return await self.consultation.settle(step)
 
     @property
     def can_stream(self) -> bool:

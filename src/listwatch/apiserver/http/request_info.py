@@ -144,6 +144,26 @@ def check_timeout(query: Query) -> None:
     )
 
 
+_UNITS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
+_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+
+
+def timeout_seconds(query: Query) -> float:
+    """Return the time-out, checked by `check_timeout`, that a request asks for; 0 for none."""
+    return sum(
+        float(number) * _UNITS[unit] for number, unit in _PART.findall(_first(query, "timeout"))
+    )
+
+
 class ListQuery(msgspec.Struct, frozen=True):
     """What a list, watch or deletecollection asks for."""
 

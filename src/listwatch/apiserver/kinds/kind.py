@@ -27,6 +27,19 @@ class Converter(Protocol):
         """Return a stored object in the form of the version."""
 
 
+class VersionConverter(Converter, Protocol):
+    """Turns objects of a custom resource between one of its versions and what is stored."""
+
+    def to(self, obj: dict[str, Any], other: Any) -> dict[str, Any]:
+        """Return an object of the version in that of another converter of the resource."""
+
+    def mark(self, obj: dict[str, Any]) -> None:
+        """Give an object, in place, the version in which it is stored where it lacks."""
+
+    def is_current(self, obj: Mapping[str, Any]) -> bool:
+        """Tell whether a stored object would be stored in the same version now."""
+
+
 class Ending(Enum):
     """How a deletion of an object begins."""
 

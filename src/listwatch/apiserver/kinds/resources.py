@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from listwatch.apiserver.kinds.kind import Converter
+from listwatch.apiserver.kinds.kind import Converter, VersionConverter
 from listwatch.schema.facts import Schema
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
@@ -28,6 +28,9 @@ class APIResource:
         storage: the key under which its objects are stored; versions of one resource share it.
         custom: the custom resource definition's facts, None for built-in kinds.
         convert: turns objects from and to the form in which another version stores them.
+        versions: does so for a custom resource that has several versions, whose rules see objects
+            in the version of the request, not in the one that is stored.
+        mirror: the objects of a custom resource as a webhook has converted them to this version.
     """
 
     __slots__ = (
@@ -38,6 +41,7 @@ class APIResource:
         "group",
         "kind",
         "list_kind",
+        "mirror",
         "name",
         "namespaced",
         "object_prefix",
@@ -48,6 +52,7 @@ class APIResource:
         "subresources",
         "verbs",
         "version",
+        "versions",
     )
 
     def __init__(
@@ -85,6 +90,8 @@ class APIResource:
         self.storage = storage or (f"{group}/{name}" if group else name)
         self.custom = custom
         self.convert = convert
+        self.versions: VersionConverter | None = None
+        self.mirror: Any = None
         kind_json, version_json = (
             msgspec.json.encode(x).decode() for x in (kind, self.api_version)
         )

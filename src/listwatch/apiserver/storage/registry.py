@@ -35,6 +35,7 @@ from listwatch.apiserver.storage.deletion import (
 )
 from listwatch.apiserver.storage.managed_fields import Managed, Owner, created_fields
 from listwatch.apiserver.storage.store import Bucket, Entry, Storage
+from listwatch.apiserver.webhooks.consultation import CURRENT, once
 from listwatch.clock import Clock
 from listwatch.schema.causes import Cause, invalid_value
 from listwatch.schema.facts import ANY
@@ -100,11 +101,18 @@ class Registry:
 
     def now(self, offset: float = 0.0) -> str:
         """Return the time stamp of this second, or of one that many seconds later."""
-        second = int(self._clock.time() + offset)
+        request = CURRENT.get()
+        second = int((self._clock.time() if request is None else request.time) + offset)
         if self._now[0] != second:
             stamp = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             self._now = (second, stamp)
         return self._now[1]
+
+    def _uid(self) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+
+    def _suffix(self) -> str:
+        return "".join(self._random.choices(_SUFFIX_LETTERS, k=5))
 
     def bucket(self, resource: APIResource) -> Bucket:
         """Return the bucket of a resource."""
@@ -172,11 +180,10 @@ class Registry:
             metadata["namespace"] = namespace
         if context.admission is not None:
             obj, metadata = self._mutated(resource, obj, None, owners, context.admission)
-        metadata["uid"] = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+        metadata["uid"] = once("uid", self._uid)
         metadata["creationTimestamp"] = self.now()
         if not metadata.get("name") and metadata.get("generateName"):
-            suffix = "".join(self._random.choices(_SUFFIX_LETTERS, k=5))
-            metadata["name"] = metadata["generateName"][: 63 - 5] + suffix
+            metadata["name"] = metadata["generateName"][: 63 - 5] + once("suffix", self._suffix)
         if context.guard is not None:
             context.guard(resource, obj, None)
         plugins.complete(resource, namespace, obj, self._objects)
@@ -312,7 +319,7 @@ class Registry:
             if _asked_version(obj["metadata"]):
                 raise refusal.not_found(resource, name)
             return self.create(resource, namespace, obj, context), True
-        old = self.decode(entry)
+        old = self.present(resource, entry)
         new = produce(copy.deepcopy(old), entry)
         single_owners(new, context.warnings, patched=not is_put)
         self._check_conditions(resource, entry, new["metadata"], is_put=is_put)
@@ -398,7 +405,7 @@ class Registry:
             context.warnings.extend(advice(resource, new, old))
         before = old["metadata"].pop("managedFields", None)
         metadata.pop("managedFields", None)
-        same = new == old
+        same = new == old and self._is_current(resource, entry)
         entries = managed.write()
         if same and not _differ_beyond_time(before or [], entries):
             return entry
@@ -411,9 +418,10 @@ class Registry:
             and not _is_held(resource, new)
         ):
             # the last finalizer is gone: what is answered was never stored
+            last = self.entry(resource, new, entry.revision)
             if not context.dry_run:
                 self.store.delete(self.bucket(resource), entry)
-            return self.entry(resource, new, entry.revision)
+            return last
         if context.dry_run:
             return self.entry(resource, new, entry.revision)
         made = self.entry(resource, new, self.store.revision + 1)
@@ -471,8 +479,7 @@ class Registry:
                 "been modified",
             )
         obj = self.decode(entry)
-        if options.admission is not None:
-            options.admission.delete(obj)
+        self._ask_about_deletion(resource, entry, obj, options)
         end = kind_of(resource).end
         ending = Ending.AS_USUAL if end is None else end(obj, self.now())
         if ending is not Ending.AS_USUAL:
@@ -501,6 +508,16 @@ class Registry:
         if not options.dry_run:
             entry = self.store.delete(self.bucket(resource), entry)
         return Deletion(entry, gone=True)
+
+    def _ask_about_deletion(
+        self, resource: APIResource, entry: Entry, obj: Object, options: DeleteOptions
+    ) -> None:
+        """Raise what forbids a deletion; what can't be converted can't be deleted either."""
+        if resource.versions is not None:
+            resource.versions.mark(obj)
+            obj = self.read(resource, entry)
+        if options.admission is not None:
+            options.admission.delete(obj)
 
     def evict(
         self, resource: APIResource, namespace: str, name: str, options: DeleteOptions
@@ -587,8 +604,36 @@ class Registry:
         obj: Object = msgspec.json.decode(entry.data)
         return obj
 
+    def read(self, resource: APIResource, entry: Entry) -> Object:
+        """Return an entry's object as the rules of a resource see it: as `decode` in most cases.
+
+        That of a custom resource with several versions is in the version of the resource.
+        """
+        obj = self.decode(entry)
+        return obj if resource.versions is None else resource.versions.outward(obj)
+
+    def present(self, resource: APIResource, entry: Entry) -> Object:
+        """Return what `read` does, without asking a webhook that has converted the object before.
+
+        So that is what a change begins with, as the cache of a real server has it.
+        """
+        known = None if resource.mirror is None else resource.mirror.bucket.entries.get(entry.key)
+        if known is not None and known.revision == entry.revision:
+            return self.decode(known)
+        return self.read(resource, entry)
+
+    def _is_current(self, resource: APIResource, entry: Entry) -> bool:
+        versions = resource.versions
+        return versions is None or versions.is_current(self.decode(entry))
+
     def entry(self, resource: APIResource, obj: Mapping[str, Any], revision: int) -> Entry:
         """Encode an object as the state at a revision; 0 is of one that is not stored."""
+        if resource.versions is not None:
+            obj = resource.versions.inward(dict(obj))
+        return self.entry_as_is(resource, obj, revision)
+
+    def entry_as_is(self, resource: APIResource, obj: Mapping[str, Any], revision: int) -> Entry:
+        """Encode an object that is in the form in which it is stored."""
         metadata = obj["metadata"]
         if revision:
             metadata = {**metadata, "resourceVersion": str(revision)}
@@ -601,6 +646,8 @@ class Registry:
             for key, value in obj.items()
             if key not in {"metadata", "kind", "apiVersion"}
         }
+        if "apiVersion" in obj and (resource.custom is not None or resource.schema is ANY):
+            whole["apiVersion"] = obj["apiVersion"]  # in which of several versions it is stored
         return Entry(
             namespace=metadata.get("namespace", ""),
             name=metadata["name"],

@@ -1,0 +1,377 @@
+"""One call to a webhook: where it goes, how it is encrypted, and what went wrong, in Go's words.
+
+The rules and words are those of `apiserver/pkg/util/webhook`, client-go and Go's `net/http`.
+"""
+
+import asyncio
+import base64
+import binascii
+import posixpath
+import ssl
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from listwatch.clock import Clock
+from listwatch.schema.causes import go_quoted
+
+#: Where a service is: its host and port; None if nobody knows.
+Services = Callable[[str, str, int], tuple[str, int] | None]
+
+#: The largest answer that is read, in bytes.
+ANSWER_LIMIT = 16 * 1024 * 1024
+_HEADERS = {
+    "Accept": "application/json, */*",
+    "Accept-Encoding": "identity",  # a small body can't become a large one
+    "User-Agent": "kube-apiserver-admission",
+}
+_REDIRECTS = 10
+#: So many ways to webhooks are kept open; those that were not used for longest are closed.
+_KEPT = 16
+_UNKNOWN_AUTHORITY = "x509: certificate signed by unknown authority"
+#: OpenSSL's numbers of what is wrong with a certificate.
+_CERTIFICATE_WORDS = {
+    9: "x509: certificate has expired or is not yet valid",
+    10: "x509: certificate has expired or is not yet valid",
+}
+_OTHER_HOST, _OTHER_ADDRESS = 62, 64
+
+
+def finder(services: Services | Mapping[str, tuple[str, int]] | None) -> Services:
+    """Return what finds services: in a mapping by `NAMESPACE/NAME`, or as a function does."""
+    if callable(services):
+        return services
+    known = dict(services or {})
+
+    def find(namespace: str, name: str, _: int) -> tuple[str, int] | None:
+        return known.get(f"{namespace}/{name}")
+
+    return find
+
+
+class WebhookCallError(Exception):
+    """A call that brought no answer of use; the message is Go's."""
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where a webhook is, as its `clientConfig` says.
+
+    Attributes:
+        url: with a path, and without a query.
+        authority: the certificates, in PEM, that the webhook's is checked with; "" for the
+            system's.
+        service: namespace, name and port of a service; None for a URL.
+    """
+
+    url: str
+    authority: str = ""
+    service: tuple[str, str, int] | None = None
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> "Endpoint":
+        """Read the `clientConfig` of a webhook or of a definition's conversion."""
+        authority = _pem(config.get("caBundle") or "")
+        service = config.get("service")
+        if service is None:
+            url = URL(config.get("url") or "")
+            return cls(str(url.origin().with_path(_path(url.path))), authority)
+        namespace, name = service.get("namespace", ""), service.get("name", "")
+        port = service.get("port") or 443
+        path = _path(service.get("path") or "")
+        return cls(
+            f"https://{name}.{namespace}.svc:{port}{path}", authority, (namespace, name, port)
+        )
+
+
+def _path(path: str) -> str:
+    return posixpath.normpath("/" + path.lstrip("/"))
+
+
+def _pem(bundle: str) -> str:
+    try:
+        return base64.b64decode(bundle).decode().strip()
+    except (binascii.Error, ValueError):
+        return bundle  # no certificate, which the call will say
+
+
+class WebhookClient:
+    """Calls webhooks. For one event loop at a time; `close` it when the loop ends.
+
+    Args:
+        clock: times the calls.
+        services: says where a service is.
+    """
+
+    def __init__(self, clock: Clock, services: Services) -> None:
+        self._clock = clock
+        self._services = services
+        self._sessions: OrderedDict[tuple[str, str], aiohttp.ClientSession] = OrderedDict()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        sessions, self._sessions = self._sessions, OrderedDict()
+        for session in sessions.values():
+            await session.close()
+
+    async def post(self, endpoint: Endpoint, body: bytes, seconds: int) -> bytes:
+        """Send a review, and return the body of the answer.
+
+        Args:
+            endpoint: the webhook.
+            body: the review, in JSON.
+            seconds: how long the webhook has, which it is told as well.
+
+        Raises:
+            WebhookCallError: no answer came, or one that tells of a failure.
+        """
+        url = URL(endpoint.url).with_query(timeout=f"{seconds}s")
+        call = _Call(self._session, self._services, endpoint)
+        try:
+            async with self._clock.timeout(seconds):
+                return await call.send(url, body)
+        except TimeoutError:
+            raise WebhookCallError(call.failed("context deadline exceeded")) from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            words = await call.certificate_words(error.certificate_error)
+            raise WebhookCallError(
+                call.failed(f"tls: failed to verify certificate: {words}")
+            ) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise WebhookCallError(call.failed(_words(error, call.host))) from None
+
+    async def _session(self, authority: str, name: str) -> aiohttp.ClientSession:
+        key = (authority, name)
+        session = self._sessions.pop(key, None)
+        if session is None:
+            context = _context(authority)
+            session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=context, keepalive_timeout=10.0),
+                timeout=aiohttp.ClientTimeout(total=None),  # the injected clock times the call
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        self._sessions[key] = session
+        if len(self._sessions) > _KEPT:
+            _, oldest = self._sessions.popitem(last=False)
+            await oldest.close()
+        return session
+
+
+def _context(authority: str) -> ssl.SSLContext:
+    if not authority:
+        return ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=authority)
+    except (ssl.SSLError, ValueError):
+        raise WebhookCallError(
+            "unable to load root certificates: unable to parse bytes as PEM block"
+        ) from None
+    return context
+
+
+class _Call:
+    """One call, with the redirects that it is answered with."""
+
+    def __init__(
+        self,
+        session: Callable[[str, str], Any],
+        services: Services,
+        endpoint: Endpoint,
+    ) -> None:
+        self._session = session
+        self._services = services
+        self._endpoint = endpoint
+        self._method = "POST"
+        self._url = URL(endpoint.url)
+        #: where the connection goes
+        self.host = ""
+
+    def failed(self, words: str) -> str:
+        """Return words with what was tried."""
+        return f'{self._method.title()} "{self._url}": {words}'
+
+    async def send(self, url: URL, body: bytes) -> bytes:
+        """Send the request and follow where it is sent to."""
+        headers = {**_HEADERS, "Content-Type": "application/json"}
+        sent: bytes | None = body
+        for _ in range(_REDIRECTS + 1):
+            self._url = url
+            answer, location = await self._send(headers, sent)
+            if location is None:
+                return answer
+            previous, url = url, url.join(URL(location))
+            if self._redirects_as_get:
+                self._method, sent = "GET", None
+                headers = {**_HEADERS, "Referer": str(previous)}
+        raise WebhookCallError(self.failed(f"stopped after {_REDIRECTS} redirects"))
+
+    async def _send(
+        self, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[bytes, str | None]:
+        url, name = self._url, self._url.host or ""
+        target = url
+        if self._endpoint.service is not None and url.origin() == URL(self._endpoint.url).origin():
+            found = self._services(*self._endpoint.service)
+            if found is None:
+                words = f"service {go_quoted(self._endpoint.service[1])} not found"
+                raise WebhookCallError(self.failed(words))
+            target = url.with_host(found[0]).with_port(found[1])
+            headers = {**headers, "Host": f"{name}:{url.port}"}
+        self.host = f"{target.host}:{target.port}"
+        session = await self._session(self._endpoint.authority, name)
+        async with session.request(
+            self._method,
+            target,
+            data=body,
+            headers=headers,
+            allow_redirects=False,
+            server_hostname=name if target is not url else None,
+        ) as response:
+            location = response.headers.get("Location")
+            if response.status in _REDIRECT_CODES and location is not None:
+                self._redirects_as_get = response.status not in {307, 308}
+                return b"", location
+            data = await self._read(response)
+            if not 200 <= response.status <= 206:
+                text = response.content_type.startswith("text/")
+                raise WebhookCallError(_refusal(response.status, data, text=text))
+            return data, None
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        pieces, size = [], 0
+        async for piece in response.content.iter_any():
+            size += len(piece)
+            if size > ANSWER_LIMIT:
+                raise WebhookCallError(
+                    self.failed(f"the answer has more than {ANSWER_LIMIT} bytes")
+                )
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def certificate_words(self, error: Exception) -> str:
+        """Return what is wrong with the webhook's certificate."""
+        code = getattr(error, "verify_code", 0)
+        if code not in {_OTHER_HOST, _OTHER_ADDRESS}:
+            return _CERTIFICATE_WORDS.get(code, _UNKNOWN_AUTHORITY)
+        name = self._url.host or ""
+        names = await self._names()
+        hosts = [value for kind, value in names if kind == "DNS"]
+        addresses = [value for kind, value in names if kind == "IP Address"]
+        if code == _OTHER_ADDRESS:
+            if not addresses:
+                return (
+                    f"x509: cannot validate certificate for {name} because it doesn't contain any "
+                    "IP SANs"
+                )
+            return f"x509: certificate is valid for {', '.join(addresses)}, not {name}"
+        if not hosts:
+            return f"x509: certificate is not valid for any names, but wanted to match {name}"
+        return f"x509: certificate is valid for {', '.join(hosts)}, not {name}"
+
+    async def _names(self) -> list[tuple[str, str]]:
+        """Return the names in the webhook's certificate, for the words alone: nothing is sent."""
+        host, _, port = self.host.rpartition(":")
+        context = _context(self._endpoint.authority)
+        context.check_hostname = False
+        try:
+            async with asyncio.timeout(1.0):
+                _, writer = await asyncio.open_connection(
+                    host.strip("[]"), int(port), ssl=context, server_hostname=self._url.host
+                )
+        except (OSError, ValueError):
+            return []
+        certificate = writer.get_extra_info("peercert") or {}
+        writer.transport.abort()
+        return list(certificate.get("subjectAltName") or ())
+
+
+_REDIRECT_CODES = frozenset((301, 302, 303, 307, 308))
+_PLAIN_HTTP = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"))
+
+
+def _words(error: Exception, host: str) -> str:
+    """Return what Go says of a connection that failed."""
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            return f"dial tcp: lookup {host.rpartition(':')[0]}: no such host"
+        case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
+            cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+            reason = getattr(cause, "reason", None) or ""
+            if reason in _PLAIN_HTTP:
+                return "http: server gave HTTP response to HTTPS client"
+            return f"tls: {str(reason).lower().replace('_', ' ') or 'handshake failure'}"
+        case aiohttp.ClientConnectorError():
+            why = (error.os_error.strerror or str(error.os_error)).lower()
+            if "connect call failed" in why:
+                why = "connection refused"
+            return f"dial tcp {host}: connect: {why}"
+        case aiohttp.ClientPayloadError():
+            return "unexpected EOF"
+        case aiohttp.ServerDisconnectedError() | OSError():
+            return "EOF"
+        case aiohttp.ClientResponseError():
+            return f"net/http: HTTP/1.x transport connection broken: {error.message}"
+    return str(error) or type(error).__name__
+
+
+_REFUSALS: Mapping[int, str] = {
+    HTTPStatus.BAD_REQUEST: "the server rejected our request for an unknown reason",
+    HTTPStatus.UNAUTHORIZED: "the server has asked for the client to provide credentials",
+    HTTPStatus.NOT_FOUND: "the server could not find the requested resource",
+    HTTPStatus.METHOD_NOT_ALLOWED: (
+        "the server does not allow this method on the requested resource"
+    ),
+    HTTPStatus.CONFLICT: "the server reported a conflict",
+    HTTPStatus.UNPROCESSABLE_ENTITY: (
+        "the server rejected our request due to an error in our request"
+    ),
+    HTTPStatus.TOO_MANY_REQUESTS: (
+        "the server has received too many requests and has asked us to try again later"
+    ),
+    HTTPStatus.SERVICE_UNAVAILABLE: "the server is currently unable to handle the request",
+    HTTPStatus.GATEWAY_TIMEOUT: (
+        "the server was unable to return a response in the time allotted, but may still be "
+        "processing the request"
+    ),
+}
+
+
+def _refusal(code: int, body: bytes, *, text: bool) -> str:
+    """Return what client-go says of an answer that is no success.
+
+    Args:
+        code: of the answer.
+        body: of the answer; the message of a Status counts.
+        text: whether the body is text, which is shown.
+    """
+    try:
+        status = msgspec.json.decode(body)
+    except ValueError:
+        status = None
+    if isinstance(status, dict) and status.get("kind") == "Status":
+        message = status.get("message")
+        if status.get("status") == "Failure" and isinstance(message, str):
+            return message
+    said = body.decode(errors="replace").strip() if text else "unknown"
+    if code in {HTTPStatus.FORBIDDEN, HTTPStatus.UNSUPPORTED_MEDIA_TYPE}:
+        return said
+    if code == HTTPStatus.NOT_ACCEPTABLE:
+        known = said not in {"", "unknown"}
+        return (
+            said
+            if known
+            else "the server was unable to respond with a content type that the client supports"
+        )
+    if code in _REFUSALS:
+        return _REFUSALS[code]
+    if code >= 500:
+        return (
+            f"an error on the server ({go_quoted(said)}) has prevented the request from succeeding"
+        )
+    return f"the server responded with the status code {code} but did not return more information"

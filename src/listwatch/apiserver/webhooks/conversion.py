@@ -1,0 +1,313 @@
+"""The versions of a custom resource, and how its objects are turned from one into another.
+
+The rules and words are those of `apiextensions-apiserver/pkg/apiserver/conversion`.
+"""
+
+import contextlib
+import copy
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.kinds.rules import validate_annotations, validate_labels
+from listwatch.apiserver.webhooks.client import Endpoint, WebhookCallError, WebhookClient
+from listwatch.apiserver.webhooks.consultation import Question, ask, can_ask
+from listwatch.apiserver.webhooks.reviews import Head, ReviewError, decode_review
+from listwatch.errors import StatusError
+from listwatch.schema.facts import Schema
+from listwatch.schema.structural import apply_schema_defaults, prune
+
+Object = dict[str, Any]
+
+_GROUP = "apiextensions.k8s.io"
+#: Seconds that a webhook has.
+_SECONDS = 30
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class _Result(msgspec.Struct):
+    status: str | None = None
+    message: str | None = None
+
+
+class _Response(msgspec.Struct, rename="camel"):
+    uid: str | None = None
+    converted_objects: list[msgspec.Raw] | None = None
+    result: _Result | None = None
+
+
+class ConversionReview(msgspec.Struct):
+    """What a webhook answers."""
+
+    response: _Response | None = None
+
+
+class ConversionWebhook:
+    """Asks a definition's webhook to convert objects.
+
+    Args:
+        client: calls it.
+        webhook: as in `spec.conversion.webhook` of the definition.
+        kind: of the objects.
+        identity: of the definition in its present state: what changes it makes new questions.
+    """
+
+    def __init__(
+        self, client: WebhookClient, webhook: Mapping[str, Any], kind: str, identity: object
+    ) -> None:
+        self._client = client
+        self._endpoint = Endpoint.read(webhook.get("clientConfig") or {})
+        versions = webhook.get("conversionReviewVersions") or ()
+        self._version = next((each for each in versions if each in {"v1", "v1beta1"}), "v1")
+        self._kind = kind
+        self._identity = identity
+
+    def convert(self, obj: Object, source: str, target: str) -> Object:
+        """Return an object of one version, without kind and apiVersion, as another one has it.
+
+        Raises:
+            Unanswered: the webhook has not been asked yet.
+            StatusError: 500, it can't convert the object.
+        """
+        metadata = obj["metadata"]
+        # as a real server has it while it stores an object, whose next version nobody knows
+        shown = {key: each for key, each in metadata.items() if key != "resourceVersion"}
+        whole = {"apiVersion": source, "kind": self._kind, **obj, "metadata": shown}
+        key = ("conversion", self._identity, target, _encode(whole))
+
+        async def convert() -> Object:
+            return await self._convert(whole, target)
+
+        converted = ask(Question(key, convert))
+        # the same object may be asked about in several states of its own bookkeeping
+        return copy.deepcopy({**converted, "metadata": _restored(metadata, converted["metadata"])})
+
+    async def _convert(self, obj: Object, target: str) -> Object:
+        what = f"conversion webhook for {obj['apiVersion']}, Kind={self._kind}"
+        uid = str(uuid.uuid4())
+        version = f"{_GROUP}/{self._version}"
+        review = {
+            "kind": "ConversionReview",
+            "apiVersion": version,
+            "request": {"uid": uid, "desiredAPIVersion": target, "objects": [obj]},
+            "response": {"uid": "", "convertedObjects": None, "result": {"metadata": {}}},
+        }
+        try:
+            data = await self._client.post(self._endpoint, _encode(review), _SECONDS)
+            found = self._accepted(*decode_review(data, version, ConversionReview), uid)
+        except (WebhookCallError, ReviewError) as error:
+            raise refusal.server_error(f"{what} failed: {error}") from None
+        if len(found) != 1:
+            raise refusal.server_error(f"{what} returned {len(found)} objects, expected 1")
+        converted = _object(found[0])
+        version = converted["apiVersion"]
+        if version != target:
+            raise refusal.server_error(
+                f"{what} returned invalid object at index 0: invalid groupVersion (expected "
+                f"{target}, received {version or '/'})"
+            )
+        if converted["kind"] != self._kind:
+            raise refusal.server_error(
+                f"{what} returned invalid object at index 0: invalid kind (expected {self._kind}, "
+                f"received {converted['kind']})"
+            )
+        why = _difference(obj["metadata"], converted.get("metadata"))
+        if why:
+            raise refusal.server_error(f"{what} returned invalid object: {why}")
+        why = _metadata_problem(obj["metadata"], converted)
+        if why:
+            raise refusal.server_error(f"{what} returned invalid metadata: {why}")
+        return {key: each for key, each in converted.items() if key not in {"apiVersion", "kind"}}
+
+    def _accepted(self, head: Head, review: ConversionReview, uid: str) -> list[msgspec.Raw]:
+        wanted = f"{_GROUP}/v1, Kind=ConversionReview"
+        if self._version == "v1" and str(head) != wanted:
+            raise ReviewError(f"expected webhook response of {wanted}, got {head}")
+        response = review.response
+        if response is None:
+            raise ReviewError("no response provided")
+        if self._version == "v1" and (response.uid or "") != uid:
+            raise ReviewError(f'expected response.uid="{uid}", got "{response.uid or ""}"')
+        result = response.result or _Result()
+        if result.status != "Success":
+            raise ReviewError(
+                result.message
+                or f"response.result.status was '{result.status or ''}', not 'Success'"
+            )
+        return response.converted_objects or []
+
+
+def _object(raw: msgspec.Raw) -> Object:
+    value = msgspec.json.decode(raw)
+    text = bytes(raw).decode()
+    if value is not None and not isinstance(value, dict):
+        words = {list: "array", str: "string", bool: "bool"}
+        word = words.get(type(value), "number")
+        raise refusal.server_error(
+            f"json: cannot unmarshal {word} into Go value of type map[string]interface {{}}"
+        )
+    if not value or not isinstance(value.get("kind"), str) or not value["kind"]:
+        raise refusal.server_error(f"Object 'Kind' is missing in '{text}'")
+    version = value.get("apiVersion")
+    obj: Object = {**value, "apiVersion": version if isinstance(version, str) else ""}
+    return obj
+
+
+def _difference(old: Mapping[str, Any], new: Any) -> str:
+    """Return which part of the metadata that must stay is another one; "" for none."""
+    found = new if isinstance(new, Mapping) else {}
+    for key, shown in (("name", "name"), ("namespace", "namespace"), ("uid", "UID")):
+        before, after = old.get(key) or "", found.get(key) or ""
+        if before != after:
+            return f"must have the same {shown}: {before} != {after}"
+    return ""
+
+
+def _metadata_problem(old: Mapping[str, Any], converted: Mapping[str, Any]) -> str:
+    """Return what is wrong with the labels and annotations of a converted object."""
+    if "metadata" not in converted:
+        return "missing metadata in converted object"
+    metadata = converted["metadata"]
+    for part, check in (("labels", validate_labels), ("annotations", validate_annotations)):
+        found = metadata.get(part)
+        if found is None or found == old.get(part):
+            continue
+        if not isinstance(found, dict):
+            return f"invalid metadata.{part} of type {_go_type(found)} in converted object"
+        for key, value in found.items():
+            if not isinstance(value, str):
+                return (
+                    f"metadata.{part}[{key}] must be a string, but is {_go_type(value)} in "
+                    "converted object"
+                )
+        causes = check(found, f"metadata.{part}".removesuffix("s" if part != "labels" else ""))
+        if causes:
+            words = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
+            return words[0] if len(words) == 1 else f"[{', '.join(words)}]"
+    return ""
+
+
+def _go_type(value: Any) -> str:
+    types = {dict: "map[string]interface {}", list: "[]interface {}", str: "string", bool: "bool"}
+    return types.get(type(value), "float64" if isinstance(value, float) else "int64")
+
+
+def _restored(old: Mapping[str, Any], new: Mapping[str, Any]) -> Object:
+    """Return an object's own metadata with the labels and annotations of the converted one."""
+    restored = {key: each for key, each in old.items() if key not in {"labels", "annotations"}}
+    restored |= {key: new[key] for key in ("labels", "annotations") if new.get(key) is not None}
+    return restored
+
+
+class Versions:
+    """All versions of one custom resource.
+
+    Args:
+        group: of the resource.
+        schemas: of each version, in the order of the definition.
+        stored: the version in which objects are stored from now on.
+        before: the version of what was stored while there was only one.
+        webhook: converts; None changes only the version.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        schemas: Mapping[str, Schema],
+        stored: str,
+        before: str,
+        webhook: ConversionWebhook | None,
+    ) -> None:
+        self._group = group
+        self._schemas = schemas
+        self.stored = f"{group}/{stored}"
+        self._before = f"{group}/{before}"
+        self._webhook = webhook
+
+    def of(self, version: str) -> "CustomConverter":
+        """Return what turns objects from and to one version."""
+        return CustomConverter(self, f"{self._group}/{version}")
+
+    @property
+    def asks(self) -> bool:
+        """Whether a webhook converts."""
+        return self._webhook is not None
+
+    def version_of(self, obj: Mapping[str, Any]) -> str:
+        """Return the group and version in which an object is stored."""
+        version: str = obj.get("apiVersion") or self._before
+        return version
+
+    def convert(self, obj: Object, source: str, target: str) -> Object:
+        """Return an object of one version as another one has it, without what that does not know.
+
+        Raises:
+            Unanswered: a webhook has not been asked yet.
+            StatusError: 500, it can't convert the object.
+        """
+        if source == target:
+            return obj
+        if self._webhook is not None:
+            obj = self._webhook.convert(obj, source, target)
+        schema = self.schema(target)
+        if schema is not None:
+            prune(obj, schema, "", [])
+        return obj
+
+    def schema(self, version: str) -> Schema | None:
+        """Return the schema of a group and version, None where the definition has none."""
+        return self._schemas.get(version.rpartition("/")[2])
+
+
+class CustomConverter:
+    """Turns objects of a custom resource between one version and what is stored.
+
+    What is stored has its `apiVersion`, unless it was stored while there was only one. Where a
+    webhook converts and nobody can ask it, as when the server itself deletes an object, objects
+    stay as they are stored.
+    """
+
+    def __init__(self, versions: Versions, version: str) -> None:
+        self.versions = versions
+        self.version = version
+
+    def inward(self, obj: Object) -> Object:
+        """Return an object of the version, or one with an `apiVersion`, as it is stored.
+
+        Asks for the way back, too: once the object is stored it is too late for questions.
+        """
+        stored = dict(obj)
+        if "apiVersion" not in stored:
+            target = self.versions.stored
+            stored = self.versions.convert(copy.deepcopy(stored), self.version, target)
+            schema = self.versions.schema(target)
+            if schema is not None and target != self.version:
+                apply_schema_defaults(stored, schema)
+            stored["apiVersion"] = target
+        if can_ask():
+            with contextlib.suppress(StatusError):  # said again in the answer, when it is stored
+                self.outward(copy.deepcopy(stored))
+        return stored
+
+    def outward(self, obj: Object) -> Object:
+        """Return a stored object, which may be changed, in the version."""
+        source = self.versions.version_of(obj)
+        if self.versions.asks and source != self.version and not can_ask():
+            return {**obj, "apiVersion": source}
+        obj.pop("apiVersion", None)
+        return self.versions.convert(obj, source, self.version)
+
+    def to(self, obj: Object, other: "CustomConverter") -> Object:
+        """Return an object of the version in another version, without storing it."""
+        return self.versions.convert(copy.deepcopy(obj), self.version, other.version)
+
+    def mark(self, obj: Object) -> None:
+        """Give an object, in place, the version in which it is stored where it lacks."""
+        obj["apiVersion"] = self.versions.version_of(obj)
+
+    def is_current(self, obj: Mapping[str, Any]) -> bool:
+        """Tell whether a stored object is in the version in which it would be stored now."""
+        return self.versions.version_of(obj) == self.versions.stored

@@ -1,0 +1,36 @@
+"""Webhooks are asked, and their answers taken, as a real server was recorded to do it."""
+
+from typing import Any
+
+import pytest
+
+from hooks_replay import replay, scenarios
+
+pytestmark = pytest.mark.timeout(240)
+
+_EVERY = 9
+"""Of which scenarios of a theme `make test` takes one."""
+_DIFFERING = frozenset(
+    {
+        "04-definitions/review-versions",
+        "04-definitions/strategies",
+        "04-definitions/versions",
+    }
+)
+"""What is still answered otherwise."""
+
+
+def _compare(chosen: dict[str, dict[str, Any]]) -> None:
+    found = replay(chosen)
+    newly = {name: text for name, text in found.items() if name not in _DIFFERING}
+    assert not newly, "\n".join(f"{name}: {text}" for name, text in newly.items())
+    assert not (_DIFFERING & chosen.keys()) - found.keys(), "answered as recorded by now"
+
+
+def test_a_sample_of_conversions_is_answered_as_recorded() -> None:
+    _compare(dict(list(scenarios("conversion").items())[::_EVERY]))
+
+
+@pytest.mark.proof
+def test_all_conversions_are_answered_as_recorded() -> None:
+    _compare(scenarios("conversion"))

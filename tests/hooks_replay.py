@@ -1,0 +1,77 @@
+"""Replays recorded scenarios with webhooks, by the recorded runner and its scripted server."""
+
+import asyncio
+import gzip
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from conformance_replay import FOLDER, TOKENS
+from listwatch.apiserver import EmbeddedAPIServer
+from listwatch.apiserver.access.auth import read_tokens
+
+_FEATURES = ("rbac", "impersonation")
+#: So many runners at once, each with a webhook server of its own.
+_RUNNERS = 4
+
+
+def scenarios(theme: str) -> dict[str, dict[str, Any]]:
+    """Return the scenarios of `conversion` or `webhooks`, by `file/id`."""
+    found = {}
+    for path in sorted((FOLDER / theme).glob("*.json.gz")):
+        document = json.loads(gzip.decompress(path.read_bytes()))
+        for scenario in document["scenarios"]:
+            found[f"{path.name.removesuffix('.json.gz')}/{scenario['id']}"] = scenario
+    return found
+
+
+def replay(chosen: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    """Replay scenarios on a server of their own; returns what differed, by name."""
+    return asyncio.run(_replay(chosen))
+
+
+async def _replay(chosen: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    tokens = read_tokens(TOKENS.replace(",1,", ",uid-admin,"), "tokens")
+    server = EmbeddedAPIServer(tokens=tokens, controllers=False, test_api=True)
+    names = list(chosen)
+    async with server:
+        with tempfile.TemporaryDirectory() as folder:
+            parts = [names[number::_RUNNERS] for number in range(_RUNNERS)]
+            paths = [Path(folder, f"{number}.yaml") for number in range(_RUNNERS)]
+            for path, part in zip(paths, parts, strict=True):
+                # JSON is YAML, and much faster to write
+                path.write_text(json.dumps({"scenarios": [chosen[name] for name in part]}))
+            runs = zip(paths, parts, strict=True)
+            found = await asyncio.gather(*(_run(server.url, *each, chosen) for each in runs))
+    return {name: text for part in found for name, text in part.items()}
+
+
+async def _run(
+    url: str, path: Path, names: list[str], chosen: Mapping[str, dict[str, Any]]
+) -> dict[str, str]:
+    arguments = [path, "--base-url", url, "--token", "admin-token", "--user2-token", "alice-token"]
+    for feature in _FEATURES:
+        arguments += ["--have", feature]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(FOLDER / "hooks.py"),
+        *map(str, arguments),
+        "--json",
+        "--ignore",
+        "wording",
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    output, _ = await process.communicate()
+    report, _ = json.JSONDecoder().raw_decode(output.decode())
+    results = [each for each in report["results"] if each["result"] != "skipped"]
+    by_id = {chosen[name]["id"]: name for name in names}
+    return {
+        by_id[each["id"].partition("/")[2]]: json.dumps(each["diffs"][:3])
+        for each in results
+        if each["result"] == "failed"
+    }
