@@ -24,10 +24,10 @@ from listwatch.testing.workload import PodGenerator
 
 _SERVE = """
 import asyncio
-from listwatch.apiserver import APIServer
+from listwatch.apiserver import EmbeddedAPIServer
 
 async def main():
-    async with APIServer(test_api=True) as server:
+    async with EmbeddedAPIServer(test_api=True) as server:
         print(server.url, flush=True)
         await asyncio.Event().wait()
 
