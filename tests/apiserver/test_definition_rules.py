@@ -8,7 +8,6 @@ from api_client import Client
 from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.kinds.definition_rules import scale_causes, schema_causes
 from listwatch.apiserver.kinds.definitions import KINDS, validate_definition
-from listwatch.schema import structural
 
 WIDGETS = "/apis/example.com/v1/namespaces/default/widgets"
 
@@ -210,23 +209,6 @@ def test_what_a_schema_may_not_say_is_named(
     assert (f"s.properties[spec].{field}", message) in [(c.field, c.message) for c in causes]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "good", "bad"),
-    [
-        ("^[[:alpha:]_]+$", "a_b", "a1"),
-        (r"^\d\z", "1", "\u0661"),
-        ("^[^[:space:]]+$", "ab", "a b"),
-        (r"^\p{L}$", "\u00e9", None),
-    ],
-)
-def test_a_pattern_of_go_is_understood_or_lets_all_pass(
-    pattern: str, good: str, bad: str | None
-) -> None:
-    schema = {"type": "string", "pattern": pattern}
-    assert structural.validate(good, schema) == []
-    assert bad is None or len(structural.validate(bad, schema)) == 1
-
-
 def test_the_paths_of_a_scale_are_within_spec_and_status() -> None:
     good = {
         "specReplicasPath": ".spec.replicas",
@@ -286,58 +268,6 @@ async def test_an_object_within_an_object_says_what_it_is() -> None:
         widget["template"] = {"apiVersion": "v1", "kind": "Pod", "spec": {"x": 1}}
         made = await client.call("POST", WIDGETS, widget, expect=201)
         assert made["template"] == widget["template"]
-
-
-_NONE = "must validate one and only one schema (oneOf). Found none valid"
-
-
-@pytest.mark.parametrize(
-    ("schema", "value", "causes"),
-    [
-        ({"type": "integer"}, 1.5, {("f", "type"), ("<nil>", "(default format) in f")}),
-        ({"type": "integer", "format": "int32"}, 1 << 31, {("<nil>", "format int32 in f")}),
-        (
-            {"type": "integer", "format": "int64"},
-            1e30,
-            {("f", "type"), ("<nil>", "format int64 in f")},
-        ),
-        ({"allOf": [{"minimum": 2}]}, 1, {("f", "to 2"), ("<nil>", "all the schemas (allOf)")}),
-        (
-            {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
-            {},
-            {("<nil>", _NONE), ("f.a", "Required value")},
-        ),
-        ({"not": {"enum": ["x"]}}, "x", {("<nil>", "must not validate the schema (not)")}),
-        ({"format": "hostname"}, "a.b", {("f", "hostname")}),
-        ({"format": "hostname"}, "a.bc", set()),
-        ({"format": "uri"}, "x", {("f", "uri")}),
-        ({"format": "uri"}, "mailto:x", set()),
-    ],
-    # the order of a set differs from one process of the tests to the next
-    ids=lambda value: str(sorted(value)) if isinstance(value, set) else str(value),
-)
-def test_a_value_that_breaks_its_schema_is_told_where_the_reference_tells_it(
-    schema: dict[str, Any], value: Any, causes: set[tuple[str, str]]
-) -> None:
-    found = structural.validate(value, schema, "f")
-    assert {cause.field for cause in found} == {field for field, _ in causes}
-    for field, words in causes:
-        assert any(cause.field == field and words in cause.message for cause in found), found
-
-
-@pytest.mark.parametrize(
-    ("schema", "value", "pruned"),
-    [
-        ({"type": "object", "additionalProperties": True}, {"x": {"y": [1]}}, {"x": {}}),
-        ({"type": "array", "items": {"type": "integer"}}, {"a": 1}, {}),
-        ({"type": "object", "x-kubernetes-preserve-unknown-fields": True}, {"a": 1}, {"a": 1}),
-    ],
-)
-def test_what_a_schema_does_not_describe_is_cut(
-    schema: dict[str, Any], value: dict[str, Any], pruned: dict[str, Any]
-) -> None:
-    structural.prune(value, structural.build(schema), "f", [])
-    assert value == pruned
 
 
 def definition(**spec: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Container, Mapping
+from functools import lru_cache
 from typing import Any
 
 from listwatch.apiserver.kinds.kind import View
@@ -260,7 +261,12 @@ _SUFFIXES = {
 
 def quantity(text: str) -> float:
     """Return a canonical quantity as a number, for comparisons."""
-    found = re.fullmatch(r"([-+\d.]+)([a-zA-Z]*)(.*)", str(text))
+    return _quantity(str(text))
+
+
+@lru_cache(maxsize=1024)
+def _quantity(text: str) -> float:
+    found = re.fullmatch(r"([-+\d.]+)([a-zA-Z]*)(.*)", text)
     if found is None:
         return 0.0
     if found[3] or (found[2] in {"e", "E"} and found[3]):

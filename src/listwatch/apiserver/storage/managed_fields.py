@@ -61,6 +61,10 @@ def item_key(item: Any, schema: Schema) -> str:
     """Return what stands for an item of a set or keyed list, such as `k:{"name":"app"}`."""
     if schema.list_type == "set":
         return "v:" + _compact(item)
+    if len(schema.map_keys) == 1:  # as most lists have it
+        (key,) = schema.map_keys
+        value = key_of(item, schema, key)
+        return "k:" + _compact({} if value is None else {key: value})
     keys = {key: key_of(item, schema, key) for key in sorted(schema.map_keys)}
     return "k:" + _compact({key: value for key, value in keys.items() if value is not None})
 
@@ -257,6 +261,20 @@ def minus(first: Fields, second: Fields) -> Fields:
     return result
 
 
+def _minus_wire(first: Fields, second: Mapping[str, Any]) -> Fields:
+    """Return `minus` of a second set in the form of the wire."""
+    result: Fields = {}
+    for key, below in first.items():
+        if key == ".":
+            if second and "." not in second:
+                result["."] = _MEMBER
+        elif key not in second:
+            result[key] = below
+        elif left := _minus_wire(below, second[key]):
+            result[key] = left
+    return result
+
+
 def intersection(first: Fields, second: Fields) -> Fields:
     """Return the fields of both sets."""
     result: Fields = {}
@@ -288,12 +306,14 @@ def from_fields_v1(tree: Mapping[str, Any]) -> Fields:
     for key, below in tree.items():
         if not isinstance(below, dict):
             raise ValueError(f"what is below {key} is no object")  # noqa: TRY004 - bad data
-        if key == ".":
+        element = key[:2]
+        if element == "f:":
+            result[key] = from_fields_v1(below) if below else {".": _MEMBER}
+        elif key == ".":
             result["."] = _MEMBER
-        elif key[:2] in _ELEMENTS:
-            if key[:2] != "f:":
-                msgspec.json.decode(key[2:])
-            result[key] = from_fields_v1(below) if below else _leaf()
+        elif element in _ELEMENTS:
+            msgspec.json.decode(key[2:])
+            result[key] = from_fields_v1(below) if below else {".": _MEMBER}
         else:
             raise ValueError(f"{key} is no path element")
     return result
@@ -458,12 +478,14 @@ class Managed:
             fields: all that it has, in the form of the wire, as of `created_fields`.
             now: the time stamp of the creation.
         """
-        known = owner in self.sets
-        self.take(owner, from_fields_v1(fields), now=now)
-        if known or not fields:
+        if not fields or owner in self.sets:
+            self.take(owner, from_fields_v1(fields), now=now)
             return self.write()
-        # what is in the form of the wire is not brought there again: most objects come alone
+        # Most objects come alone: what is in the form of the wire is not brought there again.
+        left = {other: _minus_wire(each, fields) for other, each in self.sets.items()}
+        self.sets = {other: each for other, each in left.items() if each}
         self.sets[owner] = {}
+        self.times[owner] = now
         entries = self.write()
         for entry, each in zip(entries, self._ordered(), strict=True):
             if each == owner:
