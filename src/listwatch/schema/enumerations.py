@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from listwatch.schema.causes import Cause, not_supported
+from listwatch.schema.causes import Cause, not_supported, required
 from listwatch.schema.facts import Form, Schema, facts
 
 _Check = Callable[[Any, str, list[Cause]], None]
@@ -34,8 +34,11 @@ _OTHERWISE = frozenset(
         ("Taint", "effect"),
         ("Toleration", "effect"),
         ("Toleration", "operator"),
+        ("VolumeMount", "mountPropagation"),
     )
 )
+#: Fields of which an empty value is none.
+_WANTED = frozenset(("preemptionPolicy",))
 #: The server's order of the values, if it is not alphabetical.
 _ORDER: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("Container", "terminationMessagePolicy"): ("File", "FallbackToLogsOnError"),
@@ -95,10 +98,16 @@ def _field(owner: Schema, name: str, field: Schema, above: tuple[str, ...]) -> _
     if not field.enum:
         return None
     known = _ORDER.get((owner.go_name, name), field.enum)
+    # that a value is needed is a rule of its own
+    needed = name in owner.required
 
     def check_value(value: Any, path: str, causes: list[Cause]) -> None:
-        if value not in known and value:
+        if value in known:
+            return
+        if value or (name not in _WANTED and not needed):
             causes.append(not_supported(path, value, known))
+        elif not needed:
+            causes.append(required(path))
 
     return check_value
 

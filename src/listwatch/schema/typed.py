@@ -36,35 +36,85 @@ class Pairs(dict[str, Any]):
 #: Strings that Go keeps when empty, because they are pointers.
 _POINTER_STRINGS = frozenset(
     (
+        "apiGroup",
         "appProtocol",
+        "completionMode",
+        "currentVolumeAttributesClassName",
+        "failurePolicy",
+        "fsGroupChangePolicy",
+        "fsGroupPolicy",
+        "gmsaCredentialSpec",
+        "gmsaCredentialSpecName",
         "holderIdentity",
+        "hostnameOverride",
         "ingressClassName",
-        "runtimeClassName",
-        "storageClassName",
-        "volumeAttributesClassName",
-        "timeZone",
+        "initiatorName",
+        "internalTrafficPolicy",
+        "ipFamilyPolicy",
+        "ipMode",
+        "loadBalancerClass",
+        "localhostProfile",
+        "managedBy",
+        "matchPolicy",
+        "mountPropagation",
+        "nodeAffinityPolicy",
+        "nodeTaintsPolicy",
+        "parameterNotFoundAction",
+        "persistentVolumeName",
+        "podReplacementPolicy",
         "preemptionPolicy",
+        "preferredHolder",
+        "procMount",
+        "reclaimPolicy",
+        "recursiveReadOnly",
+        "reinvocationPolicy",
+        "resourceClaimName",
+        "resourceClaimTemplateName",
+        "runAsUserName",
+        "runtimeClassName",
+        "seLinuxChangePolicy",
+        "scope",
+        "signerName",
+        "stopSignal",
+        "storageClassName",
+        "succeededIndexes",
+        "supplementalGroupsPolicy",
+        "timeZone",
+        "trafficDistribution",
+        "unhealthyPodEvictionPolicy",
+        "volumeAttributesClassName",
+        "volumeBindingMode",
+        "volumeMode",
     )
 )
 #: Booleans and numbers that Go drops when false or 0, because they are not pointers.
 _PLAIN_SCALARS = frozenset(
     (
+        "chapAuthDiscovery",
+        "chapAuthSession",
+        "clusterScope",
         "count",
         "deprecatedCount",
         "failureThreshold",
         "generation",
         "globalDefault",
+        "healthCheckNodePort",
         "hostIPC",
         "hostNetwork",
         "hostPID",
         "hostPort",
         "initialDelaySeconds",
+        "insecureSkipTLSVerify",
         "minReadySeconds",
         "nodePort",
+        "partition",
         "paused",
         "periodSeconds",
         "publishNotReadyAddresses",
         "readOnly",
+        "signal",
+        "sizeBytes",
+        "sslEnabled",
         "stdin",
         "stdinOnce",
         "successThreshold",
@@ -73,10 +123,50 @@ _PLAIN_SCALARS = frozenset(
         "unschedulable",
     )
 )
+#: Such fields that are pointers in other types.
+_DROPPED = frozenset(
+    (
+        ("Condition", "observedGeneration"),
+        ("PodCondition", "observedGeneration"),
+        ("ServiceBackendPort", "number"),
+    )
+)
 #: Numbers and booleans of status types that are pointers.
-_POINTER_STATUS = frozenset(("ready", "terminating", "started", "collisionCount", "exitCode"))
-#: Fields whose empty string one Go type keeps, as a pointer, and another drops.
+_POINTER_STATUS = frozenset(
+    (
+        "collisionCount",
+        "currentCPUUtilizationPercentage",
+        "exitCode",
+        "ready",
+        "started",
+        "terminating",
+        "terminatingReplicas",
+    )
+)
+#: Fields whose empty value one Go type keeps, as a pointer, and another drops.
 _KEPT_EMPTY: Mapping[str, frozenset[str]] = {
+    "AzureDiskVolumeSource": frozenset(("cachingMode", "fsType", "kind", "readOnly")),
+    "AzureFilePersistentVolumeSource": frozenset(("secretNamespace",)),
+    "ClientIPConfig": frozenset(("timeoutSeconds",)),
+    "ClusterTrustBundleProjection": frozenset(("name",)),
+    "Container": frozenset(("restartPolicy",)),
+    "EphemeralContainer": frozenset(("restartPolicy",)),
+    "GlusterfsPersistentVolumeSource": frozenset(("endpointsNamespace",)),
+    # no policy is another thing than no word of policies
+    "HPAScalingRules": frozenset(("policies",)),
+    "HorizontalPodAutoscalerStatus": frozenset(("observedGeneration",)),
+    "IngressClassParametersReference": frozenset(("namespace",)),
+    "LeaseSpec": frozenset(("strategy",)),
+    "LocalVolumeSource": frozenset(("fsType",)),
+    "MutatingWebhook": frozenset(("timeoutSeconds",)),
+    "NetworkPolicyPort": frozenset(("protocol",)),
+    "NodeSwapStatus": frozenset(("capacity",)),
+    "PodDNSConfigOption": frozenset(("value",)),
+    "PodFailurePolicyOnExitCodesRequirement": frozenset(("containerName",)),
+    "RollingUpdateStatefulSetStrategy": frozenset(("partition",)),
+    "TypedObjectReference": frozenset(("namespace",)),
+    "ValidatingWebhook": frozenset(("timeoutSeconds",)),
+    "VolumeNodeResources": frozenset(("count",)),
     "Endpoint": frozenset(("hostname", "nodeName", "zone")),
     "EndpointAddress": frozenset(("nodeName",)),
     "CustomResourceDefinitionVersion": frozenset(("deprecationWarning",)),
@@ -89,16 +179,17 @@ def keeps_empty(schema: Schema, key: str, field: Schema) -> bool:
     name, form = schema.go_name, field.form
     if key in schema.required:
         return True
-    if form in _STRINGS and schema.defaults.get(key) == "":
+    if key in _KEPT_EMPTY.get(name, ()):
         return True
     if form in _STRINGS:
-        return key in _POINTER_STRINGS or key in _KEPT_EMPTY.get(name, ())
+        return key in _POINTER_STRINGS or schema.defaults.get(key) == ""
     if form in _COLLECTIONS:
         # an empty list of owners removes them, an absent one changes nothing
         return key == "managedFields"
     if form in _SCALARS:
         in_status = name.endswith("Status") and key not in _POINTER_STATUS
-        return not (key in _PLAIN_SCALARS or in_status)
+        plain = (name, key) in _DROPPED or key in _PLAIN_SCALARS
+        return not (plain or in_status)
     return True
 
 
@@ -365,6 +456,8 @@ def canonical_quantity(value: str | float) -> str:
         number = Decimal(digits)
     except InvalidOperation:
         raise WrongTypeError("unable to parse numeric part of quantity") from None
+    if _stays(digits, suffix):
+        return text
     if suffix.endswith("i"):
         power = _BINARY.index(suffix)
         whole = number * 1024**power
@@ -391,6 +484,24 @@ def canonical_quantity(value: str | float) -> str:
             return f"{int(scaled)}{_DECIMAL[power]}"
     nano = number.scaleb(9).to_integral_value(rounding="ROUND_UP")
     return f"{int(nano)}n"
+
+
+def _stays(digits: str, suffix: str) -> bool:
+    """Tell whether a quantity stays as it was written, as `ParseQuantity` keeps most.
+
+    It looks at the digits alone, so that a sign, a point without a fraction and an exponent stay.
+    """
+    whole, _, fraction = digits.lstrip("+-").partition(".")
+    whole = whole.lstrip("0") or "0"
+    if suffix.endswith("i"):
+        return not fraction and len(whole) < 10 and int(whole) % 8 != 0
+    exponent = suffix[:1] in {"e", "E"} and len(suffix) > 1
+    power = int(suffix[1:]) if exponent else _DECIMAL_POWERS[suffix]
+    power -= len(fraction)
+    shown = whole + fraction
+    if not -9 <= power <= 30 or len(shown) > 18:
+        return False
+    return power % 3 == 0 and not shown.endswith("000") and not shown.startswith("0")
 
 
 _FROM_STRING: Mapping[Form, Callable[[str], str | None]] = {

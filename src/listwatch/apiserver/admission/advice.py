@@ -129,6 +129,15 @@ def _at(obj: View, path: str) -> View:
     return obj
 
 
+def pod_spec_of(resource: APIResource, obj: View) -> tuple[View, View] | None:
+    """Return the pod's spec that a kind makes pods of, and its metadata; None of other kinds."""
+    path = None if resource.custom is not None else _POD_SPECS.get(resource.storage)
+    if path is None:
+        return None
+    template = _at(obj, path.removesuffix(".spec")) if path != "spec" else obj
+    return template.get("spec") or {}, template.get("metadata") or {}
+
+
 def _bare_finalizers(new: View, old: View | None) -> Iterator[str]:
     before = () if old is None else old["metadata"].get("finalizers") or ()
     for name in new["metadata"].get("finalizers") or ():

@@ -1,26 +1,36 @@
 """The rules of the containers of a pod (`pkg/apis/core/validation`, `validateContainers`)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from listwatch.apiserver.kinds.kind import View
+from listwatch.apiserver.kinds.mount_rules import check_mounts
+from listwatch.apiserver.kinds.reference_rules import (
+    check_field_ref,
+    check_key_ref,
+    check_resource_ref,
+    descending_path,
+)
 from listwatch.apiserver.kinds.rules import (
     NOT_NEGATIVE,
+    STANDARD_RESOURCES,
     address,
-    config_key,
     label,
+    not_among,
     not_negative,
     port_name,
     port_name_or_number,
     port_number,
     qualified_name,
     quantity,
+    subdomain,
 )
 from listwatch.schema.causes import (
     Cause,
     duplicate,
     forbidden_value,
+    go_quoted,
     invalid_value,
     not_supported,
     required,
@@ -31,10 +41,16 @@ _VARIABLE_WORDS = (
     "a valid environment variable name must consist only of printable ASCII characters other than "
     "'='"
 )
-_HANDLERS = ("exec", "grpc", "httpGet", "sleep", "tcpSocket")
+_HEADER = re.compile(r"[-A-Za-z0-9]+")
+_HEADER_WORDS = (
+    "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', "
+    "regex used for validation is '[-A-Za-z0-9]+')"
+)
+_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
-_GROUPS = ("initContainers", "containers")
 _INIT_WORDS = "may not be set for init containers without restartPolicy=Always"
+_EPHEMERAL_WORDS = "cannot be set for an Ephemeral Container"
+_RESTARTS = ("Always", "Never", "OnFailure")
 #: The resources that containers may ask for without a domain.
 _RESOURCES = frozenset(("cpu", "memory", "ephemeral-storage"))
 #: The largest id of a user or group.
@@ -45,51 +61,99 @@ _SOURCES = (
     "`fileKeyRef`"
 )
 _ONE_SOURCE = "may not have more than one field specified at a time"
-_FIELD_PATHS = (
-    "metadata.name",
-    "metadata.namespace",
-    "metadata.uid",
-    "spec.nodeName",
-    "spec.serviceAccountName",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.podIP",
-    "status.podIPs",
-)
 
 
 class _Shared(NamedTuple):
-    """What the containers of one pod may have once."""
+    """What the containers of one pod have in common."""
 
     names: set[str]
     volumes: Mapping[str, View]
-    host_ports: set[str]
-    host_network: bool
+    spec: View
+    is_pod: bool
+
+    @property
+    def claims(self) -> set[str]:
+        """The names of the pod's claims of resources."""
+        return {each.get("name", "") for each in self.spec.get("resourceClaims") or ()} - {""}
 
 
-def check_containers(spec: View, path: str, volumes: Mapping[str, View]) -> list[Cause]:
+def check_containers(
+    spec: View, path: str, volumes: Mapping[str, View], *, is_pod: bool
+) -> list[Cause]:
     """Return the rules that the containers of a pod's spec break.
 
     Args:
         spec: the pod's spec.
         path: where it stands.
-        volumes: its volumes by name.
+        volumes: its volumes by name, of which nothing is broken.
+        is_pod: whether it is a pod's own, not that of a template.
     """
-    causes = [] if spec.get("containers") else [required(f"{path}.containers")]
-    network = bool(spec.get("hostNetwork"))
-    names: set[str] = set()
-    for group in reversed(_GROUPS):
-        shared = _Shared(names, volumes, set(), network)
-        for index, container in enumerate(spec.get(group) or ()):
-            here = f"{path}.{group}[{index}]"
-            causes += _check_container(container, here, shared)
-            if group == "initContainers" and container.get("restartPolicy") != "Always":
-                causes += [
-                    forbidden_value(f"{here}.{key}", _INIT_WORDS)
-                    for key in ("lifecycle", *_PROBES)
-                    if key in container
-                ]
+    containers = spec.get("containers") or ()
+    causes = [] if containers else [required(f"{path}.containers")]
+    shared = _Shared(set(), volumes, spec, is_pod)
+    ports: set[str] = set()
+    for index, container in enumerate(containers):
+        here = f"{path}.containers[{index}]"
+        causes += _check_container(container, here, shared)
+        causes += _check_running(container, here, spec)
+        causes += _check_host_ports(container, here, ports, spec, is_pod=is_pod)
+    for index, container in enumerate(spec.get("initContainers") or ()):
+        here = f"{path}.initContainers[{index}]"
+        causes += _check_container(container, here, shared)
+        # each runs alone; that causes name the first is the server's own way
+        where = f"{path}.initContainers[0]"
+        causes += _check_host_ports(container, where, set(), {}, is_pod=is_pod)
+        if container.get("restartPolicy") == "Always":
+            causes += _check_running(container, here, spec)
+        else:
+            causes += [
+                forbidden_value(f"{here}.{key}", _INIT_WORDS)
+                for key in ("lifecycle", *_PROBES)
+                if key in container
+            ]
+    for index, container in enumerate(spec.get("ephemeralContainers") or ()):
+        causes += _check_ephemeral(container, f"{path}.ephemeralContainers[{index}]", shared)
     return causes
+
+
+#: What an ephemeral container may not have, as far as a client can set it.
+_LASTING = (
+    "ports",
+    "resources",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+    "resizePolicy",
+    "restartPolicy",
+    "restartPolicyRules",
+)
+
+
+def _check_ephemeral(container: View, path: str, shared: _Shared) -> list[Cause]:
+    others = {
+        each.get("name")
+        for group in ("containers", "initContainers")
+        for each in shared.spec.get(group) or ()
+    }
+    causes = _check_container(container, path, shared)
+    target = container.get("targetContainerName")
+    if target and target not in others:
+        causes.append(_not_found(f"{path}.targetContainerName", target))
+    causes += [
+        forbidden_value(f"{path}.{key}", _EPHEMERAL_WORDS) for key in _LASTING if container.get(key)
+    ]
+    for index, mount in enumerate(container.get("volumeMounts") or ()):
+        causes += [
+            forbidden_value(f"{path}.volumeMounts[{index}].{key}", _EPHEMERAL_WORDS)
+            for key in ("subPath", "subPathExpr")
+            if mount.get(key)
+        ]
+    return causes
+
+
+def _not_found(path: str, name: str) -> Cause:
+    return Cause(path, "FieldValueNotFound", f"Not found: {go_quoted(name)}")
 
 
 def _check_container(container: View, path: str, shared: _Shared) -> list[Cause]:
@@ -101,27 +165,37 @@ def _check_container(container: View, path: str, shared: _Shared) -> list[Cause]
     image = container.get("image", "")
     if not image:
         causes.append(required(f"{path}.image"))
-    elif image != image.strip():
+    elif image != image.strip() and shared.is_pod:
         causes.append(
             invalid_value(f"{path}.image", image, "must not have leading or trailing whitespace")
         )
-    causes += _check_ports(container, path, shared)
+    causes += not_among(container, path, "restartPolicy", _RESTARTS)
+    causes += _check_ports(container, path)
     causes += _check_environment(container, path)
-    if container.get("volumeMounts"):
-        causes += _check_mounts(container, path, shared.volumes)
-    for key in _PROBES:
-        if key in container:
-            causes += _check_probe(container[key], f"{path}.{key}", key)
+    causes += check_mounts(container, path, shared.volumes)
+    causes += check_resources(container.get("resources") or {}, f"{path}.resources", shared.claims)
+    causes += _check_resize(container, f"{path}.resizePolicy", shared.spec)
+    context = container.get("securityContext")
+    if context is not None:
+        causes += check_context(context, f"{path}.securityContext", shared.spec)
+    return causes
+
+
+def _check_running(container: View, path: str, spec: View) -> list[Cause]:
+    """Return the rules that what goes on while a container runs breaks."""
+    causes: list[Cause] = []
+    grace = spec.get("terminationGracePeriodSeconds")
     for key in ("postStart", "preStop"):
         handler = (container.get("lifecycle") or {}).get(key)
         if handler is not None:
-            causes += _check_handler(handler, f"{path}.lifecycle.{key}")
-    causes += check_resources(container.get("resources") or {}, f"{path}.resources")
-    context = container.get("securityContext")
-    return causes if context is None else causes + _check_context(context, path)
+            causes += _check_handler(handler, f"{path}.lifecycle.{key}", grace)
+    for key in _PROBES:
+        if key in container:
+            causes += _check_probe(container[key], f"{path}.{key}", key)
+    return causes
 
 
-def _check_ports(container: View, path: str, shared: _Shared) -> list[Cause]:
+def _check_ports(container: View, path: str) -> list[Cause]:
     causes: list[Cause] = []
     names: set[str] = set()
     for index, port in enumerate(container.get("ports") or ()):
@@ -140,15 +214,27 @@ def _check_ports(container: View, path: str, shared: _Shared) -> list[Cause]:
             causes += port_number(f"{here}.containerPort", number)
         if host:
             causes += port_number(f"{here}.hostPort", host)
-            if shared.host_network and host != number:
-                why = "must match `hostPort` when `hostNetwork` is true"
-                causes.append(invalid_value(f"{here}.containerPort", number, why))
-            key = f"{port.get('protocol', 'TCP')}/{port.get('hostIP', '')}/{host}"
-            if key in shared.host_ports:
-                causes.append(duplicate(f"{here}.hostPort", key))
-            shared.host_ports.add(key)
         if port.get("hostIP"):
             causes += address(f"{here}.hostIP", port["hostIP"])
+    return causes
+
+
+def _check_host_ports(
+    container: View, path: str, taken: set[str], spec: View, *, is_pod: bool
+) -> list[Cause]:
+    causes: list[Cause] = []
+    for index, port in enumerate(container.get("ports") or ()):
+        host, where = port.get("hostPort") or 0, f"{path}.ports[{index}].hostPort"
+        number = port.get("containerPort") or 0
+        if spec.get("hostNetwork") and (is_pod or host) and host != number:
+            why = "must match `containerPort` when `hostNetwork` is true"
+            causes.append(invalid_value(where, host, why))
+        if not host:
+            continue
+        key = f"{port.get('protocol', 'TCP')}/{port.get('hostIP', '')}/{host}"
+        if key in taken:
+            causes.append(duplicate(where, key))
+        taken.add(key)
     return causes
 
 
@@ -165,36 +251,32 @@ def _check_environment(container: View, path: str) -> list[Cause]:
         if source is not None:
             causes += _check_source(variable, source, f"{here}.valueFrom")
     for index, source in enumerate(container.get("envFrom") or ()):
-        here = f"{path}.envFrom[{index}]"
+        above, here = f"{path}.envFrom", f"{path}.envFrom[{index}]"
         prefix = source.get("prefix")
         if prefix and not _VARIABLE.fullmatch(prefix):
             causes.append(invalid_value(f"{here}.prefix", prefix, _VARIABLE_WORDS))
         found = [key for key in ("configMapRef", "secretRef") if key in source]
+        for key in found:
+            where, named = f"{here}.{key}.name", source[key].get("name")
+            causes += subdomain(where, named) if named else [required(where)]
         if not found:
             why = "must specify one of: `configMapRef` or `secretRef`"
-            causes.append(invalid_value(here, "", why))
+            causes.append(invalid_value(above, "", why))
         elif len(found) > 1:
-            causes.append(invalid_value(here, "", _ONE_SOURCE))
-        causes += [required(f"{here}.{key}.name") for key in found if not source[key].get("name")]
+            causes.append(invalid_value(above, "", _ONE_SOURCE))
     return causes
 
 
 def _check_source(variable: View, source: View, path: str) -> list[Cause]:
     causes: list[Cause] = []
-    if "fieldRef" in source:
-        causes += check_field_ref(source["fieldRef"], f"{path}.fieldRef")
-    if "resourceFieldRef" in source and not source["resourceFieldRef"].get("resource"):
-        causes.append(required(f"{path}.resourceFieldRef.resource"))
-    for kind in ("configMapKeyRef", "secretKeyRef"):
-        if kind not in source:
-            continue
-        here, reference = f"{path}.{kind}", source[kind]
-        if not reference.get("name"):
-            causes.append(required(f"{here}.name"))
-        if not reference.get("key"):
-            causes.append(required(f"{here}.key"))
-        else:
-            causes += config_key(f"{here}.key", reference["key"])
+    for kind, check in (
+        ("fieldRef", check_field_ref),
+        ("resourceFieldRef", check_resource_ref),
+        ("configMapKeyRef", check_key_ref),
+        ("secretKeyRef", check_key_ref),
+    ):
+        if kind in source:
+            causes += check(source[kind], f"{path}.{kind}")
     if not source:
         causes.append(invalid_value(path, "", _SOURCES))
     elif variable.get("value"):
@@ -205,68 +287,8 @@ def _check_source(variable: View, source: View, path: str) -> list[Cause]:
     return causes
 
 
-def check_field_ref(reference: View, path: str, extra: tuple[str, ...] = ()) -> list[Cause]:
-    """Return why a reference to a field of the pod is refused; `extra` may be named, too."""
-    where, named = f"{path}.fieldPath", reference.get("fieldPath", "")
-    if not named:
-        return [required(where)]
-    subject, bracket, key = named.partition("['")
-    if bracket and subject in {"metadata.labels", "metadata.annotations"}:
-        return qualified_name(where, key.removesuffix("']"))
-    if named in _FIELD_PATHS or named in extra:
-        return []
-    if named in {"metadata.labels", "metadata.annotations", "status.phase"}:
-        return [not_supported(where, named, _FIELD_PATHS)]
-    why = f"error converting fieldPath: field label not supported: {named}"
-    return [invalid_value(where, named, why)]
-
-
-def descending_path(path: str, text: str) -> list[Cause]:
-    """Return why a path does not stay below where it begins."""
-    if text.startswith("/"):
-        return [invalid_value(path, text, "must be a relative path")]
-    return no_backsteps(path, text)
-
-
-def no_backsteps(path: str, text: str) -> list[Cause]:
-    """Return why a path leads upwards."""
-    if ".." in text.split("/"):
-        return [invalid_value(path, text, "must not contain '..'")]
-    return []
-
-
-def _check_mounts(container: View, path: str, volumes: Mapping[str, View]) -> list[Cause]:
-    causes: list[Cause] = []
-    places: set[str] = set()
-    for index, mount in enumerate(container.get("volumeMounts") or ()):
-        here = f"{path}.volumeMounts[{index}]"
-        name, where = mount.get("name"), mount.get("mountPath", "")
-        if not name:
-            causes.append(required(f"{here}.name"))
-        elif name not in volumes:
-            causes.append(Cause(f"{here}.name", "FieldValueNotFound", f'Not found: "{name}"'))
-        if not where:
-            causes.append(required(f"{here}.mountPath"))
-        elif where in places:
-            causes.append(invalid_value(f"{here}.mountPath", where, "must be unique"))
-        places.add(where)
-        part, expression = mount.get("subPath"), mount.get("subPathExpr")
-        if part:
-            causes += descending_path(f"{here}.subPath", part)
-        if expression:
-            if part:
-                why = "subPathExpr and subPath are mutually exclusive"
-                causes.append(invalid_value(f"{here}.subPathExpr", expression, why))
-            causes += descending_path(f"{here}.subPathExpr", expression)
-        privileged = (container.get("securityContext") or {}).get("privileged")
-        if mount.get("mountPropagation") == "Bidirectional" and not privileged:
-            why = "Bidirectional mount propagation is available only to privileged containers"
-            causes.append(forbidden_value(f"{here}.mountPropagation", why))
-    return causes
-
-
 def _check_probe(probe: View, path: str, kind: str) -> list[Cause]:
-    causes = _check_handler(probe, path)
+    causes = _check_handler(probe, path, None)
     causes += not_negative(
         probe,
         path,
@@ -279,17 +301,17 @@ def _check_probe(probe: View, path: str, kind: str) -> list[Cause]:
     grace = probe.get("terminationGracePeriodSeconds")
     if grace is not None:
         where = f"{path}.terminationGracePeriodSeconds"
+        if grace <= 0:
+            causes.append(invalid_value(where, grace, "must be greater than 0"))
         if kind == "readinessProbe":
             causes.append(invalid_value(where, grace, "must not be set for readinessProbes"))
-        elif grace <= 0:
-            causes.append(invalid_value(where, grace, "must be greater than 0"))
     successes = probe.get("successThreshold", 1)
     if kind != "readinessProbe" and successes != 1:
         causes.append(invalid_value(f"{path}.successThreshold", successes, "must be 1"))
     return causes
 
 
-def _check_handler(handler: View, path: str) -> list[Cause]:
+def _check_handler(handler: View, path: str, grace: int | None) -> list[Cause]:
     found = [key for key in _HANDLERS if key in handler]
     if not found:
         return [required(path, "must specify a handler type")]
@@ -302,44 +324,123 @@ def _check_handler(handler: View, path: str) -> list[Cause]:
         causes += port_name_or_number(f"{here}.port", action.get("port", 0))
     elif kind == "grpc":
         causes += port_number(f"{here}.port", action.get("port", 0))
+    for header in action.get("httpHeaders") or ():
+        name = header.get("name", "")
+        if not _HEADER.fullmatch(name):
+            causes.append(invalid_value(f"{here}.httpHeaders", name, _HEADER_WORDS))
+    seconds = action.get("seconds", 0)
+    if kind == "sleep" and grace is not None and not 0 <= seconds <= grace:
+        why = f"must be non-negative and less than terminationGracePeriodSeconds ({grace})"
+        causes.append(invalid_value(here, seconds, why))
     return causes
 
 
-def check_resources(resources: View, path: str) -> list[Cause]:
-    """Return the rules that the requests and limits of a container break."""
+def check_resources(
+    resources: View, path: str, claims: Collection[str] = (), *, of_pod: bool = False
+) -> list[Cause]:
+    """Return the rules that requests and limits break.
+
+    Args:
+        resources: requests, limits and claims.
+        path: where they stand.
+        claims: the names of the claims that the pod has.
+        of_pod: whether they are the pod's, not a container's.
+    """
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     causes: list[Cause] = []
     for group, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items():
-            causes += _check_amount(name, amount, f"{path}.{group}[{name}]")
+            causes += check_amount(name, amount, f"{path}.{group}[{name}]", of_pod=of_pod)
     for name, amount in requests.items():
         limit = limits.get(name)
         where = f"{path}.requests"
-        extended = "/" in name or name.startswith("hugepages-")
+        fixed = is_extended(name) or name.startswith("hugepages-")
         if limit is None:
-            if extended:
+            if fixed:
                 why = "Limit must be set for non overcommitable resources"
                 causes.append(required(f"{path}.limits", why))
-        elif extended and quantity(amount) != quantity(limit):
+        elif fixed and quantity(amount) != quantity(limit):
             causes.append(invalid_value(where, amount, f"must be equal to {name} limit of {limit}"))
         elif quantity(amount) > quantity(limit):
             why = f"must be less than or equal to {name} limit of {limit}"
             causes.append(invalid_value(where, amount, why))
+    names = {*limits, *requests}
+    if any(name.startswith("hugepages-") for name in names) and not names & {"cpu", "memory"}:
+        causes.append(forbidden_value(path, "HugePages require cpu or memory"))
+    return causes + _check_claims(resources.get("claims") or (), f"{path}.claims", claims)
+
+
+def _check_claims(claims: Iterable[View], path: str, known: Collection[str]) -> list[Cause]:
+    causes: list[Cause] = []
+    seen: set[tuple[str, str]] = set()
+    for index, claim in enumerate(claims):
+        here, name, part = f"{path}[{index}]", claim.get("name", ""), claim.get("request", "")
+        if not name:
+            causes.append(required(here))
+            continue
+        if part:
+            causes += label(f"{here}.request", part)
+        if any(each == name and (not part or other in {"", part}) for each, other in seen):
+            causes.append(duplicate(here, f"{name}/{part}" if part else name))
+        seen.add((name, part))
+        if name not in known:
+            causes.append(_not_found(here, name))
     return causes
 
 
-def _check_amount(name: str, amount: str, path: str) -> list[Cause]:
-    if name in _RESOURCES:
-        causes = []
-    else:
-        causes = qualified_name(path, name)
-        if "/" not in name and not name.startswith("hugepages-"):
+def is_extended(name: str) -> bool:
+    """Tell whether a resource is one that others than Kubernetes define."""
+    return "/" in name and "kubernetes.io/" not in name
+
+
+def check_amount(name: str, amount: str, path: str, *, of_pod: bool = False) -> list[Cause]:
+    """Return why a resource may not be asked for in this amount."""
+    causes = qualified_name(path, name)
+    huge = name.startswith("hugepages-")
+    if "/" not in name and not huge:
+        if name not in STANDARD_RESOURCES and not causes:
+            why = "must be a standard resource type or fully qualified"
+            causes.append(invalid_value(path, name, why))
+        if name not in _RESOURCES and not of_pod:
             causes.append(invalid_value(path, name, "must be a standard resource for containers"))
+    if of_pod and not causes and name not in _OF_PODS and not huge:
+        causes.append(not_supported(path, name, _OF_PODS))
+    elif is_extended(name) and name.startswith("requests."):
+        causes.append(invalid_value(path, name, "doesn't follow extended resource name standard"))
     value = quantity(amount)
     if value < 0:
         causes.append(invalid_value(path, amount, NOT_NEGATIVE))
-    if "/" in name and value != int(value):
+    if is_extended(name) and value % 1:
         causes.append(invalid_value(path, amount, "must be an integer"))
+    if huge:
+        size = quantity(name.removeprefix("hugepages-"))
+        if not size or value % size:
+            why = f"{amount} is not positive integer multiple of {name}"
+            causes.append(invalid_value(path, amount, why))
+    return causes
+
+
+_OF_PODS = ("cpu", "memory")
+_RESIZED = ("cpu", "memory")
+_RESIZES = ("NotRequired", "RestartContainer")
+
+
+def _check_resize(container: View, path: str, spec: View) -> list[Cause]:
+    causes: list[Cause] = []
+    seen: set[str] = set()
+    for index, policy in enumerate(container.get("resizePolicy") or ()):
+        name, how = policy.get("resourceName", ""), policy.get("restartPolicy", "")
+        if name in seen:
+            causes.append(duplicate(f"{path}[{index}]", name))
+        seen.add(name)
+        for value, known in ((name, _RESIZED), (how, _RESIZES)):
+            if not value:
+                causes.append(required(path))
+            elif value not in known:
+                causes.append(not_supported(path, value, known))
+        if spec.get("restartPolicy") == "Never" and how != "NotRequired":
+            why = "must be 'NotRequired' when `restartPolicy` is 'Never'"
+            causes.append(invalid_value(path, how, why))
     return causes
 
 
@@ -360,25 +461,48 @@ def check_ids(context: View, path: str, *keys: str) -> list[Cause]:
 def check_profile(context: View, path: str) -> list[Cause]:
     """Return the rules that the seccomp and AppArmor profiles of a context break."""
     causes: list[Cause] = []
-    for key, word in (("seccompProfile", "seccomp type"), ("appArmorProfile", "AppArmor type")):
-        profile = context.get(key)
-        if profile is None:
-            continue
-        kind, named = profile.get("type", ""), profile.get("localhostProfile")
-        where = f"{path}.{key}.localhostProfile"
-        if kind == "Localhost" and not named:
-            causes.append(required(where, f"must be set when {word} is Localhost"))
-        elif kind != "Localhost" and named is not None:
-            why = f"can only be set when {word} is Localhost"
-            causes.append(invalid_value(where, named, why))
+    profile = context.get("seccompProfile")
+    if profile is not None:
+        here, kind, named = f"{path}.seccompProfile", profile.get("type", ""), "localhostProfile"
+        text = profile.get(named)
         if not kind:
-            causes.append(required(f"{path}.{key}.type"))
+            causes.append(required(f"{here}.type", "type is required when seccompProfile is set"))
+        if kind == "Localhost" and text is None:
+            why = "must be set when seccomp type is Localhost"
+            causes.append(required(f"{here}.{named}", why))
+        elif kind == "Localhost":
+            causes += descending_path(f"{here}.{named}", text)
+        elif text is not None:
+            why = "can only be set when seccomp type is Localhost"
+            causes.append(invalid_value(f"{here}.{named}", text, why))
+    profile = context.get("appArmorProfile")
+    if profile is not None:
+        causes += _check_armor(profile, f"{path}.appArmorProfile")
     return causes
 
 
-def _check_context(context: View, path: str) -> list[Cause]:
-    where = f"{path}.securityContext"
-    causes = check_ids(context, where, "runAsUser", "runAsGroup") + check_profile(context, where)
+def _check_armor(profile: View, path: str) -> list[Cause]:
+    kind, text = profile.get("type", ""), profile.get("localhostProfile")
+    where = f"{path}.localhostProfile"
+    if not kind:
+        return [required(f"{path}.type", "type is required when appArmorProfile is set")]
+    if kind == "Localhost":
+        if text is not None and text != text.strip():
+            return [invalid_value(where, text, "must not be padded with whitespace")]
+        return [] if text else [required(where, "must be set when AppArmor type is Localhost")]
+    if kind in {"RuntimeDefault", "Unconfined"} and text is not None:
+        why = "can only be set when AppArmor type is Localhost"
+        return [invalid_value(where, text, why)]
+    return []
+
+
+def check_context(context: View, where: str, spec: View) -> list[Cause]:
+    """Return the rules that a container's security context breaks."""
+    causes = check_ids(context, where, "runAsUser", "runAsGroup")
+    if context.get("procMount") == "Unmasked" and spec.get("hostUsers") is not False:
+        why = "`hostUsers` must be false to use `Unmasked`"
+        causes.append(invalid_value(f"{where}.procMount", "Unmasked", why))
+    causes += check_profile(context, where)
     if context.get("allowPrivilegeEscalation") is False:
         if context.get("privileged"):
             why = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"

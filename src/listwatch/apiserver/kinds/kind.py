@@ -68,6 +68,8 @@ class Kind(msgspec.Struct, frozen=True):
         keeps_status: whether a create keeps the status that a client sends.
         status_leaves: the part of metadata that a write to the status path does not touch, if
             any.
+        new_generation: the generation of a new object; 0 for none.
+        generation_moves: whether a change moves the generation.
         generation_with: parts of metadata whose change moves the generation as the spec's does.
         immortal: names of objects that may not be deleted.
         deprecation: what each answer warns of.
@@ -102,6 +104,8 @@ class Kind(msgspec.Struct, frozen=True):
     graceful: bool = False
     keeps_status: bool = False
     status_leaves: str = ""
+    new_generation: int = 1
+    generation_moves: bool = True
     generation_with: tuple[str, ...] = ()
     immortal: frozenset[str] = frozenset()
     deprecation: str = ""

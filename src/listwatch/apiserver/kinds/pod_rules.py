@@ -15,13 +15,15 @@ from listwatch.apiserver.kinds.rules import (
     address,
     label,
     label_selector,
-    not_negative,
+    not_among,
     qualified_name,
+    quantity,
     selector_term,
     subdomain,
     validate_annotations,
     validate_labels,
 )
+from listwatch.apiserver.kinds.system_rules import check_system
 from listwatch.apiserver.kinds.volume_rules import check_volumes
 from listwatch.schema.causes import (
     Cause,
@@ -50,48 +52,125 @@ _ALL_TAINTS = (
 #: In the order of the server's words.
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _LONGEST_DEADLINE = (1 << 31) - 1
-_NAMESERVERS, _SEARCHES = 3, 32
+_NAMESERVERS, _SEARCHES, _SEARCHES_LENGTH = 3, 32, 2048
 
 
-def check_pod_spec(spec: View, path: str) -> list[Cause]:
-    """Return the rules that a pod's spec breaks, under a path such as `spec.template.spec`."""
+def check_pod_spec(spec: View, path: str, metadata: View | None = None) -> list[Cause]:
+    """Return the rules that a pod's spec breaks.
+
+    Args:
+        spec: the spec.
+        path: where it stands, such as `spec.template.spec`.
+        metadata: the pod's; None for a template.
+    """
     causes: list[Cause] = []
-    volumes = check_volumes(spec, path, causes)
-    causes += check_containers(spec, path, volumes)
+    pod = "" if metadata is None else metadata.get("name", "")
+    volumes = check_volumes(spec, path, causes, pod=pod)
+    causes += check_resource_claims(spec.get("resourceClaims") or (), f"{path}.resourceClaims")
+    causes += check_containers(spec, path, volumes, is_pod=metadata is not None)
+    if spec.get("resources"):
+        causes += _check_pod_resources(spec, f"{path}.resources")
     causes += validate_labels(spec.get("nodeSelector"), f"{path}.nodeSelector")
-    for key in ("serviceAccountName", "nodeName", "priorityClassName", "runtimeClassName"):
-        if spec.get(key):
-            causes += subdomain(f"{path}.{key}", spec[key])
-    for key in ("hostname", "subdomain"):
-        if spec.get(key):
-            causes += label(f"{path}.{key}", spec[key])
+    context = spec.get("securityContext")
+    if context:
+        causes += _check_context(context, f"{path}.securityContext")
+    if spec.get("hostPID") and spec.get("shareProcessNamespace"):
+        why = "ShareProcessNamespace and HostPID cannot both be enabled"
+        where = f"{path}.securityContext.shareProcessNamespace"
+        causes.append(invalid_value(where, True, why))
+    causes += _check_dns_config(spec, f"{path}.dnsConfig")
     for key, check in _PARTS:
         part = spec.get(key)
         if part:
             causes += check(part, f"{path}.{key}")
-    causes += check_resources({"limits": spec.get("overhead") or {}}, f"{path}.overhead")
-    causes += not_negative(spec, path, "terminationGracePeriodSeconds")
+    causes += _check_users(spec, path)
+    for key in ("serviceAccountName", "nodeName", "priorityClassName"):
+        if spec.get(key):
+            causes += subdomain(f"{path}.{key}", spec[key])
+    if spec.get("runtimeClassName") is not None:
+        causes += subdomain(f"{path}.runtimeClassName", spec["runtimeClassName"])
+    for key in ("hostname", "subdomain"):
+        if spec.get(key):
+            causes += label(f"{path}.{key}", spec[key])
     seconds = spec.get("activeDeadlineSeconds")
     if isinstance(seconds, int) and not 0 < seconds <= _LONGEST_DEADLINE:
         why = f"must be between 1 and {_LONGEST_DEADLINE}, inclusive"
         causes.append(invalid_value(f"{path}.activeDeadlineSeconds", seconds, why))
-    if spec.get("dnsPolicy") == "None":
-        config, where = spec.get("dnsConfig"), f"{path}.dnsConfig"
-        if config is None:
-            why = "must provide `dnsConfig` when `dnsPolicy` is None"
-            causes.append(required(where, why))
-        elif not config.get("nameservers"):
-            why = "must provide at least one DNS nameserver when `dnsPolicy` is None"
-            causes.append(required(f"{where}.nameservers", why))
-    if spec.get("hostPID") and spec.get("shareProcessNamespace"):
-        why = "ShareProcessNamespace and HostPID cannot both be enabled"
-        causes.append(invalid_value(f"{path}.shareProcessNamespace", True, why))
+    causes += check_resources({"limits": spec.get("overhead") or {}}, f"{path}.overhead")
+    return causes + check_system(spec, path)
+
+
+def check_resource_claims(claims: Iterable[View], path: str) -> list[Cause]:
+    """Return the rules that a pod's claims of resources break."""
+    causes: list[Cause] = []
+    names: set[str] = set()
+    for index, claim in enumerate(claims):
+        here, name = f"{path}[{index}]", claim.get("name", "")
+        if not name:
+            causes.append(required(f"{here}.name"))
+        elif name in names:
+            causes.append(duplicate(f"{here}.name", name))
+        else:
+            causes += label(f"{here}.name", name)
+        names.add(name)
+        given = [key for key in _CLAIM_NAMES if claim.get(key) is not None]
+        if len(given) > 1:
+            why = (
+                "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
+            )
+            causes.append(invalid_value(here, claim, why))
+        elif not given:
+            why = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+            causes.append(invalid_value(here, claim, why))
+        for key in given:
+            causes += subdomain(f"{here}.{key}", claim[key])
     return causes
+
+
+_CLAIM_NAMES = ("resourceClaimName", "resourceClaimTemplateName")
+
+
+def _check_pod_resources(spec: View, path: str) -> list[Cause]:
+    resources = spec["resources"]
+    causes = check_resources(resources, path, of_pod=True)
+    if "claims" in resources:
+        why = "claims cannot be set for Resources at pod-level"
+        causes.append(forbidden_value(f"{path}.claims", why))
+    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    sums: dict[str, float] = {}
+    for index, container in enumerate(spec.get("containers") or ()):
+        own = container.get("resources") or {}
+        for name, amount in (own.get("requests") or {}).items():
+            sums[name] = sums.get(name, 0) + quantity(amount)
+        for name, amount in (own.get("limits") or {}).items():
+            if name in limits and quantity(amount) > quantity(limits[name]):
+                why = f"must be less than or equal to pod limits of {limits[name]}"
+                where = f"{path}.containers[{index}][{name}].limits"
+                causes.append(invalid_value(where, amount, why))
+    for name, total in sums.items():
+        if total > quantity(requests.get(name, "0")):
+            why = "must be greater than or equal to aggregate container requests"
+            where = f"{path}.requests[{name}]"
+            causes.append(invalid_value(where, requests.get(name, "0"), why))
+    return causes
+
+
+def _check_users(spec: View, path: str) -> list[Cause]:
+    if spec.get("hostUsers") is not False:
+        return []
+    return [
+        forbidden_value(f"{path}.{shown}", "when `hostUsers` is false")
+        for key, shown in (
+            ("hostNetwork", "hostNetwork"),
+            ("hostPID", "HostPID"),
+            ("hostIPC", "HostIPC"),
+        )
+        if spec.get(key)
+    ]
 
 
 def _check_context(context: View, path: str) -> list[Cause]:
     causes = check_ids(context, path, "fsGroup", "runAsUser", "runAsGroup")
-    causes += check_profile(context, path)
     seen: set[str] = set()
     for index, sysctl in enumerate(context.get("sysctls") or ()):
         where, name = f"{path}.sysctls[{index}].name", sysctl.get("name", "")
@@ -102,7 +181,8 @@ def _check_context(context: View, path: str) -> list[Cause]:
         elif name in seen:
             causes.append(duplicate(where, name))
         seen.add(name)
-    return causes
+    causes += check_profile(context, path)
+    return causes + not_among(context, path, "seLinuxChangePolicy", ("MountOption", "Recursive"))
 
 
 def check_tolerations(tolerations: Iterable[View], path: str) -> list[Cause]:
@@ -167,16 +247,22 @@ def check_node_selector(selector: View, path: str) -> list[Cause]:
     return causes
 
 
-def _check_node_term(term: View, path: str) -> list[Cause]:
+def _check_node_term(term: View, path: str, *, wanted: bool = False) -> list[Cause]:
     causes: list[Cause] = []
     for index, each in enumerate(term.get("matchExpressions") or ()):
-        causes += selector_term(each, f"{path}.matchExpressions[{index}]", of_nodes=True)
+        here = f"{path}.matchExpressions[{index}]"
+        found = selector_term(each, here, of_nodes=True)
+        # what is merely preferred may name values that no label can have
+        causes += [
+            cause for cause in found if not wanted or not cause.field.startswith(f"{here}.values[")
+        ]
     for index, each in enumerate(term.get("matchFields") or ()):
         here = f"{path}.matchFields[{index}]"
+        values = each.get("values") or ()
         if each.get("operator") not in {"In", "NotIn"}:
             why = "not a valid selector operator"
             causes.append(invalid_value(f"{here}.operator", each.get("operator", ""), why))
-        elif len(each.get("values") or ()) != 1:
+        elif len(values) != 1:
             why = (
                 "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
             )
@@ -184,6 +270,9 @@ def _check_node_term(term: View, path: str) -> list[Cause]:
         if each.get("key") != "metadata.name":
             why = "not a valid field selector key"
             causes.append(invalid_value(f"{here}.key", each.get("key", ""), why))
+        else:
+            for number, value in enumerate(values):
+                causes += subdomain(f"{here}.values[{number}]", value)
     return causes
 
 
@@ -207,7 +296,8 @@ def _check_affinity(affinity: View, path: str) -> list[Cause]:
     for index, each in enumerate(node.get(_WANTED) or ()):
         where = f"{here}.{_WANTED}[{index}]"
         causes += _weight(each, where)
-        causes += _check_node_term(each.get("preference") or {}, f"{where}.preference")
+        preference = each.get("preference") or {}
+        causes += _check_node_term(preference, f"{where}.preference", wanted=True)
     for kind in ("podAffinity", "podAntiAffinity"):
         part = affinity.get(kind) or {}
         for index, each in enumerate(part.get(_NEEDED) or ()):
@@ -219,18 +309,50 @@ def _check_affinity(affinity: View, path: str) -> list[Cause]:
     return causes
 
 
-def _topology_key(term: View, path: str) -> list[Cause]:
-    key = term.get("topologyKey", "")
-    where = f"{path}.topologyKey"
-    return qualified_name(where, key) if key else [required(where, "can not be empty")]
-
-
 def _check_pod_term(term: View, path: str) -> list[Cause]:
     causes = label_selector(term.get("labelSelector"), f"{path}.labelSelector")
     causes += label_selector(term.get("namespaceSelector"), f"{path}.namespaceSelector")
     for name in term.get("namespaces") or ():
         causes += label(f"{path}.namespace", name)
-    return causes + _topology_key(term, path)
+    causes += _check_label_keys(term, path)
+    key, where = term.get("topologyKey", ""), f"{path}.topologyKey"
+    if not key:
+        causes.append(required(where, "can not be empty"))
+    return causes + qualified_name(where, key)
+
+
+def _check_label_keys(term: View, path: str) -> list[Cause]:
+    """Return why labels that a pod is to share, or not to share, are refused."""
+    selector, causes = term.get("labelSelector"), list[Cause]()
+    for group in ("matchLabelKeys", "mismatchLabelKeys"):
+        keys, where = term.get(group) or (), f"{path}.{group}"
+        if keys and selector is None:
+            why = "must not be specified when labelSelector is not set"
+            causes.append(forbidden_value(where, why))
+            continue
+        for index, key in enumerate(keys):
+            causes += qualified_name(f"{where}[{index}]", key)
+    others = term.get("mismatchLabelKeys") or ()
+    return causes + [
+        invalid_value(
+            f"{path}.matchLabelKeys[{index}]",
+            key,
+            "exists in both matchLabelKeys and mismatchLabelKeys",
+        )
+        for index, key in enumerate(term.get("matchLabelKeys") or ())
+        if key in others
+    ]
+
+
+def _check_dns_config(spec: View, path: str) -> list[Cause]:
+    config = spec.get("dnsConfig")
+    if spec.get("dnsPolicy") == "None":
+        if config is None:
+            return [required(path, "must provide `dnsConfig` when `dnsPolicy` is None")]
+        if not config.get("nameservers"):
+            why = "must provide at least one DNS nameserver when `dnsPolicy` is None"
+            return [required(f"{path}.nameservers", why)]
+    return _check_dns(config or {}, path)
 
 
 def _check_dns(config: View, path: str) -> list[Cause]:
@@ -244,9 +366,12 @@ def _check_dns(config: View, path: str) -> list[Cause]:
     if len(searches) > _SEARCHES:
         why = f"must not have more than {_SEARCHES} search paths"
         causes.append(invalid_value(f"{path}.searches", searches, why))
+    if len(" ".join(searches).encode()) > _SEARCHES_LENGTH:
+        why = f"must not have more than {_SEARCHES_LENGTH} characters (including spaces)"
+        causes.append(invalid_value(f"{path}.searches", searches, why))
     for index, search in enumerate(searches):
         where = f"{path}.searches[{index}]"
-        bare = search.removesuffix(".") or "a"  # a dot alone is the root
+        bare = "a" if search == "." else search.removesuffix(".")  # a dot alone is the root
         if not _SEARCH.fullmatch(bare):
             causes.append(invalid_value(where, bare, _SEARCH_WORDS))
     causes += [
@@ -289,47 +414,55 @@ def _check_readiness_gates(gates: Iterable[View], path: str) -> list[Cause]:
 
 def _check_spread(constraints: Iterable[View], path: str) -> list[Cause]:
     causes: list[Cause] = []
-    seen: set[tuple[Any, Any]] = set()
+    constraints = list(constraints)
+    pairs = [
+        (each.get("topologyKey", ""), each.get("whenUnsatisfiable", "")) for each in constraints
+    ]
     for index, each in enumerate(constraints):
-        here = f"{path}[{index}]"
-        for key in ("maxSkew", "minDomains"):
-            value = each.get(key, 0 if key == "maxSkew" else 1)
+        here, (key, otherwise) = f"{path}[{index}]", pairs[index]
+        for name in ("maxSkew", "minDomains"):
+            value = each.get(name, 0 if name == "maxSkew" else 1)
             if value <= 0:
-                causes.append(invalid_value(f"{here}.{key}", value, "must be greater than zero"))
-        causes += _topology_key(each, here)
-        pair = (each.get("topologyKey"), each.get("whenUnsatisfiable"))
-        if pair in seen:
-            shown = f"{{{pair[0]}, {pair[1]}}}"
-            causes.append(duplicate(f"{here}.{{topologyKey, whenUnsatisfiable}}", shown))
-        seen.add(pair)
-        if each.get("minDomains") is not None and each.get("whenUnsatisfiable") != "DoNotSchedule":
-            why = (
-                f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not "
-                f"{each.get('whenUnsatisfiable', '')}"
-            )
+                causes.append(invalid_value(f"{here}.{name}", value, "must be greater than zero"))
+        if not key:
+            causes.append(required(f"{here}.topologyKey", "can not be empty"))
+        if not otherwise:
+            known = ("DoNotSchedule", "ScheduleAnyway")
+            causes.append(not_supported(f"{here}.whenUnsatisfiable", "", known))
+        if pairs[index] in pairs[index + 1 :]:
+            where = f"{here}.{{topologyKey, whenUnsatisfiable}}"
+            causes.append(duplicate(where, f"{{{key}, {otherwise}}}"))
+        if each.get("minDomains") is not None and otherwise != "DoNotSchedule":
+            why = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {otherwise}"
             causes.append(invalid_value(f"{here}.minDomains", each["minDomains"], why))
+        causes += _check_spread_keys(each, here)
         causes += label_selector(each.get("labelSelector"), f"{here}.labelSelector")
     return causes
 
 
-def _check_system(system: View, path: str) -> list[Cause]:
-    name = system.get("name", "")
-    if not name:
-        return [required(f"{path}.name")]
-    known = ("linux", "windows")
-    return [] if name in known else [not_supported(f"{path}.name", name, known)]
+def _check_spread_keys(constraint: View, path: str) -> list[Cause]:
+    keys, selector = constraint.get("matchLabelKeys") or (), constraint.get("labelSelector")
+    where, causes = f"{path}.matchLabelKeys", list[Cause]()
+    if keys and selector is None:
+        why = "must not be specified when labelSelector is not set"
+        causes.append(forbidden_value(where, why))
+    terms = (selector or {}).get("matchExpressions") or ()
+    chosen = {*((selector or {}).get("matchLabels") or ()), *(each.get("key") for each in terms)}
+    for index, key in enumerate(keys):
+        causes += qualified_name(f"{where}[{index}]", key)
+        if key in chosen:
+            why = "exists in both matchLabelKeys and labelSelector"
+            causes.append(invalid_value(f"{where}[{index}]", key, why))
+    return causes
 
 
 _PARTS = (
-    ("securityContext", _check_context),
     ("affinity", _check_affinity),
-    ("dnsConfig", _check_dns),
     ("readinessGates", _check_readiness_gates),
     ("schedulingGates", _check_gates),
     ("topologySpreadConstraints", _check_spread),
     ("tolerations", check_tolerations),
     ("hostAliases", _check_aliases),
-    ("os", _check_system),
 )
 
 

@@ -123,7 +123,29 @@ def _default_pod(obj: Object) -> None:
 
 
 def _check_pod(obj: View) -> list[Cause]:
-    return check_pod_spec(obj.get("spec") or {}, "spec")
+    spec = obj.get("spec") or {}
+    causes = check_pod_spec(spec, "spec", obj["metadata"])
+    if spec.get("serviceAccountName"):
+        return causes
+    why = "must not be specified when serviceAccountName is not set"
+    return causes + [
+        forbidden_value(
+            f"spec.volumes[{index}].projected.sources[{number}].serviceAccountToken", why
+        )
+        for index, volume in enumerate(spec.get("volumes") or ())
+        for number, source in enumerate((volume.get("projected") or {}).get("sources") or ())
+        if "serviceAccountToken" in source
+    ]
+
+
+def _check_new_pod(obj: View) -> list[Cause]:
+    spec, causes = obj.get("spec") or {}, list[Cause]()
+    if spec.get("ephemeralContainers"):
+        causes.append(forbidden_value("spec.ephemeralContainers", "cannot be set on create"))
+    if spec.get("nodeName") and spec.get("schedulingGates"):
+        why = "cannot be set until all schedulingGates have been cleared"
+        causes.append(forbidden_value("spec.nodeName", why))
+    return causes
 
 
 _POD_FORBIDDEN = (
@@ -246,6 +268,7 @@ KINDS: Mapping[str, Kind] = {
         defaults=_default_pod,
         admit=_admit_pod,
         rule=_check_pod,
+        new_rule=_check_new_pod,
         update_rule=_check_pod_update,
         cells={
             "Ready": _pod_ready,

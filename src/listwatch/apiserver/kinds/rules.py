@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -212,6 +212,14 @@ def enumeration(
     return [] if value in known else [not_supported(_under(path, key), value, known)]
 
 
+def not_among(obj: View, path: str, key: str, known: Sequence[str]) -> list[Cause]:
+    """Return the value under a key if it is there and none of those that are known."""
+    value = obj.get(key)
+    return (
+        [] if value is None or value in known else [not_supported(_under(path, key), value, known)]
+    )
+
+
 def port_number(path: str, value: Any) -> list[Cause]:
     """Return the number if it is not that of a port."""
     if isinstance(value, int) and not 0 < value < 65_536:
@@ -242,6 +250,32 @@ def port_name(path: str, name: str) -> list[Cause]:
 def port_name_or_number(path: str, value: Any) -> list[Cause]:
     """Return why a value is neither the name nor the number of a port."""
     return port_name(path, value) if isinstance(value, str) else port_number(path, value)
+
+
+#: The resources that need no domain, of containers, of claims and of quotas.
+STANDARD_RESOURCES = frozenset(
+    (
+        "cpu",
+        "memory",
+        "ephemeral-storage",
+        "storage",
+        *(
+            f"{group}.{name}"
+            for group in ("requests", "limits")
+            for name in ("cpu", "memory", "ephemeral-storage")
+        ),
+        "requests.storage",
+        "pods",
+        "services",
+        "replicationcontrollers",
+        "resourcequotas",
+        "secrets",
+        "configmaps",
+        "persistentvolumeclaims",
+        "services.nodeports",
+        "services.loadbalancers",
+    )
+)
 
 
 _SUFFIXES = {

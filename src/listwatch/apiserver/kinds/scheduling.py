@@ -96,6 +96,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "scheduling.k8s.io/priorityclasses": Kind(
         generation=True,
+        generation_moves=False,
         immutable=("preemptionPolicy",),
         defaults=_default_priority_class,
         rule=_check_priority_class,
@@ -106,12 +107,14 @@ KINDS: Mapping[str, Kind] = {
             "PreemptionPolicy": field("preemptionPolicy"),
         },
     ),
+    "resource.k8s.io/deviceclasses": Kind(generation=True),
     "resource.k8s.io/resourceclaims": Kind(cells={"State": _claim_state}),
     "resource.k8s.io/resourceslices": Kind(
+        generation=True,
         cells={
             "Node": text("spec.nodeName", "<unset>"),
             "Driver": field("spec.driver"),
             "Pool": field("spec.pool.name"),
-        }
+        },
     ),
 }

@@ -1,37 +1,36 @@
 """Persistent volumes, their claims and what provides them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from listwatch.apiserver.kinds.cells import Cell, at, count, field, join, text
+from listwatch.apiserver.kinds.claim_rules import MODES, check_claim_spec
 from listwatch.apiserver.kinds.kind import Kind, Object, View, status_of
-from listwatch.apiserver.kinds.pod_rules import check_node_selector
-from listwatch.apiserver.kinds.rules import (
-    enumeration,
-    label_selector,
-    qualified_name,
-    quantity,
-    subdomain,
+from listwatch.apiserver.kinds.rules import quantity
+from listwatch.apiserver.kinds.storage_rules import (
+    check_attachment,
+    check_attachment_update,
+    check_attributes_class,
+    check_attributes_class_update,
+    check_driver,
+    check_driver_update,
+    check_new_attachment,
+    check_storage_capacity,
+    check_storage_class,
+    check_storage_class_update,
+    check_storage_node,
+    check_storage_node_update,
+    check_volume,
+    check_volume_update,
 )
-from listwatch.apiserver.kinds.volume_rules import check_one_source
-from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
-
-_CLASS = "storage.v1.StorageClass"
+from listwatch.schema.causes import Cause, forbidden_value, invalid_value
 
 
 def _claim_storage(claim: View, _: float) -> str:
     return str(at(claim, "status.capacity.storage") or "")
 
 
-_MODES = {
-    "ReadWriteOnce": "RWO",
-    "ReadOnlyMany": "ROX",
-    "ReadWriteMany": "RWX",
-    "ReadWriteOncePod": "RWOP",
-}
-
-
 def _modes(path: str) -> Cell:
-    return lambda obj, _: ",".join(_MODES.get(each, each) for each in at(obj, path) or ())
+    return lambda obj, _: ",".join(MODES.get(each, each) for each in at(obj, path) or ())
 
 
 def _volume_claim(volume: View, _: float) -> str:
@@ -97,34 +96,7 @@ def _default_storage_driver(obj: Object) -> None:
 
 
 def _check_claim(obj: View) -> list[Cause]:
-    spec = obj.get("spec") or {}
-    causes = []
-    if not spec.get("accessModes"):
-        causes.append(required("spec.accessModes", "at least 1 access mode is required"))
-    causes += label_selector(spec.get("selector"), "spec.selector")
-    causes += _check_modes(spec.get("accessModes") or ())
-    requests = (spec.get("resources") or {}).get("requests") or {}
-    where, storage = "spec.resources[storage]", requests.get("storage")
-    if storage is None:
-        causes.append(required(where))
-    elif quantity(storage) <= 0:
-        causes.append(invalid_value(where, storage, "must be greater than zero"))
-    if spec.get("storageClassName"):
-        causes += subdomain("spec.storageClassName", spec["storageClassName"])
-    return causes
-
-
-def _check_modes(modes: Iterable[str]) -> list[Cause]:
-    modes = list(modes)
-    causes = [
-        not_supported("spec.accessModes", mode, sorted(_MODES))
-        for mode in modes
-        if mode not in _MODES
-    ]
-    if "ReadWriteOncePod" in modes and len(modes) > 1:
-        why = "may not use ReadWriteOncePod with other access modes"
-        causes.append(forbidden_value("spec.accessModes", why))
-    return causes
+    return check_claim_spec(obj.get("spec") or {}, "spec")
 
 
 _CLAIM_WORDS = (
@@ -135,120 +107,44 @@ _CLAIM_WORDS = (
 
 def _check_claim_update(new: View, old: View) -> list[Cause]:
     after, before = dict(new.get("spec") or {}), dict(old.get("spec") or {})
-    if after.get("volumeName") and not before.get("volumeName"):
-        after.pop("volumeName")  # the one thing that binding a claim writes
-    if (old.get("status") or {}).get("phase") == "Bound":
-        for key in ("resources", "volumeAttributesClassName"):
-            after.pop(key, None)
-            before.pop(key, None)
-    return [] if after == before else [forbidden_value("spec", _CLAIM_WORDS)]
-
-
-def _check_storage_class(obj: View) -> list[Cause]:
-    provisioner = obj.get("provisioner", "")
-    causes = (
-        qualified_name("provisioner", provisioner.lower())
-        if provisioner
-        else [required("provisioner")]
-    )
-    if "" in (obj.get("parameters") or {}):
-        causes.append(invalid_value("parameters", "", "field can not be empty."))
-    for index, topology in enumerate(obj.get("allowedTopologies") or ()):
-        for number, term in enumerate(topology.get("matchLabelExpressions") or ()):
-            here = f"allowedTopologies[{index}].matchLabelExpressions[{number}]"
-            if not term.get("values"):
-                causes.append(required(f"{here}.values"))
-            causes += qualified_name(f"{here}.key", term.get("key", ""))
-    causes += enumeration(obj, "", "reclaimPolicy", _CLASS, but=("Recycle",))
+    mode, had = after.get("volumeMode"), before.get("volumeMode")
+    wanted, attributes = _storage(after), after.get("volumeAttributesClassName")
+    attributed = before.get("volumeAttributesClassName")
+    bound = (old.get("status") or {}).get("phase") == "Bound"
+    causes: list[Cause] = []
+    size = quantity(_storage(before))
+    for key in ("volumeName", "storageClassName"):
+        if not before.get(key) and (key == "volumeName" or after.get(key) is not None):
+            before[key] = after.get(key)  # what a claim lacks may be written once
+    if bound and (after.get("resources") or {}).get("requests"):
+        after["resources"] = _with_storage(after["resources"], _storage(before))
+    if bound and attributes is not None:
+        after["volumeAttributesClassName"] = attributed
+    if _without_nothing(after) != _without_nothing(before):
+        causes.append(forbidden_value("spec", _CLAIM_WORDS))
+    capacity = ((old.get("status") or {}).get("capacity") or {}).get("storage", "0")
+    if quantity(wanted) < size and quantity(wanted) <= quantity(capacity):
+        why = "field can not be less than status.capacity"
+        causes.append(forbidden_value("spec.resources.requests.storage", why))
+    if mode != had:
+        causes.append(invalid_value("volumeMode", mode, "field is immutable"))
+    if attributed is not None and not attributes:
+        told = "nil" if attributes is None else "an empty string"
+        why = f"update from non-nil value to {told} is forbidden"
+        causes.append(forbidden_value("spec.volumeAttributesClassName", why))
     return causes
 
 
-_NOT_A_SOURCE = frozenset(
-    (
-        "accessModes",
-        "capacity",
-        "claimRef",
-        "mountOptions",
-        "nodeAffinity",
-        "persistentVolumeReclaimPolicy",
-        "storageClassName",
-        "volumeAttributesClassName",
-        "volumeMode",
-    )
-)
+def _storage(spec: View) -> str:
+    return str(((spec.get("resources") or {}).get("requests") or {}).get("storage", "0"))
 
 
-def _check_volume(obj: View) -> list[Cause]:
-    spec = obj.get("spec") or {}
-    causes = []
-    if not spec.get("accessModes"):
-        causes.append(required("spec.accessModes"))
-    capacity = spec.get("capacity")
-    if not capacity:
-        causes.append(required("spec.capacity"))
-    if not capacity or set(capacity) != {"storage"}:
-        causes.append(not_supported("spec.capacity", capacity, ("storage",)))
-    elif quantity(capacity["storage"]) <= 0:
-        why = "must be greater than zero"
-        causes.append(invalid_value("spec.capacity[storage]", capacity["storage"], why))
-    causes += _check_modes(spec.get("accessModes") or ())
-    sources = [key for key in spec if key not in _NOT_A_SOURCE]
-    if not sources:
-        causes.append(required("spec", "must specify a volume type"))
-    causes += check_one_source(spec, "spec", sources)
-    affinity = spec.get("nodeAffinity")
-    where = "spec.nodeAffinity"
-    if affinity is not None:
-        selector = affinity.get("required")
-        causes += (
-            [required(f"{where}.required", "must specify required node constraints")]
-            if selector is None
-            else check_node_selector(selector, f"{where}.required")
-        )
-    elif sources[:1] == ["local"]:
-        causes.append(required(where, "Local volume requires node affinity"))
-    if spec.get("storageClassName"):
-        causes += subdomain("spec.storageClassName", spec["storageClassName"])
-    return causes
+def _with_storage(resources: View, amount: str) -> View:
+    return {**resources, "requests": {**resources["requests"], "storage": amount}}
 
 
-def _check_volume_update(new: View, old: View) -> list[Cause]:
-    after, before = new.get("spec") or {}, old.get("spec") or {}
-    causes = []
-    if any(
-        after.get(key) != before.get(key) for key in (after.keys() | before.keys()) - _NOT_A_SOURCE
-    ):
-        why = "spec.persistentvolumesource is immutable after creation"
-        causes.append(forbidden_value("spec.persistentvolumesource", why))
-    mode = after.get("volumeMode")
-    if mode != before.get("volumeMode"):
-        causes.append(invalid_value("spec.volumeMode", mode, "field is immutable"))
-    affinity = after.get("nodeAffinity")
-    if before.get("nodeAffinity") is not None and affinity != before["nodeAffinity"]:
-        causes.append(invalid_value("spec.nodeAffinity", affinity, "field is immutable"))
-    return causes
-
-
-def _check_storage_class_update(new: View, old: View) -> list[Cause]:
-    return [
-        invalid_value(field, new.get(field), "field is immutable")
-        for field in ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode")
-        if (new.get(field) or None) != (old.get(field) or None)
-    ]
-
-
-def _check_attachment(obj: View) -> list[Cause]:
-    spec = obj.get("spec") or {}
-    causes = [
-        cause
-        for key in ("attacher", "nodeName")
-        for cause in subdomain(f"spec.{key}", spec.get(key, ""))
-    ]
-    source = spec.get("source") or {}
-    if not source.get("persistentVolumeName") and source.get("inlineVolumeSpec") is None:
-        why = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
-        causes.append(required("spec.source", why))
-    return causes
+def _without_nothing(spec: View) -> View:
+    return {key: value for key, value in spec.items() if value is not None}
 
 
 def _default_attachment(obj: Object) -> None:
@@ -295,8 +191,8 @@ KINDS: Mapping[str, Kind] = {
         defaults=_default_persistent_volume,
         admit=_admit_volume,
         settle=_settle_volume,
-        rule=_check_volume,
-        update_rule=_check_volume_update,
+        rule=check_volume,
+        update_rule=check_volume_update,
         checks_metadata=1,
         cells={
             "Capacity": field("spec.capacity.storage"),
@@ -328,7 +224,11 @@ KINDS: Mapping[str, Kind] = {
     ),
     "storage.k8s.io/csidrivers": Kind(
         unconditional_update=False,
+        generation=True,
+        new_generation=0,
         defaults=_default_storage_driver,
+        rule=check_driver,
+        update_rule=check_driver_update,
         cells={
             "AttachRequired": field("spec.attachRequired", True),
             "PodInfoOnMount": field("spec.podInfoOnMount", False),
@@ -344,15 +244,27 @@ KINDS: Mapping[str, Kind] = {
     "storage.k8s.io/csinodes": Kind(
         unconditional_update=False,
         defaults=_default_storage_node,
+        rule=check_storage_node,
+        update_rule=check_storage_node_update,
         cells={"Drivers": count("spec.drivers")},
     ),
-    "storage.k8s.io/csistoragecapacities": Kind(unconditional_update=False),
+    "storage.k8s.io/csistoragecapacities": Kind(
+        unconditional_update=False,
+        rule=check_storage_capacity,
+        immutable=("nodeTopology", "storageClassName"),
+        cells={
+            "StorageClassName": field("storageClassName"),
+            "Capacity": text("capacity", "<unset>"),
+        },
+    ),
     "storage.k8s.io/volumeattachments": Kind(
         unconditional_update=False,
         defaults=_default_attachment,
         returns_deleted=True,
         checks_metadata=1,
-        rule=_check_attachment,
+        rule=check_attachment,
+        new_rule=check_new_attachment,
+        update_rule=check_attachment_update,
         cells={
             "Attacher": field("spec.attacher"),
             "PV": field("spec.source.persistentVolumeName"),
@@ -362,8 +274,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "storage.k8s.io/storageclasses": Kind(
         defaults=_default_storage_class,
-        rule=_check_storage_class,
-        update_rule=_check_storage_class_update,
+        rule=check_storage_class,
+        update_rule=check_storage_class_update,
         cells={
             "Provisioner": field("provisioner"),
             "ReclaimPolicy": field("reclaimPolicy", "Delete"),
@@ -371,5 +283,9 @@ KINDS: Mapping[str, Kind] = {
             "AllowVolumeExpansion": field("allowVolumeExpansion", False),
         },
     ),
-    "storage.k8s.io/volumeattributesclasses": Kind(cells={"DriverName": field("driverName")}),
+    "storage.k8s.io/volumeattributesclasses": Kind(
+        rule=check_attributes_class,
+        update_rule=check_attributes_class_update,
+        cells={"DriverName": field("driverName")},
+    ),
 }

@@ -16,6 +16,7 @@ from listwatch.apiserver.admission.advice import advice, single_owners
 from listwatch.apiserver.admission.budgets import spend
 from listwatch.apiserver.admission.chain import Admission
 from listwatch.apiserver.admission.quota import charge
+from listwatch.apiserver.admission.security import secure
 from listwatch.apiserver.admission.validation import validate_create, validate_update
 from listwatch.apiserver.kinds.addresses import Addresses
 from listwatch.apiserver.kinds.catalog import (
@@ -193,6 +194,7 @@ class Registry:
             kind = obj.get("kind", resource.kind)
             raise refusal.invalid(kind, resource.stored_group, metadata.get("name", ""), causes)
         plugins.check(resource, namespace, obj, self._objects)
+        self._secure(resource, obj, None, context)
         if context.admission is not None:
             context.admission.validate("CREATE", with_owners(obj, owners), None)
         charged = charge(resource, obj, self._objects("resourcequotas", namespace))
@@ -255,10 +257,23 @@ class Registry:
                 ],
             )
 
+    def _secure(
+        self, resource: APIResource, new: Object, old: Object | None, context: WriteContext
+    ) -> None:
+        """Refuse, or warn of, what the Pod Security Standards forbid in a namespace."""
+        warnings = secure(resource, new, old, context.subresource, self._labels_of, self._objects)
+        if context.warnings is not None:
+            context.warnings.extend(warnings)
+
+    def _labels_of(self, namespace: str) -> Mapping[str, str]:
+        found = self.store.bucket("namespaces").entries.get(namespace)
+        return {} if found is None else found.labels
+
     def _prepare_create(self, resource: APIResource, obj: Object) -> None:
         metadata = obj["metadata"]
-        if kind_of(resource).generation:
-            metadata["generation"] = 1
+        traits = kind_of(resource)
+        if traits.generation and traits.new_generation:
+            metadata["generation"] = traits.new_generation
         elif not metadata.get("generation"):
             metadata.pop("generation", None)
         if resource.custom is None:
@@ -399,6 +414,7 @@ class Registry:
         causes = validate_update(resource, new, old, context.subresource, context.warnings)
         if causes:
             raise refusal.invalid_object(resource, entry.name, causes)
+        self._secure(resource, new, old, context)
         if admission is not None:
             admission.validate("UPDATE", with_owners(new, managed.write()), old)
         if context.warnings is not None:
@@ -450,6 +466,7 @@ class Registry:
         if (
             subresource != "status"
             and kind_of(resource).generation
+            and kind_of(resource).generation_moves
             and spec_changed(resource, new, old)
         ):
             metadata["generation"] = before.get("generation", 0) + 1

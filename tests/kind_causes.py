@@ -1,0 +1,37 @@
+"""What a kind's rules say of an object, for the tests of kinds: the fields of the causes."""
+
+from typing import Any
+
+from listwatch.apiserver.kinds.catalog import KINDS
+from listwatch.apiserver.kinds.kind import Object
+from listwatch.schema.enumerations import unsupported_values
+
+Fields = list[str]
+
+
+def of_new(name: str, obj: Object, definition: str = "") -> Fields:
+    """Return the fields that a new object breaks.
+
+    Args:
+        name: the kind, by group and plural name.
+        obj: the object; gets a name.
+        definition: the name of its type, if its enumerations count.
+    """
+    kind, whole = KINDS[name], _named(obj)
+    causes = [] if kind.rule is None else kind.rule(whole)
+    if kind.new_rule is not None:
+        causes = causes + kind.new_rule(whole)
+    if definition:
+        causes = causes + unsupported_values(whole, definition)
+    return sorted(cause.field for cause in causes)
+
+
+def of_change(name: str, new: Object, old: Object) -> Fields:
+    """Return the fields that a change breaks, beside those that a new object would."""
+    rule = KINDS[name].update_rule
+    assert rule is not None
+    return sorted(cause.field for cause in rule(_named(new), _named(old)))
+
+
+def _named(obj: Object) -> dict[str, Any]:
+    return {**obj, "metadata": {"name": "x", "namespace": "n", **(obj.get("metadata") or {})}}
