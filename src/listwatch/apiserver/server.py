@@ -25,6 +25,7 @@ from listwatch.apiserver.control import Control
 from listwatch.apiserver.controllers.conversions import Conversions
 from listwatch.apiserver.controllers.definitions import CustomResources
 from listwatch.apiserver.controllers.endings import Controllers
+from listwatch.apiserver.controllers.policies import PolicyStatus
 from listwatch.apiserver.http.faults import Faults
 from listwatch.apiserver.http.listening import Listening, is_loopback, listen, url_of
 from listwatch.apiserver.http.tls import TLS
@@ -143,14 +144,9 @@ class EmbeddedAPIServer:
         #: who is asked about writes: policies, then webhooks
         self.admission: list[Source] = []
         self._escalation = Escalation(self.access, self.store, self.table)
-        self.admission.append(
-            Policies(
-                StoredCluster(self.store, self.table),
-                StoredConfiguration(self.store),
-                self.access.answer,
-                EDITING,
-            )
-        )
+        cluster = StoredCluster(self.store, self.table)
+        configuration = StoredConfiguration(self.store)
+        self.admission.append(Policies(cluster, configuration, self.access.answer, EDITING))
         self._webhooks = WebhookClient(self._clock, finder(services))
         self._configurations = [
             self.store.bucket(f"admissionregistration.k8s.io/{kind}webhookconfigurations")
@@ -175,6 +171,9 @@ class EmbeddedAPIServer:
             Controllers(self.store, self.registry, self.table, self._clock, ends_pods=not workloads)
             if controllers
             else None
+        )
+        self._policy_status = (
+            PolicyStatus(self.registry, self.store, cluster) if controllers else None
         )
         self._workloads = self._running_workloads(workloads) if workloads else None
         self._bootstrap()
@@ -251,6 +250,8 @@ class EmbeddedAPIServer:
         self.api.address = f"{self.host}:{self.port}"
         if self._controllers is not None:
             self._controllers.start()
+        if self._policy_status is not None:
+            self._policy_status.start()
         if self._workloads is not None:
             self._workloads.start()
         self._conversions.start()
@@ -271,6 +272,8 @@ class EmbeddedAPIServer:
             return
         if self._controllers is not None:
             self._controllers.stop()
+        if self._policy_status is not None:
+            self._policy_status.stop()
         if self._workloads is not None:
             await self._workloads.stop()
         await listening.stop_accepting()
@@ -383,6 +386,8 @@ class EmbeddedAPIServer:
         self.custom_resources.refresh()
         if self._controllers is not None:
             self._controllers.reset()
+        if self._policy_status is not None:
+            self._policy_status.start()
         if self._workloads is not None:
             self._workloads.reset()
 

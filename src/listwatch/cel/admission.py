@@ -119,6 +119,25 @@ _OBJECTS: Mapping[str, Mapping[str, Type]] = {
 }
 
 
+class _Layers(Mapping[str, Mapping[str, Type]]):
+    """Types of objects from several places, the first of which counts."""
+
+    def __init__(self, layers: Sequence[Mapping[str, Mapping[str, Type]]]) -> None:
+        self._layers = layers
+
+    def __getitem__(self, name: str) -> Mapping[str, Type]:
+        for layer in self._layers:
+            if name in layer:
+                return layer[name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(name for layer in self._layers for name in layer))
+
+    def __len__(self) -> int:
+        return len({name for layer in self._layers for name in layer})
+
+
 OBJECT = object_named("Object")
 """The type of what an ApplyConfiguration gives; its parts are `Object.spec`, `Object.metadata`."""
 JSON_PATCH = object_named("JSONPatch")
@@ -146,21 +165,20 @@ _OPERATION: Mapping[str, Type] = {"op": STRING, "path": STRING, "from": STRING, 
 
 
 class _PatchTypes(Mapping[str, Mapping[str, Type]]):
-    """Types among which are those that patches are made of."""
-
-    def __init__(self, others: Mapping[str, Mapping[str, Type]]) -> None:
-        self._others = {**others, JSON_PATCH.name: _OPERATION}
+    """The types that patches are made of: `Object`, all that begin so, and `JSONPatch`."""
 
     def __getitem__(self, name: str) -> Mapping[str, Type]:
+        if name == JSON_PATCH.name:
+            return _OPERATION
         if name == OBJECT.name or name.startswith("Object."):
             return _ANY_FIELD
-        return self._others[name]
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._others)
+        return iter((OBJECT.name, JSON_PATCH.name))
 
     def __len__(self) -> int:
-        return len(self._others)
+        return 2
 
 
 def _escaped_key(key: str) -> str:
@@ -235,12 +253,15 @@ class Vocabulary:
         if self.authorizer:
             known["authorizer"] = AUTHORIZER
             known["authorizer.requestResource"] = RESOURCE_CHECK
-        objects: dict[str, Mapping[str, Type]] = {**_OBJECTS, **self.objects}
+        own: dict[str, Mapping[str, Type]] = {}
         if self._composed:
             known["variables"] = _VARIABLES
-            objects[_VARIABLES.name] = dict(self._fields)
+            own[_VARIABLES.name] = dict(self._fields)
+        # what objects consist of may be found out when it is asked for
+        objects = _Layers((own, self.objects, _OBJECTS))
         if self.patches:
-            return Environment({**known, **self.types}, _PatchTypes(objects), _PATCH_FUNCTIONS)
+            objects = _Layers((_PatchTypes(), objects))
+            return Environment({**known, **self.types}, objects, _PATCH_FUNCTIONS)
         return Environment({**known, **self.types}, objects)
 
     def but(self, *, authorizer: bool = True, patches: bool = False) -> Vocabulary:

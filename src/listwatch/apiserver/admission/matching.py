@@ -121,6 +121,9 @@ class Cluster(Protocol):
     def of_kind(self, api_version: str, kind: str) -> APIResource | None:
         """Return the resource of a kind, or None."""
 
+    def resource(self, group: str, version: str, plural: str) -> APIResource | None:
+        """Return the resource of a plural name, or None."""
+
     def find(self, resource: APIResource, namespace: str, name: str) -> Object | None:
         """Return an object as its resource serves it, or None."""
 

@@ -61,6 +61,10 @@ class StoredCluster:
         group, _, version = api_version.rpartition("/")
         return self._table.of_kind(group, version, kind)
 
+    def resource(self, group: str, version: str, plural: str) -> APIResource | None:
+        """Return the resource of a plural name, or None."""
+        return self._table.get(group, version, plural)
+
     def find(self, resource: APIResource, namespace: str, name: str) -> Object | None:
         """Return an object as its resource serves it, or None."""
         key = f"{namespace}/{name}" if namespace else name

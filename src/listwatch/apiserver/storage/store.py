@@ -119,6 +119,8 @@ class Bucket:
         self.keys: list[str] = []
         self.history: deque[StoredChange] = deque()
         self.listeners: dict[Listener, str] = {}
+        #: controllers that follow this bucket alone; they are no watches
+        self.observers: list[Listener] = []
         self._pasts: dict[int, Past] = {}
         #: raised by each change, so that what is derived from the bucket can be kept until then
         self.version = 0
@@ -377,6 +379,8 @@ class Storage:
             self.compacted = oldest.forget_oldest()
         for observer in self.observers:
             observer(bucket, change)
+        for follower in bucket.observers:
+            follower(change)
         namespace = change.entry.namespace
         for listener, only in list(bucket.listeners.items()):
             if not only or only == namespace:

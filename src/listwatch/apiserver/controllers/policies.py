@@ -1,0 +1,87 @@
+"""The controller that checks the types in policies and says in their status what it found."""
+
+import asyncio
+import logging
+
+from listwatch.apiserver.admission.matching import Cluster
+from listwatch.apiserver.kinds.kind import Object
+from listwatch.apiserver.storage.registry import Registry, WriteContext
+from listwatch.apiserver.storage.store import Entry, Storage, StoredChange
+
+_log = logging.getLogger(__name__)
+
+_POLICIES = ("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies")
+_MANAGER = "validatingadmissionpolicy-status"
+
+
+class PolicyStatus:
+    """Writes `observedGeneration` and `typeChecking` of ValidatingAdmissionPolicies.
+
+    For one event loop, in which the store is changed.
+
+    Args:
+        registry: what the controller writes through.
+        store: holds the policies; their changes alone are followed.
+        cluster: knows the kinds that are served.
+    """
+
+    def __init__(self, registry: Registry, store: Storage, cluster: Cluster) -> None:
+        self._registry = registry
+        self._bucket = store.bucket(f"{_POLICIES[0]}/{_POLICIES[2]}")
+        self._cluster = cluster
+        self._due = self._running = False
+        self._bucket.observers.append(self._on_change)
+
+    def start(self) -> None:
+        """Begin to work, on what is there and on each change."""
+        self._running = True
+        if self._bucket.entries:
+            self._plan()
+
+    def stop(self) -> None:
+        """Stop working."""
+        self._running = False
+
+    def _on_change(self, _: StoredChange) -> None:
+        if self._running:
+            self._plan()
+
+    def _plan(self) -> None:
+        # not at once: a change is told to all its listeners before another one is made
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._sync)
+
+    def _sync(self) -> None:
+        self._due = False
+        if not self._running:
+            return
+        for entry in self._bucket.current():
+            try:
+                self._check(entry)
+            except Exception:  # noqa: BLE001 - one policy must not end the others; it is logged
+                _log.exception("the policy %s can't be checked", entry.name)
+
+    def _check(self, entry: Entry) -> None:
+        policy = self._registry.decode(entry)
+        generation = policy["metadata"].get("generation", 0)
+        if generation <= (policy.get("status") or {}).get("observedGeneration", 0):
+            return
+        # a parser that only policies need
+        from listwatch.apiserver.admission.type_checking import (  # noqa: PLC0415
+            expression_warnings,
+        )
+
+        warnings = expression_warnings(policy, self._cluster)
+
+        def produce(old: Object | None, _: Entry | None) -> Object:
+            assert old is not None  # noqa: S101 - an update refuses a missing object before
+            status = old.setdefault("status", {})
+            status["observedGeneration"] = generation
+            status["typeChecking"] = {"expressionWarnings": warnings} if warnings else {}
+            return old
+
+        context = WriteContext(manager=_MANAGER, subresource="status", operation="Apply")
+        resource = self._cluster.resource(*_POLICIES)
+        if resource is not None:
+            self._registry.update(resource, "", entry.name, produce, context, is_put=False)
