@@ -113,6 +113,32 @@ async def test_patching_an_object_costs_what_it_did() -> None:
     await guard("apiserver-object-patched", work)
 
 
+_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+
+
+async def test_an_object_that_a_policy_judges_costs_what_it_did() -> None:
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["*"]}
+    policy = {
+        "metadata": {"name": "p"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": "object.metadata.name != 'x'"}],
+        },
+    }
+    bound = {"policyName": "p", "validationActions": ["Deny"]}
+    binding = {"metadata": {"name": "b"}, "spec": bound}
+
+    async def work(items: int) -> Mapping[str, int]:
+        async with EmbeddedAPIServer(seed=1) as server, _Connection(server) as connection:
+            await connection.ask("POST", f"{_POLICIES}ies", policy, status=201)
+            await connection.ask("POST", f"{_POLICIES}ybindings", binding, status=201)
+            with calls() as counted:
+                await _created(connection, items)
+        return counted
+
+    await guard("apiserver-object-judged", work)
+
+
 async def test_a_listed_object_costs_what_it_did() -> None:
     async def work(items: int) -> Mapping[str, int]:
         async with EmbeddedAPIServer(seed=1) as server, _Connection(server) as connection:
