@@ -1,7 +1,7 @@
 """The schedules of cron jobs: whether one can be read, and what is wrong with it.
 
 The grammar and the words are those of the parser of a real server (`robfig/cron`, the standard five
-fields and descriptors). It is not a scheduler: when a schedule fires is nobody's business here.
+fields and descriptors). When a schedule is due, `workloads/cron_schedule.py` says.
 """
 
 import re
@@ -10,7 +10,9 @@ from typing import NamedTuple
 from listwatch.schema.go_words import whole_number
 
 
-class _Field(NamedTuple):
+class Field(NamedTuple):
+    """One of the five fields of a schedule: its bounds, and the names that values have."""
+
     low: int
     high: int
     names: dict[str, int]
@@ -18,18 +20,20 @@ class _Field(NamedTuple):
 
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
-_FIELDS = (
-    _Field(0, 59, {}),
-    _Field(0, 23, {}),
-    _Field(1, 31, {}),
-    _Field(1, 12, {name: number for number, name in enumerate(_MONTHS, 1)}),
-    _Field(0, 6, {name: number for number, name in enumerate(_DAYS)}),
+#: Minute, hour, day of the month, month, day of the week.
+FIELDS = (
+    Field(0, 59, {}),
+    Field(0, 23, {}),
+    Field(1, 31, {}),
+    Field(1, 12, {name: number for number, name in enumerate(_MONTHS, 1)}),
+    Field(0, 6, {name: number for number, name in enumerate(_DAYS)}),
 )
 _DESCRIPTORS = frozenset(
     ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 )
 _DURATION = re.compile(r"[-+]?((\d+(\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h))+", re.ASCII)
-_EVERY = "@every "
+#: What a schedule begins with that is a period.
+EVERY = "@every "
 
 
 def schedule_problem(schedule: str) -> str | None:
@@ -37,9 +41,9 @@ def schedule_problem(schedule: str) -> str | None:
     if schedule.startswith("@"):
         return _descriptor_problem(schedule)
     words = schedule.split()
-    if len(words) != len(_FIELDS):
+    if len(words) != len(FIELDS):
         return f"expected exactly 5 fields, found {len(words)}: [{' '.join(words)}]"
-    for word, field in zip(words, _FIELDS, strict=True):
+    for word, field in zip(words, FIELDS, strict=True):
         for part in filter(None, word.split(",")):
             problem = _part_problem(part, field)
             if problem is not None:
@@ -50,15 +54,15 @@ def schedule_problem(schedule: str) -> str | None:
 def _descriptor_problem(schedule: str) -> str | None:
     if schedule in _DESCRIPTORS:
         return None
-    if schedule.startswith(_EVERY):
-        duration = schedule.removeprefix(_EVERY)
+    if schedule.startswith(EVERY):
+        duration = schedule.removeprefix(EVERY)
         if _DURATION.fullmatch(duration):
             return None
         return f'failed to parse duration {schedule}: time: invalid duration "{duration}"'
     return f"unrecognized descriptor: {schedule}"
 
 
-def _part_problem(part: str, field: _Field) -> str | None:
+def _part_problem(part: str, field: Field) -> str | None:
     extent, *steps = part.split("/")
     first, *last = extent.split("-")
     if len(last) > 1:
@@ -92,7 +96,7 @@ def _part_problem(part: str, field: _Field) -> str | None:
     return None
 
 
-def _number(text: str, field: _Field) -> int | str:
+def _number(text: str, field: Field) -> int | str:
     named = field.names.get(text.lower())
     if named is not None:
         return named

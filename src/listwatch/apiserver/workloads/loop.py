@@ -24,6 +24,7 @@ from listwatch.apiserver.storage.store import (
 )
 from listwatch.apiserver.workloads import observed as kinds
 from listwatch.apiserver.workloads.claims import claims_of, step_claim, step_volume
+from listwatch.apiserver.workloads.cron_jobs import step_cron_job
 from listwatch.apiserver.workloads.daemon_sets import step_daemon_set
 from listwatch.apiserver.workloads.deployments import step_deployment
 from listwatch.apiserver.workloads.endpoint_slices import (
@@ -32,6 +33,7 @@ from listwatch.apiserver.workloads.endpoint_slices import (
     without_service,
 )
 from listwatch.apiserver.workloads.failures import Failures, PodFailure
+from listwatch.apiserver.workloads.jobs import TRACKING, step_job, step_tracked
 from listwatch.apiserver.workloads.kubelet import step_pod
 from listwatch.apiserver.workloads.nodes import made_node, step_node
 from listwatch.apiserver.workloads.observed import (
@@ -63,6 +65,8 @@ _log = logging.getLogger(__name__)
 _TURN = 0.005
 #: Seconds until a step is taken again whose writes the journal could not keep.
 _NOT_STORED_SECONDS = 10.0
+#: What the bytes of a pod have in them whose end a Job counts.
+_TRACKING = f'"{TRACKING}"'.encode()
 _MANAGER = "kube-controller-manager"
 
 
@@ -91,7 +95,7 @@ _OWNERS: Mapping[tuple[str, str], str] = {
 }
 #: What takes over objects that nobody controls, by their resource.
 _ADOPTERS: Mapping[str, tuple[str, ...]] = {
-    kinds.PODS: ("replicasets", "replicationcontrollers", "statefulsets", "daemonsets"),
+    kinds.PODS: ("replicasets", "replicationcontrollers", "statefulsets", "daemonsets", "jobs"),
     kinds.REPLICA_SETS: ("deployments",),
     kinds.REVISIONS: ("statefulsets", "daemonsets"),
 }
@@ -132,6 +136,9 @@ class RunningWorkloads:
             "deployments": _Controller(kinds.DEPLOYMENTS, partial(step_deployment, observed)),
             "statefulsets": _Controller(kinds.STATEFUL_SETS, partial(step_stateful_set, observed)),
             "daemonsets": _Controller(kinds.DAEMON_SETS, partial(step_daemon_set, observed)),
+            "jobs": _Controller(kinds.JOBS, partial(step_job, observed, options)),
+            "tracked": _Controller(kinds.PODS, partial(step_tracked, observed)),
+            "cronjobs": _Controller(kinds.CRON_JOBS, partial(step_cron_job, observed)),
             "claims": _Controller(kinds.CLAIMS, partial(step_claim, observed)),
             "volumes": _Controller(kinds.VOLUMES, partial(step_volume, observed)),
             "endpoints": _Controller(
@@ -142,7 +149,8 @@ class RunningWorkloads:
         }
         self._by_resource: dict[str, list[str]] = {}
         for name, controller in self._controllers.items():
-            self._by_resource.setdefault(controller.resource, []).append(name)
+            if name != "tracked":  # asked only about pods that are, see `_after_pod`
+                self._by_resource.setdefault(controller.resource, []).append(name)
         #: controller and key of each object to look at, in order
         self._due: dict[_Key, None] = {}
         self._timers: dict[_Key, Timer] = {}
@@ -303,6 +311,8 @@ class RunningWorkloads:
         }
         if left and previous is not None and previous.fields.get("spec.nodeName"):
             self._plan_unbound()
+        if change.type is not StoredChangeType.DELETED and _TRACKING in entry.data:
+            self._plan("tracked", entry.key)
         if left and b'"persistentVolumeClaim"' in entry.data:
             for name in claims_of(self._observed.view(kinds.PODS, entry)):
                 self._plan("claims", f"{entry.namespace}/{name}")
