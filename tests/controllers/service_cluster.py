@@ -56,6 +56,7 @@ class FakeProvider:
         self.nodes: dict[str, list[str]] = {}
         self.before: Callable[[str, Service], Any] = lambda _call, _service: None
         self.running = self.most_running = 0
+        self.needs_nodes = True
 
     async def _called(self, call: str, service: Service) -> None:
         self.calls.append(f"{call} {service.object.name}")

@@ -390,6 +390,16 @@ async def test_no_node_at_all_is_a_warning() -> None:
         assert "UnAvailableLoadBalancer a" in world.events
 
 
+async def test_no_node_is_no_matter_where_traffic_goes_to_endpoints() -> None:
+    world = World()
+    world.nodes.delete("n1")
+    world.provider.needs_nodes = False
+    async with world:
+        world.services.add(service("a"))
+        await world.settle()
+        assert world.events == ["EnsuringLoadBalancer a", "EnsuredLoadBalancer a"]
+
+
 async def test_both_lists_may_fail_for_long_and_all_comes_right() -> None:
     world = World()
     world.services.add(service("a"))

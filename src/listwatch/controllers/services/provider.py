@@ -55,6 +55,16 @@ class KeepsAddresses(Protocol):
         ...
 
 
+@runtime_checkable
+class MayNeedNoNodes(Protocol):
+    """A provider whose traffic does not always go through nodes."""
+
+    @property
+    def needs_nodes(self) -> bool:
+        """Whether a load balancer without nodes serves nobody."""
+        ...
+
+
 class LoadBalancerProvider(Protocol):
     """Creates, updates and removes load balancers: Go's `cloudprovider.LoadBalancer`.
 

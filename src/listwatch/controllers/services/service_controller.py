@@ -53,6 +53,7 @@ from listwatch.controllers.services.provider import (
     ImplementedElsewhereError,
     KeepsAddresses,
     LoadBalancerProvider,
+    MayNeedNoNodes,
     RetryAfterError,
 )
 from listwatch.controllers.services.service import (
@@ -509,7 +510,8 @@ class ServiceController:
             ) from error
 
     def _warn_of_no_nodes(self, service: Service, seen: Seen) -> None:
-        if not seen.nodes:
+        provider = self._provider
+        if not seen.nodes and (not isinstance(provider, MayNeedNoNodes) or provider.needs_nodes):
             words = "There are no available nodes for LoadBalancer"
             self._tell(service.object, "Warning", "UnAvailableLoadBalancer", words)
 

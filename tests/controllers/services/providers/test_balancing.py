@@ -22,6 +22,36 @@ def test_backends_take_turns() -> None:
     assert Counter(made.choose("x") for _ in range(9)) == {A: 3, B: 3, C: 3}
 
 
+def test_shares_are_by_weight_and_spread_out() -> None:
+    made, _ = balancer(A, B, C)
+    made.set_weights({A: 3, B: 0, Backend("192.0.2.9", 1): 5})
+    turns = [made.choose("x") for _ in range(10)]
+    assert Counter(turns) == {A: 6, B: 2, C: 2}
+    assert turns[:5].count(A) == 3
+    made.set_backends([B, C])
+    made.set_backends([A, B, C])
+    assert Counter(made.choose("x") for _ in range(9)) == {A: 3, B: 3, C: 3}
+
+
+def test_the_backend_with_the_fewest_connections_for_its_weight_is_next() -> None:
+    made, _ = balancer(A, B)
+    made.least_connections = True
+    made.began(A)
+    assert [made.choose("x") for _ in range(3)] == [B, B, B]
+    made.began(B)
+    assert {made.choose("x") for _ in range(2)} == {A, B}
+    made.set_weights({A: 3})
+    made.began(A)
+    assert made.choose("x") == A
+    for _ in range(3):
+        made.ended(A)
+    made.began(A)
+    made.began(A)
+    made.began(A)
+    made.began(A)
+    assert made.choose("x") == B
+
+
 def test_without_a_backend_there_is_none_to_choose() -> None:
     made, _ = balancer()
     assert made.choose("x") is None

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from controllers.published import Slices
@@ -14,7 +15,13 @@ from listwatch.clock import FakeClock
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import ProviderError
 from listwatch.controllers.services.providers.address_pool import AddressPool
+from listwatch.controllers.services.providers.balancing import Backend
 from listwatch.controllers.services.providers.claims import SHARE_ADDRESS, Claim, Wish
+from listwatch.controllers.services.providers.frontend import (
+    HEALTH_CHECK_PATH,
+    IDLE_TIMEOUT,
+    MAX_CONNECTIONS,
+)
 from listwatch.controllers.services.providers.local import LocalProvider
 from listwatch.controllers.services.service import Ingress, LoadBalancerStatus, Service
 from listwatch.testing.load_balancer_conformance import (
@@ -285,6 +292,72 @@ async def test_node_ports_are_checked_at_the_services_health_port() -> None:
         await it.provider.update("c", service, ())
         assert it.provider.statistics().backends == 0
         health.close()
+
+
+async def http_server(stack: AsyncExitStack, answer: Callable[[str], str]) -> Address:
+    """Serve HTTP; the answer is what follows "HTTP/1.0 " for a path."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readline()).decode().split(" ")[1]
+        writer.write(f"HTTP/1.0 {answer(path)}\r\n\r\n".encode())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    stack.callback(server.close)
+    host, port = server.sockets[0].getsockname()
+    return host, port
+
+
+async def test_nodes_get_a_share_for_each_of_their_endpoints() -> None:
+    async with bench(backends="node-ports", health_check_seconds=10) as it:
+        header = "X-Load-Balancing-Endpoint-Weight"
+        at = await http_server(it.stack, lambda _: f"200 OK\r\n{header}: 7")
+        local: dict[str, Any] = {"externalTrafficPolicy": "Local", "healthCheckNodePort": at[1]}
+        service = make_service(ports=[tcp(nodePort=30_000)], **local)
+        await it.ensure(service, Node("n", "", ("127.0.0.1",)))
+        (listener,) = it.provider._balancers[service.uid].listeners.values()
+        told: list[Any] = []
+        listener.balancer.set_weights = told.append  # type: ignore[assignment, method-assign]  # to see what comes
+        await it.clock.advance(10)
+        await until(lambda: bool(told))
+        assert told == [{Backend("127.0.0.1", 30_000): 7}]
+
+
+async def test_a_path_is_checked_that_the_service_names() -> None:
+    async with bench(health_check_seconds=10) as it:
+        status = {"/ready": "200 OK", "/": "200 OK"}
+        backend = await http_server(it.stack, lambda path: status.get(path, "404 Not Found"))
+        plain = make_service(ports=[tcp()])
+        for path, failed in (("/ready", 0), ("/none", 1)):
+            service = annotated(plain, {HEALTH_CHECK_PATH: path})
+            await it.publish(service, backend)
+            await it.ensure(service)
+            await it.clock.advance(10)
+            await until(lambda failed=failed: it.provider.statistics().failed_backends == failed)  # type: ignore[misc]  # the loop's value
+            await asyncio.sleep(0.01)
+
+
+async def test_connections_beyond_the_limit_are_refused_and_idle_ones_end() -> None:
+    async with bench() as it:
+        options = {MAX_CONNECTIONS: "2", IDLE_TIMEOUT: "60s"}
+        service = annotated(make_service(ports=[tcp()]), options)
+        await it.publish(service, await it.server("one"))
+        address = await it.ensure(service)
+        first, second = [await asyncio.open_connection(*address) for _ in range(2)]
+        assert [await converse(*one) for one in (first, second)] == ["one hello"] * 2
+        assert await ask(address) == ""
+        await it.clock.advance(40)
+        assert await converse(*first) == "one hello"
+        await it.clock.advance(30)
+        assert await is_over(*second)
+        assert await converse(*first) == "one hello"
+        assert await ask(address) == "one hello"
+        await it.ensure(make_service(ports=[msgspec.to_builtins(service.spec.ports[0])]))
+        await it.clock.advance(1000)
+        assert await converse(*first) == "one hello"
+        for _, writer in (first, second):
+            writer.transport.abort()
+        await until(lambda: it.provider.statistics().traffic.open == 0)
 
 
 async def test_new_nodes_are_sent_to_and_an_unknown_service_is_ensured() -> None:

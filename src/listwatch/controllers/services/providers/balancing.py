@@ -2,7 +2,7 @@
 
 import ipaddress
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from listwatch.clock import Clock
@@ -43,6 +43,12 @@ class Balancer:
         self._backends: list[Backend] = []
         self._failed: set[Backend] = set()
         self._turn = 0
+        self._weights: dict[Backend, int] = {}
+        # What each backend is ahead of its share, in turns by weight.
+        self._credit: dict[Backend, int] = {}
+        self._open: dict[Backend, int] = {}
+        #: Whether the backend with the fewest connections for its weight is next.
+        self.least_connections = False
         #: Seconds for which an absent client keeps its backend; 0 for no affinity.
         self.affinity_seconds = 0
         # Ordered by last use.
@@ -64,7 +70,30 @@ class Balancer:
         gone = frozenset(self._backends).difference(new)
         self._backends = new
         self._failed.difference_update(gone)
+        for backend in gone:
+            self._weights.pop(backend, None)
+            self._credit.pop(backend, None)
         return gone
+
+    def set_weights(self, weights: Mapping[Backend, int]) -> None:
+        """Give backends a larger or smaller share than others, which have 1."""
+        self._weights.update(
+            (backend, max(1, weight))
+            for backend, weight in weights.items()
+            if backend in self._backends
+        )
+
+    def began(self, backend: Backend) -> None:
+        """Note that a connection to a backend began."""
+        self._open[backend] = self._open.get(backend, 0) + 1
+
+    def ended(self, backend: Backend) -> None:
+        """Note that a connection to a backend ended."""
+        count = self._open.get(backend, 0) - 1
+        if count > 0:
+            self._open[backend] = count
+        else:
+            self._open.pop(backend, None)
 
     def choose(self, client: str, tried: Collection[Backend] = ()) -> Backend | None:
         """Return the backend for a client's next connection, or None if none is left.
@@ -99,7 +128,25 @@ class Balancer:
 
     def _next(self, usable: list[Backend]) -> Backend:
         self._turn += 1
-        return usable[self._turn % len(usable)]
+        first = self._turn % len(usable)
+        if self.least_connections:
+            # Of those that are equally busy, they take turns.
+            return min(usable[first:] + usable[:first], key=self._load)
+        if not self._weights:
+            return usable[first]
+        return self._by_weight(usable)
+
+    def _load(self, backend: Backend) -> float:
+        return self._open.get(backend, 0) / self._weights.get(backend, 1)
+
+    def _by_weight(self, usable: list[Backend]) -> Backend:
+        """Return the backend that is furthest behind its share (nginx's smooth round robin)."""
+        weights = {backend: self._weights.get(backend, 1) for backend in usable}
+        for backend, weight in weights.items():
+            self._credit[backend] = self._credit.get(backend, 0) + weight
+        chosen = max(usable, key=lambda backend: self._credit[backend])
+        self._credit[chosen] -= sum(weights.values())
+        return chosen
 
     def _forget_old(self, now: float) -> None:
         affinities = self._affinities

@@ -245,6 +245,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             port=port.port,
             rules=rules,
             affinity_seconds=balancer.service.spec.affinity_seconds,
+            health_port=self._health_port(balancer.service),
             slots=[] if old is None else [msgspec.structs.replace(slot) for slot in old.slots],
         )
 
@@ -359,7 +360,7 @@ def _needs_reload(before: _LoadBalancer, after: _LoadBalancer) -> bool:
     if before.addresses != after.addresses or before.frontends.keys() != after.frontends.keys():
         return True
     return any(
-        (old.rules, old.affinity_seconds, len(old.slots))
-        != (new.rules, new.affinity_seconds, len(new.slots))
+        (old.rules, old.affinity_seconds, old.health_port, len(old.slots))
+        != (new.rules, new.affinity_seconds, new.health_port, len(new.slots))
         for old, new in ((before.frontends[key], after.frontends[key]) for key in before.frontends)
     )

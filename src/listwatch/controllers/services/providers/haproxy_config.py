@@ -53,6 +53,7 @@ class Frontend(msgspec.Struct, kw_only=True):
     port: int
     rules: Rules
     affinity_seconds: int
+    health_port: int = 0
     slots: list[Slot] = []
 
     def server(self, number: int) -> str:
@@ -104,18 +105,33 @@ class Frontend(msgspec.Struct, kw_only=True):
             yield f"    acl allowed src {' '.join(ranges[start : start + _WORDS])}"
         if ranges:
             yield "    tcp-request connection reject unless allowed"
+        if most := self.rules.max_connections:
+            yield f"    tcp-request connection reject if {{ fe_conn gt {most} }}"
+        idle = round(self.rules.idle_seconds * 1000)
+        if idle:
+            yield f"    timeout client {idle}ms"
         yield f"    default_backend {self.name}"
         yield f"backend {self.name}"
-        yield "    balance roundrobin"
+        yield f"    balance {'leastconn' if self.rules.least_connections else 'roundrobin'}"
+        if idle:
+            yield f"    timeout server {idle}ms"
+        if self.health_port:
+            yield "    option httpchk GET /healthz"
+            yield "    http-check expect status 200"
+        elif self.rules.health_path:
+            yield f"    option httpchk GET {self.rules.health_path}"
+            yield "    http-check expect status 200-399"
         if self.affinity_seconds:
             yield f"    stick-table type ipv6 size 100k expire {self.affinity_seconds}s"
             yield "    stick on src"
         options = f" check inter {max(1, round(check_seconds * 1000))}ms"
+        if self.health_port:
+            options += f" port {self.health_port}"
         options += _SEND_PROXY[self.rules.proxy_protocol]
         for number, slot in enumerate(self.slots):
             place = "127.0.0.1:1" if slot.backend is None else _place(slot.backend)
-            idle = " disabled" if slot.backend is None or slot.draining else ""
-            yield f"    server s{number} {place}{options}{idle}"
+            state = " disabled" if slot.backend is None or slot.draining else ""
+            yield f"    server s{number} {place}{options}{state}"
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -1,8 +1,10 @@
 """Checks the health of backends."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
+
+import msgspec
 
 from listwatch.clock import Clock
 from listwatch.controllers.services.providers.balancing import Backend
@@ -13,6 +15,10 @@ CHECK_SECONDS: Final = 2.0
 #: Maximum backends of a port checked at once.
 CHECKS_AT_ONCE: Final = 20
 _ANSWER_LIMIT: Final = 1024
+_OK, _FIRST_ERROR = 200, 400
+# How many endpoints a node has, as kube-proxy tells on a service's healthCheckNodePort.
+_WEIGHT_HEADER: Final = b"x-load-balancing-endpoint-weight"
+_MOST_WEIGHT: Final = 10_000
 
 
 async def accepts_connections(backend: Backend, clock: Clock) -> bool:
@@ -20,11 +26,46 @@ async def accepts_connections(backend: Backend, clock: Clock) -> bool:
     return await _ask(backend, clock, b"") is not None
 
 
-async def serves_healthz(host: str, port: int, clock: Clock) -> bool:
-    """Return whether a node's health port responds with 200 in time."""
-    question = f"GET /healthz HTTP/1.0\r\nHost: {host}\r\n\r\n".encode()
-    answer = await _ask(Backend(host, port), clock, question)
-    return answer is not None and answer.split(b" ")[1:2] == [b"200"]
+class Probe(msgspec.Struct, frozen=True):
+    """How backends are checked; by default, whether they take a connection.
+
+    Attributes:
+        node_port: port of the backends' hosts that answers /healthz as kube-proxy does; 0 for none.
+        path: path that a backend itself answers with 2xx or 3xx; empty for none.
+    """
+
+    node_port: int = 0
+    path: str = ""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """How backends are.
+
+    Attributes:
+        failed: the unhealthy ones.
+        weights: how many endpoints stand behind those that told.
+    """
+
+    failed: frozenset[Backend]
+    weights: Mapping[Backend, int]
+
+
+async def answer_of(at: Backend, path: str, clock: Clock) -> tuple[int, int]:
+    """Return the status of an HTTP answer, and the weight that it tells, which is 1 if it doesn't.
+
+    The status is 0 without an answer in time.
+    """
+    host = f"[{at.host}]" if ":" in at.host else at.host
+    question = f"GET {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+    head, *headers = ((await _ask(at, clock, question)) or b"").split(b"\r\n")
+    parts = head.split(b" ")
+    if not (parts[0].startswith(b"HTTP/") and len(parts) > 1 and parts[1].isdigit()):
+        return 0, 1
+    for header in headers:
+        name, _, value = header.partition(b":")
+        if name.lower() == _WEIGHT_HEADER and value.strip().isdigit():
+            return int(parts[1]), min(int(value.strip()[:9]), _MOST_WEIGHT)
+    return int(parts[1]), 1
 
 
 async def _ask(backend: Backend, clock: Clock, question: bytes) -> bytes | None:
@@ -45,13 +86,12 @@ async def _ask(backend: Backend, clock: Clock, question: bytes) -> bytes | None:
         return None
 
 
-async def failing(backends: Iterable[Backend], health_port: int, clock: Clock) -> set[Backend]:
-    """Return the unhealthy backends.
+async def check(backends: Iterable[Backend], probe: Probe, clock: Clock) -> Finding:
+    """Return how backends are.
 
     Args:
         backends: the backends to check.
-        health_port: 0 to check the backends themselves; otherwise the port on their hosts that
-            serves /healthz.
+        probe: how.
         clock: the time.
 
     Raises:
@@ -60,23 +100,29 @@ async def failing(backends: Iterable[Backend], health_port: int, clock: Clock) -
     slots = asyncio.Semaphore(CHECKS_AT_ONCE)
     shortages: list[OSError] = []
     failed: set[Backend] = set()
+    weights: dict[Backend, int] = {}
 
-    async def check(backend: Backend) -> None:
+    async def check_one(backend: Backend) -> None:
         async with slots:
             try:
-                if health_port:
-                    well = await serves_healthz(backend.host, health_port, clock)
+                if probe.node_port:
+                    at = Backend(backend.host, probe.node_port)
+                    status, weights[backend] = await answer_of(at, "/healthz", clock)
+                    is_well = status == _OK
+                elif probe.path:
+                    status, _ = await answer_of(backend, probe.path, clock)
+                    is_well = _OK <= status < _FIRST_ERROR
                 else:
-                    well = await accepts_connections(backend, clock)
+                    is_well = await accepts_connections(backend, clock)
             except OSError as error:
                 shortages.append(error)
                 return
-        if not well:
+        if not is_well:
             failed.add(backend)
 
     async with asyncio.TaskGroup() as group:
         for backend in backends:
-            group.create_task(check(backend))
+            group.create_task(check_one(backend))
     if shortages:
         raise shortages[0]
-    return failed
+    return Finding(frozenset(failed), weights)

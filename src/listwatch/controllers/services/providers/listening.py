@@ -50,11 +50,19 @@ class Rules(msgspec.Struct, frozen=True):
 
     Attributes:
         source_ranges: networks that may connect; empty for all.
+        least_connections: new connections go to the backend with the fewest, instead of in turns.
+        max_connections: maximum connections of each port; 0 for no limit. Others are refused.
+        idle_seconds: close connections after so long without data; 0 for never.
+        health_path: path that a healthy backend answers by HTTP; empty to check the port only.
         proxy_protocol: the header sent to backends.
     """
 
     source_ranges: tuple[Network, ...] = ()
     proxy_protocol: ProxyProtocol = ProxyProtocol.NONE
+    least_connections: bool = False
+    max_connections: int = 0
+    idle_seconds: float = 0.0
+    health_path: str = ""
 
     def allow(self, client: str) -> bool:
         """Return whether a client may connect."""
@@ -83,7 +91,9 @@ class PortListener(Protocol):
         ...
 
 
-def parse_source_ranges(ranges: Sequence[str]) -> tuple[Network, ...]:
+def parse_source_ranges(
+    ranges: Sequence[str], where: str = "loadBalancerSourceRanges"
+) -> tuple[Network, ...]:
     """Return source ranges as networks.
 
     Raises:
@@ -95,7 +105,7 @@ def parse_source_ranges(ranges: Sequence[str]) -> tuple[Network, ...]:
             networks.append(ipaddress.ip_network(text.strip(), strict=False))
         except ValueError:
             raise ProviderError(
-                f"loadBalancerSourceRanges: {text!r} is not a network such as 192.0.2.0/24"
+                f"{where}: {text!r} is not a network such as 192.0.2.0/24"
             ) from None
     return tuple(networks)
 

@@ -19,7 +19,7 @@ from listwatch.controllers.services.providers.frontend import (
     rules_of,
     status_of,
 )
-from listwatch.controllers.services.providers.health import failing
+from listwatch.controllers.services.providers.health import Probe, check
 from listwatch.controllers.services.providers.listening import (
     PortListener,
     PortListenerStatistics,
@@ -218,6 +218,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
         for listener in balancer.listeners.values():
             listener.rules = rules
             listener.balancer.affinity_seconds = service.spec.affinity_seconds
+            listener.balancer.least_connections = rules.least_connections
 
     async def _open(self, key: _ListenerKey, rules: Rules) -> PortListener:
         address, protocol, port = key
@@ -284,22 +285,24 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
     async def _check_forever(self, balancer: _LoadBalancer) -> None:
         while True:
             await self._clock.sleep(self._health_check_seconds)
+            probe = self._probe(balancer.service)
             for (_, protocol, _), listener in list(balancer.listeners.items()):
-                health_port = self._health_port(balancer.service)
-                if protocol != "TCP" and not health_port:
+                if protocol != "TCP" and not probe.node_port:
                     continue  # nothing shows whether something listens
                 backends = listener.balancer.backends
+                if protocol == "TCP":
+                    probe = msgspec.structs.replace(probe, path=listener.rules.health_path)
                 try:
-                    failed = await failing(backends, health_port, self._clock)
+                    finding = await check(backends, probe, self._clock)
                 except OSError as error:
                     self._check_shortages.tell("backends were not checked", error)
                     continue
+                listener.balancer.set_weights(finding.weights)
                 for backend in backends:
-                    if listener.balancer.report(backend, well=backend not in failed):
-                        words = "does not answer" if backend in failed else "is well again"
+                    is_well = backend not in finding.failed
+                    if listener.balancer.report(backend, well=is_well):
+                        words = "is well again" if is_well else "does not answer"
                         _logger.warning("backend %s:%d %s", *backend, words)
 
-    def _health_port(self, service: Service) -> int:
-        if self._slices is None and service.spec.external_traffic_policy == "Local":
-            return service.spec.health_check_node_port
-        return 0
+    def _probe(self, service: Service) -> Probe:
+        return Probe(node_port=self._health_port(service))

@@ -256,6 +256,17 @@ class PoolProvider(ABC, Generic[B]):
                 return address
         raise ProviderError("no free address is left")  # the pool has said so before
 
+    @property
+    def needs_nodes(self) -> bool:
+        """Whether traffic goes through nodes."""
+        return self._slices is None
+
+    def _health_port(self, service: Service) -> int:
+        """Return the port where nodes say whether they have endpoints of a service, or 0."""
+        if self.needs_nodes and service.spec.external_traffic_policy == "Local":
+            return service.spec.health_check_node_port
+        return 0
+
     def _backends(self, balancer: B, port: ServicePort) -> list[Backend]:
         service = balancer.service
         if self._slices is None:

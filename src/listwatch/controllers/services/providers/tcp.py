@@ -96,12 +96,13 @@ class _Connection:
         self._server: _End | None = None
         self.backend: Backend | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self.used = listener.clock.now()
 
     def begin(self) -> None:
         """Start: find a backend for the client."""
         transport = self.client.transport
         source = cast("tuple[str, int]", transport.get_extra_info("peername")[:2])
-        if not self._listener.rules.allow(source[0]):
+        if not self._listener.admits(source[0]):
             self._listener.refused += 1
             transport.abort()
             return
@@ -124,7 +125,7 @@ class _Connection:
         tried: set[Backend] = set()
         while (backend := listener.balancer.choose(source[0], tried)) is not None:
             # Set before the first await, so that it is drained too.
-            self.backend = backend
+            self._use(backend)
             try:
                 server = await self._open(backend)
             except OSError as error:
@@ -158,7 +159,17 @@ class _Connection:
         _keep_alive(server.transport)
         return server
 
+    def _use(self, backend: Backend | None) -> None:
+        balancer = self._listener.balancer
+        if self.backend is not None:
+            balancer.ended(self.backend)
+        if backend is not None:
+            balancer.began(backend)
+        self.backend = backend
+
     def count(self, size: int, *, is_client: bool) -> None:
+        if self._listener.rules.idle_seconds:
+            self.used = self._listener.clock.now()
         if is_client:
             self._listener.bytes_in += size
         else:
@@ -177,7 +188,7 @@ class _Connection:
         for end in (self.client, self._server):
             if end is not None:
                 end.transport.abort()
-        self._listener.connections.discard(self)
+        self._is_over()
 
     def lost(self, error: Exception | None) -> None:
         """Handle the end of one side: end the other, with a reset if that was one."""
@@ -187,7 +198,13 @@ class _Connection:
             self.abort()
             return
         self.close()
-        self._listener.connections.discard(self)
+        self._is_over()
+
+    def _is_over(self) -> None:
+        connections = self._listener.connections
+        if self in connections:
+            connections.remove(self)
+            self._use(None)
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:
@@ -231,13 +248,14 @@ class TCPListener:
         self.address = address
         self.port = port
         self.balancer = balancer
-        self.rules = rules
         self.spawn = spawn
         self.clock = clock
         self._drain_seconds = drain_seconds
         self._shortages = shortages or ShortageLog(clock)
         self._acceptor: Acceptor | None = None
         self._timers: set[Timer] = set()
+        self._sweeper: Timer | None = None
+        self.rules = rules
         self.connections: set[_Connection] = set()
         self.accepted = self.refused = self.failed = self.bytes_in = self.bytes_out = 0
 
@@ -253,6 +271,32 @@ class TCPListener:
             shortages=self._shortages,
             clock=self.clock,
         )
+
+    @property
+    def rules(self) -> Rules:
+        """Who may connect, and how."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: Rules) -> None:
+        self._rules = rules
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        if rules.idle_seconds:
+            self._sweeper = self.clock.call_later(rules.idle_seconds / 4, self._sweep)
+
+    def admits(self, client: str) -> bool:
+        """Tell whether a client may connect now."""
+        most = self._rules.max_connections
+        return self._rules.allow(client) and not (most and len(self.connections) >= most)
+
+    def _sweep(self) -> None:
+        limit = self._rules.idle_seconds
+        idle_since = self.clock.now() - limit
+        for connection in [one for one in self.connections if one.used <= idle_since]:
+            connection.abort()
+        self._sweeper = self.clock.call_later(limit / 4, self._sweep)
 
     def lacks(self, what: str, error: OSError) -> None:
         """Note that something failed for lack of files, ports or memory."""
@@ -284,6 +328,9 @@ class TCPListener:
         acceptor, self._acceptor = self._acceptor, None
         if acceptor is not None:
             acceptor.close()
+        if self._sweeper is not None and not (drain and self.connections):
+            self._sweeper.cancel()
+            self._sweeper = None
         if drain and self._drain_seconds > 0:
             if self.connections:
                 self._end_later(list(self.connections))

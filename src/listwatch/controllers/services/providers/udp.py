@@ -185,6 +185,7 @@ class UDPListener:
                 _logger.warning("backend %s:%d can't be reached: %s", *backend, error)
             return None
         self._accepted += 1
+        self.balancer.began(backend)
         self._flows[client] = flow
         return flow
 
@@ -211,14 +212,19 @@ class UDPListener:
     def forget(self, client: tuple[str, int]) -> None:
         """End a client's flow; its next datagram starts another."""
         if (flow := self._flows.pop(client, None)) is not None:
+            self.balancer.ended(flow.backend)
             flow.close()
+
+    @property
+    def _idle_seconds(self) -> float:
+        return self.rules.idle_seconds or IDLE_SECONDS
 
     def _sweep(self) -> None:
         now = self.clock.now()
         for client, flow in list(self._flows.items()):
-            if now - flow.used >= IDLE_SECONDS:
+            if now - flow.used >= self._idle_seconds:
                 self.forget(client)
-        self._sweeper = self.clock.call_later(IDLE_SECONDS / 4, self._sweep)
+        self._sweeper = self.clock.call_later(self._idle_seconds / 4, self._sweep)
 
     def set_backends(self, backends: Iterable[Backend]) -> None:
         """Use these backends for new clients; others change within the drain time."""
