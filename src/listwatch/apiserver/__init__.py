@@ -1,4 +1,4 @@
-"""An embedded API server that real clients can use, with nothing installed."""
+"""An embedded API server for real clients that needs nothing installed."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A command that runs for as long as a server does: `listwatch apiserver -- COMMAND`."""
+"""Runs a command as long as a server: `listwatch apiserver -- COMMAND`."""
 
 import asyncio
 import os
@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-#: What a shell returns for a command that can't be executed, and for one that is not there.
+#: A shell's exit codes for a command that can't be executed, and for a missing one.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 
 async def run_beside(command: Sequence[str], kubeconfig: Path) -> tuple[int, str]:
-    """Run a command to its end with KUBECONFIG set, and hand on the signals that come meanwhile.
+    """Run a command to its end with KUBECONFIG set, and forward signals.
 
-    Ctrl-C reaches the command by its terminal, so it is handed on only where there is none.
+    Ctrl-C reaches the command through its terminal, so it is forwarded only if there is none.
 
     Args:
-        command: the program and its arguments; it shares the standard streams.
-        kubeconfig: what its environment names.
+        command: the program and its arguments; shares the standard streams.
+        kubeconfig: the value of KUBECONFIG.
 
     Returns:
-        The exit code as a shell has it, and why the command did not start; else "".
+        The exit code, as a shell's, and why the command did not start; otherwise "".
     """
     process: asyncio.subprocess.Process | None = None
     early: list[signal.Signals] = []
@@ -57,7 +57,7 @@ async def run_beside(command: Sequence[str], kubeconfig: Path) -> tuple[int, str
 
 
 def _is_in_foreground() -> bool:
-    """Say whether a terminal sends its signals to this process and so to its command, too."""
+    """Return whether a terminal sends its signals to this process, and so to its command."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

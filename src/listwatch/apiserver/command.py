@@ -35,7 +35,7 @@ def write_private(path: Path, text: str) -> str:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w") as file:
-            os.fchmod(handle, 0o600)  # a umask can remove the owner's own rights
+            os.fchmod(handle, 0o600)  # a umask can remove the owner's own permissions
             file.write(text)
         warning = tighten(path) if path.exists() else ""
         Path(name).replace(path)

@@ -1,4 +1,4 @@
-"""The paths below /-/, by which tests in other processes control the server."""
+"""The paths below /-/, with which tests in other processes control the server."""
 
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,11 +37,11 @@ class _Node(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class UnknownControlError(LookupError):
-    """A control that there is not."""
+    """There is no such control."""
 
 
 class Control:
-    """What tests can ask of a server, by name and with a JSON value. For one event loop."""
+    """The controls that tests can use, by name and with a JSON value. For one event loop."""
 
     def __init__(self, server: "EmbeddedAPIServer") -> None:
         self._server = server
@@ -64,15 +64,15 @@ class Control:
         }
 
     def perform(self, name: str, body: bytes) -> object:
-        """Do what is asked for; returns a JSON value.
+        """Perform a control; return a JSON value.
 
         Args:
-            name: which control.
+            name: the control.
             body: its value as JSON; b"" for none.
 
         Raises:
             UnknownControlError: there is no such control.
-            ValueError: the value is none for this control, or can't be complied with.
+            ValueError: the value is invalid for this control, or the action is impossible.
         """
         action = self._actions.get(name)
         if action is None:
@@ -81,7 +81,7 @@ class Control:
         return action(body.strip())
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request: POST with a JSON body, GET for what there is."""
+        """Answer one request: POST with a JSON body, or GET to read."""
         name = request.path.removeprefix("/-/").strip("/")
         if request.method not in {"GET", "POST"}:
             return _answer({"error": "controls take GET and POST"}, 405)

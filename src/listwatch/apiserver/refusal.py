@@ -1,4 +1,4 @@
-"""The refusals of the server, each with the reason, details and words of a real one."""
+"""The server's refusals, with the reason, details and message of a real one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,21 +36,21 @@ def _details(resource: APIResource, name: str) -> dict[str, Any]:
 
 
 def not_found(resource: APIResource, name: str) -> StatusError:
-    """404: no such object."""
+    """Return 404: the object does not exist."""
     return NotFoundError(
         f'{resource.qualified_name} "{name}" not found', details=_details(resource, name)
     )
 
 
 def no_such_resource() -> StatusError:
-    """404: no such path within a known group."""
+    """Return 404: no such path within a known group."""
     error = NotFoundError("the server could not find the requested resource")
     error.details = EMPTY_DETAILS
     return error
 
 
 class _EmptyDetails(dict[str, Any]):
-    """Details that are shown although they are empty, as some refusals have them."""
+    """Details that are sent even if empty, as in some refusals."""
 
     def __bool__(self) -> bool:
         return True
@@ -60,14 +60,14 @@ EMPTY_DETAILS = _EmptyDetails()
 
 
 def already_exists(resource: APIResource, name: str) -> StatusError:
-    """409: the name is taken."""
+    """Return 409: the name is taken."""
     return AlreadyExistsError(
         f'{resource.qualified_name} "{name}" already exists', details=_details(resource, name)
     )
 
 
 def conflict(resource: APIResource, name: str, why: str = _MODIFIED) -> StatusError:
-    """409: the object is not as the request expects it."""
+    """Return 409: the object is not in the state that the request expects."""
     return ConflictError(
         f'Operation cannot be fulfilled on {resource.qualified_name} "{name}": {why}',
         details=_details(resource, name),
@@ -75,7 +75,7 @@ def conflict(resource: APIResource, name: str, why: str = _MODIFIED) -> StatusEr
 
 
 def not_bound(name: str, why: str) -> StatusError:
-    """409 of a binding."""
+    """Return 409 for a binding."""
     return ConflictError(
         f'Operation cannot be fulfilled on pods/binding "{name}": {why}',
         details={"name": name, "kind": "pods/binding"},
@@ -83,7 +83,7 @@ def not_bound(name: str, why: str) -> StatusError:
 
 
 def precondition_failed(resource: APIResource, name: str, why: str) -> StatusError:
-    """409 of a delete, which names the kind where others name the resource."""
+    """Return 409 for a delete; it names the kind where others name the resource."""
     return ConflictError(
         f'Operation cannot be fulfilled on {resource.qualified_kind} "{name}": {why}',
         details=_details(resource, name) | {"kind": resource.kind},
@@ -91,7 +91,7 @@ def precondition_failed(resource: APIResource, name: str, why: str) -> StatusErr
 
 
 def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> StatusError:
-    """422 with all causes."""
+    """Return 422 with all causes."""
     words = [f"{cause.field}: {cause.message}" for cause in causes]
     said = words[0] if len(set(words)) == 1 else f"[{', '.join(dict.fromkeys(words))}]"
     details: dict[str, Any] = {"name": name} if name else {}
@@ -107,24 +107,24 @@ def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Status
 
 
 def invalid_object(resource: APIResource, name: str, causes: Sequence[Cause]) -> StatusError:
-    """422 for an object."""
+    """Return 422 for an object."""
     return invalid(resource.kind, resource.stored_group, name, causes)
 
 
 def bad_request(message: str) -> StatusError:
-    """400 without details."""
+    """Return 400 without details."""
     return BadRequestError(message)
 
 
 def server_error(message: str) -> StatusError:
-    """500 without a reason, as the real server answers to some requests that are at fault."""
+    """Return 500 without a reason, a real server's response to some faulty requests."""
     error = StatusError(message, code=500)
     error.reason = ""
     return error
 
 
 def internal_error(message: str) -> StatusError:
-    """500 with a reason and a cause."""
+    """Return 500 with a reason and a cause."""
     return StatusError(
         f"Internal error occurred: {message}",
         code=500,
@@ -134,7 +134,7 @@ def internal_error(message: str) -> StatusError:
 
 
 def method_not_allowed() -> StatusError:
-    """405 of a path that has other methods."""
+    """Return 405 for a path that has other methods."""
     error = MethodNotSupportedError(
         "the server does not allow this method on the requested resource"
     )
@@ -143,7 +143,7 @@ def method_not_allowed() -> StatusError:
 
 
 def verb_not_supported(resource: APIResource, verb: str) -> StatusError:
-    """405 of a resource that is on its way out."""
+    """Return 405 for a resource that is being removed."""
     return MethodNotSupportedError(
         f'{verb} is not supported on resources of kind "{resource.qualified_name}"',
         details={"group": resource.group, "kind": resource.name},
@@ -151,7 +151,7 @@ def verb_not_supported(resource: APIResource, verb: str) -> StatusError:
 
 
 def not_acceptable(message: str, *, details: bool = False) -> StatusError:
-    """406."""
+    """Return 406."""
     error = NotAcceptableError(message)
     if details:
         error.details = EMPTY_DETAILS
@@ -159,24 +159,24 @@ def not_acceptable(message: str, *, details: bool = False) -> StatusError:
 
 
 def unsupported_media_type(message: str) -> StatusError:
-    """415."""
+    """Return 415."""
     return UnsupportedMediaTypeError(message)
 
 
 def unauthorized() -> StatusError:
-    """401."""
+    """Return 401."""
     return UnauthorizedError("Unauthorized")
 
 
 def forbidden(message: str, details: dict[str, Any] | None = None) -> StatusError:
-    """403."""
+    """Return 403."""
     return ForbiddenError(message, details=details if details is not None else EMPTY_DETAILS)
 
 
 def forbidden_object(
     resource: APIResource, name: str, why: str, causes: Sequence[Cause] = ()
 ) -> StatusError:
-    """403 by a rule of the server's own."""
+    """Return 403 by one of the server's own rules."""
     details = _details(resource, name)
     if causes:
         details["causes"] = [
@@ -188,12 +188,12 @@ def forbidden_object(
 
 
 def expired(message: str) -> StatusError:
-    """410."""
+    """Return 410."""
     return ExpiredError(message)
 
 
 def too_large_version(wanted: int, current: int) -> StatusError:
-    """504: a resource version that is not there yet."""
+    """Return 504: the resource version is in the future."""
     return ServerTimeoutError(
         f"Timeout: Too large resource version: {wanted}, current: {current}",
         details={
@@ -207,5 +207,5 @@ def too_large_version(wanted: int, current: int) -> StatusError:
 
 
 def too_large_body(limit: int) -> StatusError:
-    """413."""
+    """Return 413."""
     return RequestEntityTooLargeError(f"Request entity too large: limit is {limit}")

@@ -1,4 +1,4 @@
-"""A second API server on the store of another one."""
+"""A second API server on another one's store."""
 
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 class Replica:
     """One of two API servers on one store, whose watch cache can fall behind.
 
-    What a client meets where several API servers stand behind one address: a list from one of
-    them and the watch that follows from another, which has not seen that version yet. Faults with
-    `stale` send single requests here; `start` gives it an address of its own. For the event loop
-    of the server that it belongs to.
+    Reproduces what a client sees with several API servers behind one address: a list from one
+    server, followed by a watch on another that has not reached that version yet. Faults with
+    `stale` send single requests here; `start` gives it its own address. For the event loop of its
+    server.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Replica:
         self._listening: Listening | None = None
 
     def fall_behind(self, revision: int | None = None) -> None:
-        """Stop to follow the store, now or at an earlier revision that its history reaches.
+        """Stop following the store, now or at an earlier revision in its history.
 
-        Reads that need not be new are as of then, and watches get no later changes; consistent
-        reads and writes go to the store.
+        Reads that may be stale are as of then, and watches get no later changes; consistent reads
+        and writes use the store.
 
         Raises:
-            ValueError: the history does not reach back so far.
+            ValueError: the history does not reach that revision.
         """
         present = self._store.revision
         if revision is not None and not self._store.compacted <= revision <= present:
@@ -62,14 +62,14 @@ class Replica:
 
     @property
     def url(self) -> str:
-        """The address of its own, after `start`."""
+        """Its own URL, after `start`."""
         return url_of(self._host, self._port, "http" if self._tls is None else "https")
 
     async def start(self) -> None:
-        """Listen on an address of its own; harmless when it does already.
+        """Listen on its own address; harmless if it does already.
 
         Raises:
-            ConfigError: the address can't be listened on.
+            ConfigError: it can't listen on the address.
         """
         if self._listening is None:
             self._listening = await listen(
@@ -79,7 +79,7 @@ class Replica:
             self._api.address = f"{self._host}:{self._port}"
 
     async def stop(self) -> None:
-        """Stop listening. The server does that when it stops."""
+        """Stop listening. The server does this when it stops."""
         listening, self._listening = self._listening, None
         if listening is not None:
             await listening.close()

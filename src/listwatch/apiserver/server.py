@@ -1,4 +1,4 @@
-"""The server as a whole: made, started, restarted, stopped."""
+"""The whole server: created, started, restarted, stopped."""
 
 import asyncio
 import logging
@@ -124,7 +124,7 @@ class EmbeddedAPIServer:
             randomness=randomness,
             backlog_limit=backlog_limit,
         )
-        #: what is to go wrong, for tests
+        #: the faults to inject, for tests
         self.faults = Faults(
             self._clock,
             random.Random(seed),  # noqa: S311 - as above, and drawn from alone
@@ -141,7 +141,7 @@ class EmbeddedAPIServer:
             issued=self._issued,
         )
         self._tokens = tokens
-        #: who is asked about writes: policies, then webhooks
+        #: the admission of writes: policies, then webhooks
         self.admission: list[Source] = []
         self._escalation = Escalation(self.access, self.store, self.table)
         cluster = StoredCluster(self.store, self.table)
@@ -229,18 +229,18 @@ class EmbeddedAPIServer:
         for resource in self.table:
             if resource.storage == bucket and resource.convert is None:
                 return self.registry.entry(resource, obj, revision)
-        # of a custom resource, whose definition is read later
+        # of a custom resource, whose definition is loaded later
         group, _, name = bucket.partition("/")
         plain = APIResource(group, "", name, "", schema=ANY)
         return self.registry.entry(plain, obj, revision)
 
-    # -- life --------------------------------------------------------------------------------
+    # -- lifecycle ---------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to listen.
+        """Start to listen.
 
         Raises:
-            ConfigError: the address can't be listened on.
+            ConfigError: it can't listen on the address.
         """
         if self._listening is not None:
             return
@@ -257,11 +257,11 @@ class EmbeddedAPIServer:
         self._conversions.start()
 
     async def stop(self) -> None:
-        """Stop listening and end every watch cleanly; the objects stay."""
+        """Stop listening and end every watch normally; the objects stay."""
         restart, self._restart = self._restart, None
         if restart is not None:
             restart.cancel()
-            await asyncio.gather(restart, return_exceptions=True)  # it has logged what it raised
+            await asyncio.gather(restart, return_exceptions=True)  # it has logged its exception
         await self._halt()
         if self._replica is not None:
             await self._replica.stop()
@@ -279,7 +279,7 @@ class EmbeddedAPIServer:
         await listening.stop_accepting()
         for stream in list(self._reader.streams):
             stream.stop()
-        # lets the streams write their ends before their connections are closed
+        # lets the streams write their ends before their connections close
         for _ in range(3):
             await asyncio.sleep(0)
         await listening.close()
@@ -290,7 +290,7 @@ class EmbeddedAPIServer:
         """Stop and start again on the same port, with the same objects.
 
         Args:
-            downtime: seconds in between, during which connections are refused.
+            downtime: seconds during which connections are refused.
         """
         await self._halt()
         if downtime > 0:
@@ -298,9 +298,9 @@ class EmbeddedAPIServer:
         await self.start()
 
     def restart_soon(self, *, downtime: float = 0.0) -> None:
-        """Restart from within a request, whose answer has been written."""
+        """Restart from within a request, after its response is written."""
         if self._restart is None or self._restart.done():
-            # held here until it ends or `stop` ends it
+            # referenced until it ends or `stop` ends it
             self._restart = asyncio.create_task(self._logged_restart(downtime))
 
     async def _logged_restart(self, downtime: float) -> None:
@@ -324,7 +324,7 @@ class EmbeddedAPIServer:
         self.close()
 
     def close(self) -> None:
-        """Let go of the data file; the server can't be started again. Harmless without one."""
+        """Release the data file; the server can't be started again. Harmless without a file."""
         if self._journal is not None:
             self._journal.close()
 
@@ -332,7 +332,7 @@ class EmbeddedAPIServer:
 
     @property
     def withhold_bookmarks(self) -> bool:
-        """Whether watches get no bookmarks but the one that ends the initial events."""
+        """Whether watches get no bookmarks except the one that ends the initial events."""
         return self._reader.withhold_bookmarks
 
     @withhold_bookmarks.setter
@@ -342,29 +342,29 @@ class EmbeddedAPIServer:
             stream.withhold_bookmarks = on
 
     def send_bookmarks(self) -> None:
-        """Send a bookmark now to every watch that asked for them."""
+        """Send a bookmark now to every watch that requested them."""
         for stream in self._reader.streams:
             stream.send_bookmark()
 
     def cut_watches(self) -> int:
-        """Break the connection of every watch; returns how many there were."""
+        """Break the connection of every watch; return how many there were."""
         streams = list(self._reader.streams)
         for stream in streams:
             stream.cut()
         return len(streams)
 
     def take_snapshot(self) -> int:
-        """Keep the present objects for `rewind`; returns their revision."""
+        """Keep the current objects for `rewind`; return their revision."""
         self._snapshot = self.store.snapshot()
         return self._snapshot.revision
 
     def rewind(self, revision: int | None = None) -> None:
-        """Go back in time, as a restore from a backup does: resource versions repeat.
+        """Go back in time, like a restore from a backup: resource versions repeat.
 
-        Watches are cut off, since a real server would have been down.
+        Cuts all watches, because a real server would have been down.
 
         Args:
-            revision: that the history still reaches; None means the snapshot that was taken.
+            revision: a revision still in the history; None for the last snapshot.
 
         Raises:
             ValueError: there is no such state, or a data file is in use.
@@ -392,16 +392,16 @@ class EmbeddedAPIServer:
             self._workloads.reset()
 
     def stale_replica(self, on: bool = True) -> None:  # noqa: FBT001, FBT002 - one word, one meaning
-        """Answer from now on as a replica that has fallen behind, or catch up.
+        """Answer from now on like a replica that has fallen behind, or catch up.
 
-        Reads that need not be new are as of this moment, and watches get no changes; consistent
-        reads and writes go on.
+        Reads that may be stale are as of this moment, and watches get no changes; consistent reads
+        and writes continue.
         """
         self._reader.set_stale(self.store.revision if on else None)
 
     @property
     def replica(self) -> Replica:
-        """A second API server on the same store, which can fall behind while this one does not."""
+        """A second API server on the same store, which can fall behind this one."""
         if self._replica is None:
             reader = Reader(
                 self.store,
@@ -418,20 +418,20 @@ class EmbeddedAPIServer:
 
     @property
     def workloads(self) -> "RunningWorkloads":
-        """What lets pods run, and picks those that fail.
+        """The simulation of workloads, which runs pods and makes chosen ones fail.
 
         Raises:
-            ValueError: the server was made without `workloads`.
+            ValueError: the server was created without `workloads`.
         """
         if self._workloads is None:
             raise ValueError("this server runs no pods: make it with workloads=True")
         return self._workloads
 
-    # -- for its users -----------------------------------------------------------------------
+    # -- for users -----------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """The server's address, such as http://127.0.0.1:34567."""
+        """The server's URL, such as http://127.0.0.1:34567."""
         return url_of(self.host, self.port, "http" if self._tls is None else "https")
 
     def kubeconfig(self) -> str:
@@ -461,9 +461,9 @@ class EmbeddedAPIServer:
         return text
 
     def compact(self, revision: int | None = None) -> None:
-        """Forget the history up to a revision, or all of it: older watches get 410."""
+        """Discard the history up to a revision, or all of it: older watches get 410."""
         self.store.compact(self.store.revision if revision is None else revision)
 
     def statistics(self) -> StorageStatistics:
-        """Return the figures of the store at this moment."""
+        """Return the store's current statistics."""
         return self.store.statistics()

@@ -1,4 +1,4 @@
-"""Who asks."""
+"""The user of a request."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class User(msgspec.Struct, frozen=True):
-    """Who asks."""
+    """An authenticated user."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -15,7 +15,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What a user may want to do: with a path, or else with a resource."""
+    """A question whether a user may do something: with a path, or otherwise with a resource."""
 
     verb: str
     path: str = ""

@@ -1,4 +1,4 @@
-"""Who asks, and whether they may: bearer tokens, client certificates, impersonation, RBAC."""
+"""Authentication and authorization: bearer tokens, client certificates, impersonation, RBAC."""
 
 import csv
 import hmac
@@ -26,16 +26,16 @@ MASTERS = "system:masters"
 AUTHENTICATED = "system:authenticated"
 UNAUTHENTICATED = "system:unauthenticated"
 ANONYMOUS = User("system:anonymous", (UNAUTHENTICATED,))
-#: Who everybody is where nothing was said about access.
+#: The user of every request if access is not configured.
 ADMINISTRATOR = User("kubernetes-admin", (MASTERS, AUTHENTICATED))
 RBAC = "rbac.authorization.k8s.io"
 
 
 def read_tokens(text: str, name: str) -> dict[str, User]:
-    """Read a kube-apiserver's token file: lines of token,user,uid[,"group1,group2"].
+    """Parse a kube-apiserver token file: lines of token,user,uid[,"group1,group2"].
 
     Raises:
-        ConfigError: naming the file and the line.
+        ConfigError: invalid; names the file and the line.
     """
     tokens: dict[str, User] = {}
     for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
@@ -66,7 +66,7 @@ class Rule(msgspec.Struct, frozen=True):
     nonResourceURLs: tuple[str, ...] = ()  # noqa: N815 - the wire's name
 
     def allows(self, info: RequestInfo) -> bool:
-        """Tell whether the rule allows a request."""
+        """Return whether the rule allows a request."""
         if "*" not in self.verbs and info.verb not in self.verbs:
             return False
         if not info.is_resource:
@@ -84,7 +84,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 def covers_path(pattern: str, path: str) -> bool:
-    """Tell whether a path is, or begins with, what a rule names."""
+    """Return whether a path equals, or begins with, the pattern of a rule."""
     return pattern in {"*", path} or (pattern.endswith("*") and path.startswith(pattern[:-1]))
 
 
@@ -110,7 +110,7 @@ class _Binding(msgspec.Struct):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Rules that a binding gives to subjects, in one namespace or ("") everywhere."""
+    """Rules that a binding gives to subjects, in one namespace or ("") in all."""
 
     namespace: str
     subjects: tuple[_Subject, ...]
@@ -119,7 +119,7 @@ class Grant(msgspec.Struct, frozen=True):
     role: str = ""
 
     def words(self, subject: _Subject) -> str:
-        """Say what gives the rights, as `plugin/pkg/auth/authorizer/rbac` does."""
+        """Return what grants the permission, as `plugin/pkg/auth/authorizer/rbac` words it."""
         kind = "RoleBinding" if self.namespace else "ClusterRoleBinding"
         name = f"{self.binding}/{self.namespace}" if self.namespace else self.binding
         who = subject.name
@@ -140,7 +140,7 @@ def _speaks_of(subject: _Subject, user: User, namespace: str) -> bool:
 
 
 class WithoutUserError(Exception):
-    """Impersonation of groups or a uid, with no user to belong to them."""
+    """Impersonation of groups or a uid without a user."""
 
     def __init__(self, groups: Sequence[str], uid: str) -> None:
         shown = ", ".join(map(go_quoted, groups))
@@ -155,10 +155,10 @@ class Access:
     """Authentication and authorization. For one event loop.
 
     Args:
-        store: holds the roles and bindings.
-        tokens: who the bearer of each token is; None means that everybody may do everything.
-        anonymous: whether a request without credentials is one of `system:anonymous`.
-        issued: the tokens of service accounts that this server gives out; None knows none.
+        store: contains the roles and bindings.
+        tokens: the user of each token; None lets everybody do everything.
+        anonymous: treat requests without credentials as `system:anonymous`.
+        issued: the service account tokens issued by this server; None for none.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Access:
     # -- who ---------------------------------------------------------------------------------
 
     def authenticate(self, request: web.BaseRequest) -> User:
-        """Return who sent a request.
+        """Return the user who sent a request.
 
         Raises:
             UnauthorizedError: 401.
@@ -207,10 +207,10 @@ class Access:
         return ANONYMOUS
 
     def by_token(self, token: str) -> User | None:
-        """Return who a token stands for; None for nobody."""
+        """Return a token's user; None if it has none."""
         found = None
         given = token.encode(errors="surrogateescape")
-        # every token is looked at, so that the time tells nothing about them
+        # compare every token, so that timing reveals nothing about them
         for known, user in (self._tokens or {}).items():
             if hmac.compare_digest(known.encode(), given):
                 found = user
@@ -234,10 +234,10 @@ class Access:
         return User(names[0], (*groups, AUTHENTICATED)) if names else None
 
     def impersonate(self, user: User, request: web.BaseRequest) -> User:
-        """Return whom a request acts as.
+        """Return the user that a request impersonates.
 
         Raises:
-            ForbiddenError: the user may not act as them.
+            ForbiddenError: the user must not impersonate them.
             WithoutUserError: groups or a uid without a user.
         """
         headers = request.headers
@@ -304,7 +304,7 @@ class Access:
     # -- may ---------------------------------------------------------------------------------
 
     def decide(self, user: User, info: RequestInfo) -> tuple[bool, str]:
-        """Tell whether a user may do what a request asks for, and what gives that right."""
+        """Return whether a user may make a request, and what grants the permission."""
         if self.is_open or MASTERS in user.groups:
             return True, ""
         for grant in self._current_grants():
@@ -318,7 +318,7 @@ class Access:
         return False, ""
 
     def answer(self, user: User, question: Question) -> tuple[bool, str]:
-        """Tell whether a user may do something, and what gives that right."""
+        """Return whether a user may do something, and what grants the permission."""
         if question.path:
             return self.decide(user, RequestInfo(question.path, "", verb=question.verb))
         info = RequestInfo(
@@ -336,11 +336,11 @@ class Access:
         return self.decide(user, info)
 
     def allows(self, user: User, info: RequestInfo) -> bool:
-        """Tell whether a user may do what a request asks for."""
+        """Return whether a user may make a request."""
         return self.decide(user, info)[0]
 
     def rules_for(self, user: User, namespace: str) -> Iterable[Rule]:
-        """Yield the rules that hold for a user in a namespace."""
+        """Yield a user's rules in a namespace."""
         for grant in self._current_grants():
             if grant.namespace in {"", namespace} and any(
                 _speaks_of(subject, user, grant.namespace) for subject in grant.subjects
@@ -348,7 +348,7 @@ class Access:
                 yield from grant.rules
 
     def authorize(self, user: User, info: RequestInfo) -> None:
-        """Refuse what a user may not do.
+        """Refuse a request that a user may not make.
 
         Raises:
             ForbiddenError: 403.
@@ -399,7 +399,7 @@ def _read_grants(
 
 
 def forbidden(user: User, info: RequestInfo) -> Exception:
-    """Return the refusal of what a user may not do."""
+    """Return the refusal of a request that a user may not make."""
     if not info.is_resource:
         return refusal.forbidden(
             f'forbidden: User "{user.name}" cannot {info.verb} path "{info.path}"'
@@ -464,7 +464,7 @@ _WORKLOADS = [
     },
 ]
 
-#: The roles and bindings that a new cluster has, as far as they matter without controllers.
+#: The roles and bindings of a new cluster, as far as they matter without controllers.
 BOOTSTRAP: Sequence[tuple[str, Object]] = (
     _cluster_role(
         "cluster-admin",

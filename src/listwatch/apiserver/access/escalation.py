@@ -1,4 +1,4 @@
-"""Nobody hands out rights that they do not hold: checks of roles and bindings to be stored.
+"""Privilege escalation checks: nobody can grant permissions that they lack.
 
 The rules are those of `pkg/registry/rbac` and `component-helpers/auth/rbac/validation`.
 """
@@ -18,7 +18,7 @@ from listwatch.apiserver.user import User
 from listwatch.schema.causes import go_quoted
 
 Object = Mapping[str, Any]
-#: Is told what is to be stored and what was (None for a new object), and raises what forbids it.
+#: Called with the new and the old object (None for a creation); raises what forbids the write.
 Guard = Callable[[APIResource, Object, Object | None], None]
 
 _ROLES = {"Role": "roles", "ClusterRole": "clusterroles"}
@@ -33,7 +33,7 @@ class Escalation:
         self._table = table
 
     def guard(self, user: User, info: RequestInfo) -> Guard | None:
-        """Return what guards a user's write; None where the user may hand out everything."""
+        """Return the guard of a user's write; None if the user may grant everything."""
         if info.group != RBAC or self._access.is_open or MASTERS in user.groups:
             return None
         if info.resource not in _ROLES.values():
@@ -59,7 +59,7 @@ class Escalation:
         plural, name = _ROLES.get(reference.get("kind", "")), reference.get("name", "")
         roles = self._table.get(RBAC, "v1", plural) if plural is not None else None
         if roles is None:
-            # what follows refuses such a reference
+            # validation refuses such a reference later
             return
         namespace = new["metadata"].get("namespace", "")
         asked = RequestInfo(
@@ -142,7 +142,7 @@ def _covers(owned: Rule, part: Rule) -> bool:
 
 
 def _words(parts: Iterable[Rule]) -> list[str]:
-    """Return the missing rules as the message has them: in order, a resource's verbs as one."""
+    """Return the missing rules as the message lists them: sorted, a resource's verbs merged."""
     verbs: dict[tuple[object, ...], list[str]] = {}
     found: list[Rule] = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""Tokens of service accounts, which TokenRequest gives out and this server accepts."""
+"""Service account tokens that TokenRequest issues and this server accepts."""
 
 import base64
 import hashlib
@@ -12,13 +12,13 @@ from listwatch.apiserver.storage.store import Storage
 from listwatch.apiserver.user import User
 from listwatch.clock import Clock
 
-#: Whom a token is for that names no audience: this server.
+#: The audience of a token that names none: this server.
 AUDIENCE = "https://kubernetes.default.svc.cluster.local"
 _HEADER = {"alg": "HS256", "typ": "JWT"}
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """The object with which a token ends; `bucket` and `key` say where it is stored."""
+    """The object that a token is bound to; `bucket` and `key` locate it in the store."""
 
     bucket: str
     key: str
@@ -26,7 +26,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class _Claims(msgspec.Struct, frozen=True):
-    """What a token says."""
+    """A token's claims."""
 
     iss: str
     sub: str
@@ -40,10 +40,9 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 class IssuedTokens:
-    """Makes tokens and knows them again, as long as what they stand for lives.
+    """Issues tokens and verifies them, as long as their objects exist.
 
-    Nothing is kept of them: they are signed with a key that is made anew with each server. For one
-    event loop.
+    Stores none of them: they are signed with a key created for each server. For one event loop.
     """
 
     def __init__(self, store: Storage, clock: Clock) -> None:
@@ -68,8 +67,8 @@ class IssuedTokens:
             account: its name.
             uid: its uid; a later account of that name has another.
             audiences: who may accept the token.
-            seconds: how long it is good.
-            bound: the object with which it ends, if there is one.
+            seconds: its lifetime.
+            bound: the object that it is bound to, if any.
         """
         now = int(self._clock.time())
         claims = _Claims(
@@ -87,7 +86,7 @@ class IssuedTokens:
         return f"{signed}.{self._signature(signed)}"
 
     def user_of(self, token: str) -> User | None:
-        """Return who a token stands for; None where it is not ours, over, or its account gone."""
+        """Return a token's user; None if it is not ours, has expired, or its account is deleted."""
         signed, _, signature = token.rpartition(".")
         if not hmac.compare_digest(
             self._signature(signed).encode(), signature.encode(errors="surrogateescape")

@@ -1,1 +1,1 @@
-"""What an object must keep before it is stored."""
+"""Admission: what an object must satisfy before it is stored."""

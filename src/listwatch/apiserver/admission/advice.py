@@ -1,4 +1,4 @@
-"""What a client is warned of when a write is let through."""
+"""Warnings to a client about a write that succeeds."""
 
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -11,7 +11,7 @@ from listwatch.apiserver.kinds.rules import quantity
 Object = dict[str, Any]
 View = Mapping[str, Any]
 
-#: Where the kinds that make pods have a pod's spec, by the key under which they are stored.
+#: Where kinds that create pods have a pod's spec, by storage key.
 _POD_SPECS: Mapping[str, str] = {
     "pods": "spec",
     "podtemplates": "template.spec",
@@ -72,12 +72,12 @@ _FORMATS: Mapping[str, frozenset[str]] = {
 
 
 def single_owners(obj: Object, warnings: list[str] | None, *, patched: bool = False) -> None:
-    """Keep each owner of an object once, in place, as `dedupOwnerReferences` in apiserver does.
+    """Remove repeated owners of an object, in place, like `dedupOwnerReferences` in apiserver.
 
     Args:
-        obj: a new or changed object; has metadata.
-        warnings: gets whose owners were named again.
-        patched: whether the object is what a patch made, which is told in other words.
+        obj: a new or changed object, with metadata.
+        warnings: receives a warning about repeated owners.
+        patched: the object is the result of a patch, which is worded differently.
     """
     references = obj["metadata"].get("ownerReferences") or ()
     kept: list[Any] = []
@@ -96,12 +96,12 @@ def single_owners(obj: Object, warnings: list[str] | None, *, patched: bool = Fa
 
 
 def advice(resource: APIResource, new: View, old: View | None) -> Iterator[str]:
-    """Yield what a client is warned of that writes a valid object.
+    """Yield the warnings for a client that writes a valid object.
 
     Args:
         resource: the object's.
         new: the object as it will be stored.
-        old: the state that it replaces; None of a new one.
+        old: the previous state; None for a new object.
     """
     if resource.custom is not None:
         yield from _bare_finalizers(new, old)
@@ -113,7 +113,7 @@ def advice(resource: APIResource, new: View, old: View | None) -> Iterator[str]:
         if old is None or resource.storage == "podtemplates":
             changed = True
         else:
-            # pods change often, and by what runs them: nobody would read it
+            # pods change often, mostly by programs: nobody would read the warnings
             changed = resource.storage != "pods" and (
                 new["metadata"].get("generation") != old["metadata"].get("generation")
             )
@@ -156,7 +156,7 @@ def _definition(definition: View) -> Iterator[str]:
 
 
 def _schema(schema: View) -> Iterator[str]:
-    """Yield what a schema says that has no effect, or not everywhere."""
+    """Yield the parts of a schema that have no effect, or not everywhere."""
     form, items = schema.get("format"), inner(schema, "items")
     known = _FORMATS.get(schema.get("type") or "string", frozenset())
     if form and form.replace("-", "") not in known:
@@ -184,7 +184,7 @@ def _service(spec: View) -> Iterator[str]:
 
 
 def _pod_spec(spec: View, path: str) -> Iterator[str]:
-    """Yield what a pod will not do as its author may think (`pkg/api/pod/warnings.go`)."""
+    """Yield what a pod will not do as its author may expect (`pkg/api/pod/warnings.go`)."""
     matching_none = "a null labelSelector results in matching no pod"
     for index, each in enumerate(spec.get("topologySpreadConstraints") or ()):
         if each.get("labelSelector") is None:

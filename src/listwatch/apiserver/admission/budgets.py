@@ -1,4 +1,4 @@
-"""Whether a pod may be evicted (`pkg/registry/core/pod/storage/eviction.go`)."""
+"""Checks whether a pod may be evicted (`pkg/registry/core/pod/storage/eviction.go`)."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,12 +13,12 @@ _VIOLATED = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
 def spend(pod: Object, budgets: Iterable[Object], now: str) -> Object | None:
-    """Take an eviction from a pod's budget; returns the budget, changed in place, if it has one.
+    """Charge an eviction to a pod's budget; return the budget, changed in place, if there is one.
 
     Args:
-        pod: which pod.
+        pod: the pod.
         budgets: all budgets of its namespace.
-        now: the time stamp of the eviction.
+        now: the timestamp of the eviction.
 
     Raises:
         TooManyRequestsError: 429, the budget allows none now.

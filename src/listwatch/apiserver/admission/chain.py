@@ -1,7 +1,7 @@
-"""The order in which policies and webhooks are asked about one request.
+"""The order of policies and webhooks for one request.
 
-What mutates comes before the object is completed and validated, what validates after it; policies
-come before webhooks. Mutators get a second round where one asked for it, as in
+Mutation comes before the object is completed and validated, validation after it; policies come
+before webhooks. Mutators get a second round if one asks for it, as in
 `apiserver/pkg/admission/reinvocation.go`.
 """
 
@@ -21,7 +21,7 @@ View = Mapping[str, Any]
 
 
 class Round:
-    """Which round of mutators it is, and whether there is to be a second one."""
+    """The current round of mutators, and whether a second one is needed."""
 
     __slots__ = ("second", "wanted")
 
@@ -38,31 +38,31 @@ class Mutator(Protocol):
 
 
 class Validator(Protocol):
-    """Judges the object of one request; one instance for each object."""
+    """Validates the object of one request; one instance for each object."""
 
     def validate(self, attributes: Attributes) -> None:
-        """Raise what forbids the request."""
+        """Raise the refusal if the request is forbidden."""
 
 
 class Source(Protocol):
-    """Where mutators and validators come from: policies, or webhooks."""
+    """Provides mutators and validators: policies, or webhooks."""
 
     def mutator(self) -> Mutator | None:
-        """Return what mutates the object of one request, if anything does."""
+        """Return the mutator for the object of one request, if there is one."""
 
     def validator(self) -> Validator | None:
-        """Return what judges the object of one request, if anything does."""
+        """Return the validator for the object of one request, if there is one."""
 
 
 class Admission:
-    """All that is asked about one request. For one event loop.
+    """The admission of one request. For one event loop.
 
-    Objects come and go in the form that is stored, without kind and apiVersion.
+    Objects are passed and returned in the stored form, without kind and apiVersion.
 
     Args:
-        attributes: what is known of the request before it is carried out; its options lack their
-            kind, which follows from what is done.
-        sources: policies and webhooks, in the order in which they are asked.
+        attributes: what is known of the request before it is executed; its options lack their kind,
+            which follows from the operation.
+        sources: policies and webhooks, in order.
     """
 
     def __init__(self, attributes: Attributes, sources: Sequence[Source]) -> None:
@@ -70,7 +70,7 @@ class Admission:
         self._sources = sources
 
     def mutate(self, operation: str, obj: Object, old: View | None) -> Object:
-        """Return an object as the mutators have made it; raises what forbids the request."""
+        """Return an object as the mutators changed it; raise the refusal if forbidden."""
         resource = self._attributes.resource
         whole = whole_of(resource, obj)
         before = None if old is None else whole_of(resource, old)
@@ -81,24 +81,24 @@ class Admission:
         return inner if resource.convert is None else resource.convert.inward(inner)
 
     def validate(self, operation: str, obj: View, old: View | None) -> None:
-        """Raise what forbids the request."""
+        """Raise the refusal if the request is forbidden."""
         resource = self._attributes.resource
         before = None if old is None else whole_of(resource, old)
         self.validate_whole(operation, whole_of(resource, obj), before)
 
     def mutate_whole(self, operation: str, obj: Object, old: Object | None) -> Object:
-        """Do what `mutate` does with objects that have kind and apiVersion, such as a Scale."""
+        """Mutate, like `mutate`, an object that has kind and apiVersion, such as a Scale."""
         attributes = self._about(operation, obj, old)
         self._mutate(attributes)
         assert attributes.obj is not None  # noqa: S101 - no mutator takes it away
         return attributes.obj
 
     def validate_whole(self, operation: str, obj: Object | None, old: Object | None) -> None:
-        """Do what `validate` does with objects that have kind and apiVersion."""
+        """Validate, like `validate`, an object that has kind and apiVersion."""
         self._validate(self._about(operation, obj, old))
 
     def delete(self, old: View) -> None:
-        """Ask about the deletion of an object; raises what forbids it."""
+        """Check the deletion of an object; raise the refusal if forbidden."""
         whole = whole_of(self._attributes.resource, old)
         attributes = self._about("DELETE", None, whole)
         self._mutate(attributes)

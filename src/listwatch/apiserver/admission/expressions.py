@@ -1,4 +1,4 @@
-"""A request as the expressions of policies and match conditions see it: their variables."""
+"""A request's variables for the expressions of policies and match conditions."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from listwatch.apiserver.kinds.resources import APIResource
     from listwatch.cel import Value
 
-#: Tells whether a user may do something, and what gives that right.
+#: Returns whether a user may do something, and what grants the permission.
 Decide = Callable[[User, Question], tuple[bool, str]]
 
 
 class Subject:
-    """What the expressions of all policies are evaluated with for one request and resource.
+    """The variables of all policies' expressions for one request and resource.
 
     Args:
         attributes: the request.
-        matched: the resource under which it is meant.
-        cluster: has the namespaces.
-        decide: answers what an expression asks of `authorizer`.
+        matched: the resource that the rules matched.
+        cluster: finds namespaces.
+        decide: answers the questions to `authorizer`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Subject:
 
 
 def request_of(attributes: Attributes, matched: APIResource) -> Object:
-    """Return the variable `request`: an AdmissionRequest without the objects; empty texts lack."""
+    """Return the variable `request`: an AdmissionRequest without objects and empty texts."""
     resource = attributes.resource
     request: Object = {
         "kind": kind_for(matched, attributes.subresource)._asdict(),
@@ -91,7 +91,7 @@ def _gvr(resource: APIResource) -> Object:
 
 
 def user_info(user: User) -> Object:
-    """Return who asks, as reviews show users; what is empty lacks."""
+    """Return the user in the form of reviews, without empty fields."""
     info: Object = {
         "username": user.name,
         "uid": user.uid,

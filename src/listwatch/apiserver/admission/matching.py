@@ -1,4 +1,4 @@
-"""Which requests an admission webhook or a policy is asked about.
+"""Which requests an admission webhook or a policy applies to.
 
 The rules are those of `apiserver/pkg/admission/plugin`: `webhook/predicates`, `policy/matching` and
 `webhook/matchconditions`.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 View = Mapping[str, Any]
 
-#: What configures admission, so that nothing can lock itself in.
+#: The configuration of admission, which is exempt so that nothing can lock itself out.
 _CONFIGURATION = frozenset(
     (
         "mutatingadmissionpolicies",
@@ -34,7 +34,7 @@ _CONFIGURATION = frozenset(
 
 
 class GroupVersionKind(NamedTuple):
-    """What kind of object, in which version."""
+    """The kind of an object, with its version."""
 
     group: str
     version: str
@@ -42,7 +42,7 @@ class GroupVersionKind(NamedTuple):
 
 
 def kind_for(resource: APIResource, subresource: str) -> GroupVersionKind:
-    """Return the kind of what is written to a resource or to a path below its objects."""
+    """Return the kind of what is written to a resource or one of its subresources."""
     sub = resource.subresources.get(subresource)
     if sub is None:
         return GroupVersionKind(resource.group, resource.version, resource.kind)
@@ -57,17 +57,17 @@ class Attributes(msgspec.Struct):
     Attributes:
         operation: "CREATE", "UPDATE", "DELETE" or "CONNECT".
         resource: the resource in the version of the request.
-        user: who asks.
-        namespace: of the object; for a namespace its own name; "" without one.
-        name: of the object; "" where the server is to make one.
-        subresource: the path below the object; "" for the object.
+        user: the user.
+        namespace: of the object; for a namespace its own name; "" if it has none.
+        name: of the object; "" if the server generates it.
+        subresource: "" for the object itself.
         obj: the object that is written, with kind and apiVersion, in the version of the request;
             None in a deletion.
-        old: the present state in the same form; None in a creation.
+        old: the current state in the same form; None in a creation.
         options: CreateOptions, UpdateOptions, PatchOptions or DeleteOptions, with their kind.
         dry_run: whether nothing is stored.
-        warnings: gets what the client is to be told.
-        annotations: gets what the request's entry of an audit says of its admission.
+        warnings: receives warnings for the client.
+        annotations: receives the audit annotations of the request.
     """
 
     operation: str
@@ -90,12 +90,12 @@ class Attributes(msgspec.Struct):
 
     @property
     def is_of_namespace(self) -> bool:
-        """Whether a namespace itself is written, or a part of it."""
+        """Whether the object is a namespace, or a part of one."""
         return self.resource.group == "" and self.resource.name == "namespaces"
 
     @property
     def configures_admission(self) -> bool:
-        """Whether policies or webhooks are written, which are never asked about themselves."""
+        """Whether policies or webhooks are written, which never apply to themselves."""
         return (
             self.resource.group == "admissionregistration.k8s.io"
             and self.resource.name in _CONFIGURATION
@@ -103,7 +103,7 @@ class Attributes(msgspec.Struct):
 
 
 class Cluster(Protocol):
-    """What admission asks about other objects; `storage/cluster.py` answers."""
+    """What admission needs to know of other objects; `storage/cluster.py` implements it."""
 
     def namespace(self, name: str) -> Object | None:
         """Return a namespace, decoded afresh, or None."""
@@ -112,11 +112,11 @@ class Cluster(Protocol):
         """Return the labels of a namespace.
 
         Raises:
-            NotFoundError: 404, there is none of that name.
+            NotFoundError: 404, the namespace does not exist.
         """
 
     def equivalents(self, resource: APIResource, subresource: str) -> Sequence[APIResource]:
-        """Return the other versions and groups under which the same objects are served."""
+        """Return the other versions and groups that serve the same objects."""
 
     def of_kind(self, api_version: str, kind: str) -> APIResource | None:
         """Return the resource of a kind, or None."""
@@ -156,7 +156,7 @@ class _Rule(msgspec.Struct, frozen=True):
         )
 
     def covers(self, attributes: Attributes, resource: APIResource) -> bool:
-        """Tell whether a request is meant, if it had come for this resource."""
+        """Return whether the rule covers a request, if it had been for this resource."""
         return (
             ("*" in self.operations or attributes.operation in self.operations)
             and ("*" in self.groups or resource.group in self.groups)
@@ -177,16 +177,16 @@ class _Rule(msgspec.Struct, frozen=True):
 
 
 class Criteria:
-    """The rules and selectors of a webhook, a policy or a binding, read once. Immutable.
+    """The rules and selectors of a webhook, a policy or a binding, parsed once. Immutable.
 
     Args:
-        rules: as in `rules` of a webhook or `resourceRules`; none match everything where
+        rules: as in `rules` of a webhook or `resourceRules`; without any, everything matches if
             `without_rules` is true and nothing otherwise.
         excluded: as in `excludeResourceRules`.
-        equivalent: whether other versions and groups of a resource are meant, too.
-        namespaces: a label selector; None matches everything, as {} does.
-        objects: the same.
-        without_rules: what it means that there are no rules.
+        equivalent: also match other versions and groups of a resource.
+        namespaces: a label selector; None matches everything, like {}.
+        objects: the same for objects.
+        without_rules: whether no rules match everything.
     """
 
     __slots__ = ("_equivalent", "_excluded", "_namespaces", "_objects", "_rules", "_without_rules")
@@ -210,7 +210,7 @@ class Criteria:
 
     @classmethod
     def of_webhook(cls, webhook: View) -> Criteria:
-        """Read those of one webhook of a configuration."""
+        """Parse those of one webhook of a configuration."""
         return cls(
             webhook.get("rules") or (),
             equivalent=webhook.get("matchPolicy") == "Equivalent",
@@ -220,7 +220,7 @@ class Criteria:
 
     @classmethod
     def of_match_resources(cls, match: View | None) -> Criteria:
-        """Read `matchConstraints` of a policy or `matchResources` of a binding."""
+        """Parse `matchConstraints` of a policy or `matchResources` of a binding."""
         match = match or {}
         return cls(
             match.get("resourceRules") or (),
@@ -232,15 +232,15 @@ class Criteria:
         )
 
     def match(self, attributes: Attributes, cluster: Cluster) -> APIResource | None:
-        """Return under which resource a request is meant: its own or an equivalent one.
+        """Return the resource that matched: the request's own or an equivalent one.
 
         Returns:
-            None where it is not meant.
+            None if nothing matched.
 
         Raises:
-            NotFoundError: 404, its namespace is not there, and its labels matter.
+            NotFoundError: 404, its namespace does not exist, and its labels matter.
         """
-        # The namespace comes last: that it is missing counts only for what is meant otherwise.
+        # The namespace comes last: a missing one counts only if everything else matches.
         found = self._resource(attributes, cluster)
         if found is None or not self._selects_object(attributes):
             return None
@@ -295,7 +295,7 @@ class Criteria:
 
 
 def _selector(selector: View | None) -> LabelSelector:
-    """Read a selector; the rules of the kinds have refused what can't be read."""
+    """Parse a selector; validation has refused invalid ones."""
     try:
         return LabelSelector.from_dict(selector or {})
     except SelectorError:
@@ -305,9 +305,9 @@ def _selector(selector: View | None) -> LabelSelector:
 def in_version(
     obj: Object | None, source: APIResource, target: APIResource, subresource: str = ""
 ) -> Object | None:
-    """Return an object of one resource as another resource serves it, with kind and apiVersion.
+    """Return an object of one resource in another resource's version, with kind and apiVersion.
 
-    A copy wherever the form differs; the same object where it does not, as that of a Scale.
+    Returns a copy if the form differs; otherwise, as for a Scale, the same object.
     """
     if obj is None or source is target:
         return obj

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 View = Mapping[str, Any]
-#: Which policy, by which binding, with which parameter.
+#: A policy, its binding, and its parameter.
 _Key = tuple[str, str, str]
 
 
@@ -78,7 +78,7 @@ class MutatingPolicy:
 
 
 class PolicyMutator:
-    """Changes one object by all policies that apply to it. For one event loop."""
+    """Changes one object by all matching policies. For one event loop."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class PolicyMutator:
         self._decide = decide
         self._editing = editing
         self._output: Object | None = None
-        #: those that ran and may run again; those that are to
+        #: those that ran and may run again; those that must
         self._ran: set[_Key] = set()
         self._due: set[_Key] = set()
 
     def mutate(self, attributes: Attributes, turn: Round) -> None:
-        """Replace `attributes.obj` by what the policies make of it.
+        """Replace `attributes.obj` by the result of the policies.
 
         Raises:
             StatusError: 403, a policy failed, and its failures count.
@@ -223,7 +223,7 @@ class PolicyMutator:
 
 
 def _written(resource: APIResource, subresource: str) -> APIResource:
-    """Return the resource that has the schema of what is written, which may be a Scale."""
+    """Return the resource with the schema of the written object, which may be a Scale."""
     group, version, kind = kind_for(resource, subresource)
     if (group, version, kind) == kind_for(resource, ""):
         return resource
@@ -260,10 +260,10 @@ _LARGEST_NUMBER = 1 << 53
 
 
 def to_json(value: Value) -> object:
-    """Return the value of an expression as JSON; what JSON lacks becomes a text.
+    """Return the value of an expression as JSON; types that JSON lacks become text.
 
     Raises:
-        ExpressionError: it has a key that is no text.
+        ExpressionError: it has a key that is not a string.
     """
     match value:
         case Optional():
@@ -286,9 +286,9 @@ def to_json(value: Value) -> object:
 
 
 def _mismatches(value: Value, path: str | None) -> list[str]:
-    """Return which objects in a value are not named after the fields that they stand in.
+    """Return the objects in a value whose type name differs from their field.
 
-    `path` is None where the first name may be any.
+    `path` is None if the first name may be any.
     """
     found: list[str] = []
     name = getattr(value, "type_name", None)

@@ -1,4 +1,4 @@
-"""What other objects of the cluster say about a new pod or claim: classes and limit ranges.
+"""What other objects of the cluster decide about a new pod or claim: classes, limit ranges.
 
 The rules are those of `plugin/pkg/admission/priority`, `runtimeclass` and `limitranger`.
 """
@@ -12,7 +12,7 @@ from listwatch.apiserver.kinds.rules import quantity
 from listwatch.schema.typed import canonical_quantity
 
 Object = dict[str, Any]
-#: Returns the objects of a kind, by the key of its storage, in a namespace or ("") all.
+#: Returns the objects of a kind, by storage key, in a namespace or ("") in all.
 Lookup = Callable[[str, str], Iterable[Object]]
 
 _SYSTEM = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -24,10 +24,10 @@ _NOT_GIVEN = (
 
 
 def complete(resource: APIResource, namespace: str, obj: Object, lookup: Lookup) -> None:
-    """Fill into a new object what classes and limit ranges give it.
+    """Set the fields of a new object that classes and limit ranges determine.
 
     Raises:
-        ForbiddenError: 403, they forbid it.
+        ForbiddenError: 403, they forbid the object.
     """
     if resource.storage == "pods":
         refused = _limit_defaults(obj, lookup("limitranges", namespace))
@@ -40,7 +40,7 @@ def check(resource: APIResource, namespace: str, obj: Object, lookup: Lookup) ->
     """Check a new object against the limit ranges of its namespace.
 
     Raises:
-        ForbiddenError: 403, it is beyond one.
+        ForbiddenError: 403, it exceeds one.
     """
     if resource.storage not in {"pods", "persistentvolumeclaims"}:
         return
@@ -54,7 +54,7 @@ def check(resource: APIResource, namespace: str, obj: Object, lookup: Lookup) ->
 
 
 def _priority(spec: Object, lookup: Lookup) -> str:
-    """Give a pod the priority of its class; returns why it can't have it."""
+    """Set a pod's priority from its class; return why that is impossible."""
     name = spec.get("priorityClassName")
     classes = {
         each["metadata"]["name"]: each
@@ -80,7 +80,7 @@ def _priority(spec: Object, lookup: Lookup) -> str:
 
 
 def _runtime(spec: Object, lookup: Lookup) -> str:
-    """Give a pod what its runtime class adds; returns why it can't have it."""
+    """Set a pod's fields from its runtime class; return why that is impossible."""
     name, own = spec.get("runtimeClassName"), spec.get("overhead")
     overhead: Object | None = None
     if name:
@@ -123,7 +123,7 @@ def _runtime(spec: Object, lookup: Lookup) -> str:
 
 
 def _limit_defaults(pod: Object, ranges: Iterable[Object]) -> str:
-    """Give containers the defaults of limit ranges, which nothing forbids; returns ""."""
+    """Set containers' defaults from limit ranges, which never fails; return ""."""
     notes: list[str] = []
     for limits in ranges:
         for item in (limits.get("spec") or {}).get("limits") or ():
@@ -162,7 +162,7 @@ def _default_container(container: Object, item: Object, word: str) -> list[str]:
 
 
 def _beyond(storage: str, spec: Object, item: Object) -> list[str]:
-    """Return what of an object is beyond one item of a limit range."""
+    """Return how an object violates one item of a limit range."""
     kind = item.get("type")
     if storage == "persistentvolumeclaims":
         if kind != "PersistentVolumeClaim":

@@ -1,7 +1,7 @@
-"""Policies and their bindings: which are in force, and the parameters they are applied with.
+"""Policies and their bindings: which apply, and with which parameters.
 
 The rules are those of `apiserver/pkg/admission/plugin/policy/generic`. Expressions are compiled
-when a policy is first needed, and again when it has changed.
+when a policy is first needed, and again after a change.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ PolicyT = TypeVar("PolicyT")
 
 
 class Configuration(Protocol):
-    """The objects that configure admission; `storage/cluster.py` has them."""
+    """The objects that configure admission; `storage/cluster.py` implements it."""
 
     def exists(self, plural: str) -> bool:
-        """Tell whether there are any of a kind."""
+        """Return whether there are any objects of a kind."""
 
     def version(self, plural: str) -> int:
-        """Return a number that each change of an object of a kind raises."""
+        """Return a number that increases with each change of an object of a kind."""
 
     def objects(self, plural: str) -> Iterable[tuple[int, Object]]:
         """Yield the objects of a kind by name, each after its revision."""
 
 
 class Editing(msgspec.Struct, frozen=True):
-    """How objects are changed, by functions of the rooms above.
+    """Functions that change objects, provided by the packages above.
 
     Attributes:
-        json_patch: applies a JSON patch; raises ValueError where it does not fit, and
-            `PatchTestError` where a test in it fails.
+        json_patch: applies a JSON patch; raises ValueError if it does not fit, and `PatchTestError`
+            if a test in it fails.
         merge: merges an apply configuration into an object by a schema.
         check: returns why a configuration does not fit a schema, or "".
-        decode: returns an object with kind and apiVersion, decoded and defaulted; raises what
-            refuses it.
+        decode: returns an object with kind and apiVersion, decoded and defaulted; raises its
+            refusal.
     """
 
     json_patch: Callable[[Object, Sequence[Object]], Object]
@@ -66,13 +66,13 @@ class PatchTestError(Exception):
 
 
 class PolicyFailure(msgspec.Struct):
-    """Why a policy can't be applied, or what it says of a request.
+    """Why a policy can't be applied, or its objection to a request.
 
     Attributes:
         policy: its name.
-        binding: the name of the binding; None where the policy itself is at fault.
-        message: what is told.
-        reason: of the refusal; "" is the usual one.
+        binding: the name of the binding; None if the policy itself is at fault.
+        message: the message.
+        reason: of the refusal; "" for the default.
     """
 
     policy: str
@@ -81,7 +81,7 @@ class PolicyFailure(msgspec.Struct):
     reason: str = ""
 
     def words(self) -> str:
-        """Return the message as the refusal of a mutation has it."""
+        """Return the message as the refusal of a mutation words it."""
         if self.binding is None:
             return f"policy {go_quoted(self.policy)} denied request: {self.message}"
         return (
@@ -99,7 +99,7 @@ class Binding(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, obj: View) -> Binding:
-        """Read a binding of either kind of policy."""
+        """Parse a binding of either kind of policy."""
         spec = obj["spec"]
         match = spec.get("matchResources")
         return cls(
@@ -111,7 +111,7 @@ class Binding(msgspec.Struct, frozen=True):
 
 
 class BoundPolicy(Generic[PolicyT]):
-    """A policy with its bindings, as `compiled` has made it of the object."""
+    """A policy with its bindings; `compiled` is the result of compiling the object."""
 
     __slots__ = ("bindings", "compiled", "criteria", "fails", "name", "param_kind")
 
@@ -126,7 +126,7 @@ class BoundPolicy(Generic[PolicyT]):
 
 
 class Invocation(msgspec.Struct, Generic[PolicyT], frozen=True):
-    """A policy that applies to a request, by one binding and with one parameter."""
+    """A policy that applies to a request, with one binding and one parameter."""
 
     policy: BoundPolicy[PolicyT]
     binding: Binding
@@ -143,7 +143,7 @@ class PolicyIndex(Generic[PolicyT]):
 
     Args:
         kind: "validating" or "mutating".
-        configuration: has the objects.
+        configuration: contains the objects.
         make: compiles a policy; called once for each of its revisions.
     """
 
@@ -193,7 +193,7 @@ class PolicyIndex(Generic[PolicyT]):
     def applying(
         self, attributes: Attributes, cluster: Cluster
     ) -> Iterator[Invocation[PolicyT] | tuple[BoundPolicy[PolicyT], PolicyFailure]]:
-        """Yield which policies apply to a request, and what keeps others from being applied."""
+        """Yield the policies that apply to a request, and the failures of others."""
         for policy in self.current():
             try:
                 matched = policy.criteria.match(attributes, cluster)
@@ -238,7 +238,7 @@ def _param_resource(kind: Mapping[str, str], cluster: Cluster) -> APIResource:
 def _params(
     of: APIResource | None, reference: View | None, namespace: str, cluster: Cluster
 ) -> Sequence[Object | None]:
-    """Return the parameters of a binding; one that is null where it names none."""
+    """Return the parameters of a binding; one null if it names none."""
     if of is None or reference is None:
         return [None]
     given = reference.get("namespace") or ""
@@ -273,7 +273,7 @@ def _params(
 
 
 def object_name(attributes: Attributes) -> str:
-    """Return the name by which a refusal speaks of the object."""
+    """Return the object's name for a refusal."""
     if attributes.name:
         return attributes.name
     metadata = (attributes.obj or {}).get("metadata") or {}
@@ -284,10 +284,10 @@ class Policies:
     """Both kinds of policies as a source of admission. For one event loop.
 
     Args:
-        cluster: has namespaces and parameters.
-        configuration: has the policies and their bindings.
-        decide: answers what expressions ask of `authorizer`.
-        editing: how objects are patched.
+        cluster: contains namespaces and parameters.
+        configuration: contains the policies and their bindings.
+        decide: answers the questions to `authorizer`.
+        editing: patches objects.
     """
 
     def __init__(
@@ -301,10 +301,10 @@ class Policies:
         self._validating: PolicyIndex[ValidatingPolicy] | None = None
 
     def mutator(self) -> Mutator | None:
-        """Return what mutates one object, if there are mutating policies."""
+        """Return a mutator for one object, if there are mutating policies."""
         if not self._configuration.exists("mutatingadmissionpolicybindings"):
             return None
-        # the parser of expressions is loaded where somebody needs it
+        # the parser of expressions is loaded on first use
         from listwatch.apiserver.admission import mutating_policies  # noqa: PLC0415
 
         if self._mutating is None:
@@ -316,7 +316,7 @@ class Policies:
         )
 
     def validator(self) -> Validator | None:
-        """Return what judges one object, if there are validating policies."""
+        """Return a validator for one object, if there are validating policies."""
         if not self._configuration.exists("validatingadmissionpolicybindings"):
             return None
         from listwatch.apiserver.admission import validating_policies  # noqa: PLC0415 - as above

@@ -1,7 +1,7 @@
-"""What a new object takes of its namespace's quotas (`plugin/pkg/admission/resourcequota`).
+"""Charges new objects to their namespace's quotas (`plugin/pkg/admission/resourcequota`).
 
-As in a real server, the limits and what is used of them are those in a quota's status, which a
-controller writes; a quota without a status limits nothing.
+As in a real server, limits and usage are those in a quota's status, which a controller writes; a
+quota without a status limits nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from listwatch.apiserver.kinds.rules import quantity
 
 Object = dict[str, Any]
 
-#: What is counted of an object under its plural name, too.
+#: Resources that are also counted by plural name.
 _COUNTED = frozenset(
     (
         "configmaps",
@@ -30,15 +30,15 @@ _COMPUTED = ("cpu", "memory", "ephemeral-storage")
 
 
 def charge(resource: APIResource, obj: Object, quotas: Iterable[Object]) -> list[Object]:
-    """Return the quotas, changed in place, that a new object takes something of.
+    """Return the quotas, changed in place, that a new object is charged to.
 
     Args:
-        resource: whose object it is.
+        resource: the object's.
         obj: the object.
         quotas: all quotas of its namespace.
 
     Raises:
-        ForbiddenError: 403, there is not enough left, or the object does not say what it takes.
+        ForbiddenError: 403, too little is left, or the object does not specify a limited resource.
     """
     found = list(quotas)
     if not found:
@@ -113,7 +113,7 @@ def _pod_usage(spec: Object) -> dict[str, str]:
 
 
 def _unsaid(spec: Object, hard: Mapping[str, str]) -> str:
-    """Return which limited resources some containers don't say, in the server's words."""
+    """Return the limited resources that some containers don't specify, in the server's words."""
     missing: dict[str, list[str]] = {}
     for key in sorted(hard):
         group, _, name = key.rpartition(".")

@@ -1,4 +1,4 @@
-"""ValidatingAdmissionPolicies: what they say of a request, and what comes of it.
+"""ValidatingAdmissionPolicies: their decisions about a request, and the consequences.
 
 The rules are those of `apiserver/pkg/admission/plugin/policy/validating`.
 """
@@ -59,7 +59,7 @@ class _Annotation(msgspec.Struct, frozen=True):
 
 
 class _Decision(msgspec.Struct, frozen=True):
-    """What one validation says against a request."""
+    """One validation's objection to a request."""
 
     index: int
     message: str
@@ -103,11 +103,11 @@ class ValidatingPolicy:
         ]
 
     def judge(self, variables: Mapping[str, Value]) -> Iterator[_Decision]:
-        """Yield what the validations have against a request, in their order.
+        """Yield the validations' objections to a request, in order.
 
         Raises:
             ExpressionError: the match conditions failed.
-            OutOfBudgetError: all validations together cost too much.
+            OutOfBudgetError: all validations together exceed the budget.
         """
         evaluation = Evaluation(variables, self.vocabulary, BUDGET)
         outcomes: list[bool | ExpressionError] = []
@@ -116,7 +116,7 @@ class ValidatingPolicy:
                 outcomes.append(evaluation.run(each.expression) is True)
             except ExpressionError as error:
                 outcomes.append(error)
-        # Messages are evaluated only where there is something to say.
+        # Messages are evaluated only if there is an objection.
         said = Evaluation(variables, self.vocabulary, evaluation.remaining)
         for index, (each, outcome) in enumerate(zip(self.validations, outcomes, strict=True)):
             if isinstance(outcome, ExpressionError):
@@ -130,11 +130,11 @@ class ValidatingPolicy:
                         yield _Decision(index, f"failed messageExpression: {error}")
 
     def notes(self, variables: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
-        """Yield the annotations of an audit, as keys and values.
+        """Yield the audit annotations, as keys and values.
 
         Raises:
             ExpressionError: one failed, and errors count; those before it were yielded.
-            OutOfBudgetError: all together cost too much.
+            OutOfBudgetError: all together exceed the budget.
         """
         evaluation = Evaluation(variables, self.vocabulary, BUDGET)
         failed: ExpressionError | None = None
@@ -152,13 +152,13 @@ class ValidatingPolicy:
 
 
 def _message(validation: _Validation, evaluation: Evaluation) -> str:
-    """Return what is told of a validation that is not true."""
+    """Return the message of a validation that is not true."""
     text = ""
     if validation.message_expression is not None:
         try:
             found = evaluation.run(validation.message_expression)
         except ExpressionError:
-            found = ""  # its author reads the message of the validation instead
+            found = ""  # then the message of the validation is used
         text = found.strip() if isinstance(found, str) else ""
         if "\n" in text or len(text.encode()) > LONGEST_MESSAGE:
             text = ""
@@ -167,7 +167,7 @@ def _message(validation: _Validation, evaluation: Evaluation) -> str:
 
 
 class PolicyValidator:
-    """Judges one object by all policies that apply to it. For one event loop."""
+    """Validates one object by all matching policies. For one event loop."""
 
     def __init__(
         self, index: PolicyIndex[ValidatingPolicy], cluster: Cluster, decide: Decide
@@ -177,7 +177,7 @@ class PolicyValidator:
         self._decide = decide
 
     def validate(self, attributes: Attributes) -> None:
-        """Warn, note for an audit, or raise, as the bindings say.
+        """Warn, add audit annotations, or raise, as the bindings say.
 
         Raises:
             StatusError: with the code of the first validation that denies the request.
@@ -199,7 +199,7 @@ class PolicyValidator:
 
 
 class _Judgement:
-    """What all policies say of one request."""
+    """The decisions of all policies about one request."""
 
     def __init__(self, attributes: Attributes) -> None:
         self.denials: list[PolicyFailure] = []
@@ -269,7 +269,7 @@ class _Judgement:
 
 
 def refusal_of(attributes: Attributes, why: str, reason: str) -> StatusError:
-    """Return the refusal of a request by a policy that validates."""
+    """Return the refusal of a request by a validating policy."""
     resource, name = attributes.resource, object_name(attributes)
     details: dict[str, Any] = {"name": name}
     if resource.group:

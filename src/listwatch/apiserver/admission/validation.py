@@ -1,4 +1,4 @@
-"""The rules for metadata, and where each kind's own rules are looked up."""
+"""The rules for metadata, and the lookup of each kind's own rules."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ from listwatch.selector import qualified_name_problems, subdomain_problems
 
 Object = Mapping[str, Any]
 
-#: The groups whose kinds take no other values than those that the facts have.
+#: Groups whose kinds accept only the values in the facts.
 _ENUMERATED = frozenset(
     (
         "",
@@ -37,7 +37,7 @@ _STANDARD_FINALIZERS = frozenset(("kubernetes", "orphan", "foregroundDeletion"))
 
 
 def label_problems(name: str) -> list[str]:
-    """Return what keeps a name from being an RFC 1123 label."""
+    """Return why a name is not an RFC 1123 label."""
     problems = []
     if len(name) > 63:
         problems.append("must be no more than 63 characters")
@@ -48,7 +48,7 @@ def label_problems(name: str) -> list[str]:
 
 
 def path_segment_problems(name: str) -> list[str]:
-    """Return what keeps a name from being a part of a path."""
+    """Return why a name can't be part of a path."""
     if name in {".", ".."}:
         return [f"may not be '{name}'"]
     return [f"may not contain '{char}'" for char in "/%" if char in name]
@@ -62,7 +62,7 @@ _NAME_RULES: Mapping[str, Callable[[str], list[str]]] = {
 
 
 def validate_metadata(resource: APIResource, metadata: Object) -> list[Cause]:
-    """Return the rules that the metadata of a new object breaks."""
+    """Return the rules that the metadata of a new object violates."""
     causes: list[Cause] = []
     rule = _NAME_RULES[kind_of(resource).name_rule]
     prefix = metadata.get("generateName")
@@ -164,7 +164,7 @@ def _finalizers(resource: APIResource, finalizers: list[str] | None) -> list[Cau
 
 
 def validate_metadata_update(resource: APIResource, new: Object, old: Object) -> list[Cause]:
-    """Return the rules that a change of metadata breaks."""
+    """Return the rules that a change of metadata violates."""
     causes: list[Cause] = []
     causes += validate_labels(new.get("labels"), "metadata.labels")
     causes += validate_annotations(new.get("annotations"), "metadata.annotations")
@@ -192,12 +192,12 @@ def validate_metadata_update(resource: APIResource, new: Object, old: Object) ->
     ):
         if new.get(key) != old.get(key):
             causes.append(invalid_value(f"metadata.{key}", new.get(key), "field is immutable"))
-    # the server checks metadata once for every kind and mostly once more in a kind's own rules
+    # the server checks metadata once for every kind and often once more in a kind's own rules
     return causes * kind_of(resource).checks_metadata
 
 
 def validate_create(resource: APIResource, obj: Object) -> list[Cause]:
-    """Return the rules that a new object breaks."""
+    """Return the rules that a new object violates."""
     causes = validate_metadata(resource, obj["metadata"])
     causes += _own_rules(resource, obj)
     new_rule = kind_of(resource).new_rule
@@ -223,7 +223,7 @@ def validate_update(
     subresource: str = "",
     warnings: list[str] | None = None,
 ) -> list[Cause]:
-    """Return the rules that a changed object breaks; `warnings` gets what it broke before."""
+    """Return the rules that a changed object violates; `warnings` gets older violations."""
     causes = validate_metadata_update(resource, new["metadata"], old["metadata"])
     if resource.custom is not None:
         return causes + validate_custom(
@@ -238,7 +238,7 @@ def validate_update(
     ]
     causes += _own_rules(resource, new)
     update_rule = kind_of(resource).update_rule
-    # binding, resize and their like write just what the main path may not
+    # binding, resize and similar paths write exactly what the main path must not
     if update_rule is not None and subresource in {"", "scale"}:
         causes += update_rule(new, old)
     return causes

@@ -1,1 +1,1 @@
-"""The API itself: paths and verbs, reading, watching, writing, and what describes it all."""
+"""The API: paths and verbs, reading, watching, writing, and its descriptions."""

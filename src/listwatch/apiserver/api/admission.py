@@ -1,4 +1,4 @@
-"""From a request to the policies and webhooks that are asked about it."""
+"""Finds the policies and webhooks for a request."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from listwatch.schema.facts import Schema
 Object = dict[str, Any]
 
 _GROUP = "admissionregistration.k8s.io"
-#: What makes the server ask; policies without bindings do not.
+#: What enables admission; policies without bindings do not.
 _CONFIGURATION = (
     "mutatingadmissionpolicybindings",
     "mutatingwebhookconfigurations",
@@ -30,11 +30,11 @@ _CONFIGURATION = (
 
 
 class Gate:
-    """Says who is asked about a request. For one event loop.
+    """Chooses the policies and webhooks for a request. For one event loop.
 
     Args:
-        store: holds the configuration.
-        sources: policies and webhooks, in the order in which they are asked.
+        store: contains the configuration.
+        sources: policies and webhooks, in order.
     """
 
     def __init__(self, store: Storage, sources: Sequence[Source]) -> None:
@@ -51,12 +51,13 @@ class Gate:
         subresource: str = "",
         dry_run: bool = False,
     ) -> Admission | None:
-        """Return what asks about the write of a request; None where nothing is configured.
+        """Return the admission of a write; None if nothing is configured.
 
         Args:
             call: the request, whose resource is known.
-            options: those of the write, without kind and apiVersion; None are in the query.
-            subresource: the path below the object that is written to.
+            options: those of the write, without kind and apiVersion; None: take them from the
+                query.
+            subresource: the subresource that is written.
             dry_run: whether nothing is stored.
         """
         for bucket in self._buckets:
@@ -84,7 +85,7 @@ class Gate:
 
 
 def _options_of(call: Call) -> dict[str, Any]:
-    """Return the options of a write that stand in the query."""
+    """Return the options of a write from the query."""
     given: dict[str, Any] = {
         key: call.first(key) for key in ("fieldManager", "fieldValidation") if call.first(key)
     }
@@ -110,7 +111,7 @@ def _merged(obj: Object, wanted: Object, schema: Schema) -> Object:
 
 
 def _decoded(whole: Object, resource: APIResource) -> Object:
-    """Decode what a mutation made; what can't be decoded is the server's own error."""
+    """Decode the result of a mutation; if that fails, it is an internal error."""
     try:
         decoded = decode_value(copy.deepcopy(whole), resource)
     except BadRequestError as error:

@@ -1,4 +1,4 @@
-"""Server-side apply: merge what a manager wants, and keep who owns what.
+"""Server-side apply: merges a manager's configuration and tracks ownership.
 
 The rules are those of structured-merge-diff (`merge/update.go`, `typed/merge.go`).
 """
@@ -42,7 +42,7 @@ Object = dict[str, Any]
 
 
 def applied_fields(value: Any, schema: Schema) -> Fields:
-    """Return the set of fields that a manager names: leaves, empty containers, and list items."""
+    """Return the fields that a manager applies: leaves, empty containers, and list items."""
     parts = children(value, schema)
     if not parts:
         return {".": {}}
@@ -56,7 +56,7 @@ def applied_fields(value: Any, schema: Schema) -> Fields:
 
 
 def merge_applied(live: Any, wanted: Any, schema: Schema) -> Any:
-    """Return the live value with what is wanted merged in."""
+    """Return the live value with the applied one merged in."""
     if isinstance(wanted, dict) and isinstance(live, dict) and not schema.atomic:
         result = dict(live)
         for key, each in wanted.items():
@@ -81,9 +81,9 @@ def merge_applied(live: Any, wanted: Any, schema: Schema) -> Any:
 
 
 def _merged_order(live: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Return the keys of both lists: those that are wanted in their order, the others in between.
+    """Return the keys of both lists: applied ones in their order, others in between.
 
-    A live item stays before the wanted one that followed it, unless that one was moved up. The
+    A live item stays before the applied one that followed it, unless that one was moved up. The
     rule is that of `visitListItems` in structured-merge-diff's `typed/merge.go`.
     """
     asked, present = frozenset(wanted), frozenset(live)
@@ -94,7 +94,7 @@ def _merged_order(live: Sequence[str], wanted: Sequence[str]) -> list[str]:
     while left or right:
         if left and right and left[0] != right[0] and left[0] in asked and shared:
             if left[0] != shared[0]:
-                left.popleft()  # its turn comes where it is wanted
+                left.popleft()  # its turn comes at its applied position
                 continue
         elif left and right and left[0] == right[0]:
             if shared:
@@ -118,7 +118,7 @@ def _merged_order(live: Sequence[str], wanted: Sequence[str]) -> list[str]:
 
 
 def without_fields(value: Any, fields: Fields, kept: Fields, schema: Schema) -> Any:
-    """Return a value without the given fields, except those that others keep."""
+    """Return a value without the given fields, except those that others own."""
     if isinstance(value, dict):
         result = {}
         for key, each in value.items():
@@ -132,7 +132,7 @@ def without_fields(value: Any, fields: Fields, kept: Fields, schema: Schema) -> 
                 continue
             field = schema.fields.get(key, ANY) if schema.form is Form.STRUCT else schema.item
             left = without_fields(each, below, held, field or ANY)
-            # what loses its last part and is nobody's goes too
+            # an item without an owner that loses its last part goes too
             if left or not each or held:
                 result[key] = left
         return result
@@ -153,7 +153,7 @@ def without_fields(value: Any, fields: Fields, kept: Fields, schema: Schema) -> 
 
 
 def _shown_key(key: str) -> str:
-    """Return an item's key as messages have it: `[name="app"]`, of a set `[="x"]`."""
+    """Return an item's key as messages show it: `[name="app"]`, of a set `[="x"]`."""
     if key.startswith("v:"):
         return f"[={key[2:]}]"
     pairs = sorted(msgspec.json.decode(key[2:]).items())
@@ -217,7 +217,7 @@ _SCALAR_WORDS = {
 
 
 def _check(value: Any, schema: Schema, place: str) -> None:
-    """Refuse fields and types that the schema has not, in the words of apply."""
+    """Refuse fields and types that the schema lacks, in the words of apply."""
     form = schema.form
     if form is Form.ANY or value is None:
         return
@@ -266,7 +266,7 @@ def _check_items(value: list[Any], schema: Schema, place: str) -> None:
 
 
 def _key_problem(item: Any, schema: Schema) -> str:
-    """Return why nothing stands for an item of a set or keyed list; "" if something does.
+    """Return why an item of a set or keyed list has no key; "" if it has one.
 
     The words are those of structured-merge-diff's `listItemToPathElement`.
     """
@@ -377,7 +377,7 @@ def apply_object(
     data: bytes,
     context: WriteContext,
 ) -> web.Response:
-    """Answer an apply: create the object or merge into it, and account for the owner."""
+    """Answer an apply: create the object or merge into it, and update the owners."""
     wanted = _configuration(call, resource, data)
     wanted = {key: each for key, each in wanted.items() if key not in {"apiVersion", "kind"}}
     given_version = wanted["metadata"].pop("resourceVersion", None)
@@ -391,7 +391,7 @@ def apply_object(
     reset = reset_fields(resource, context.subresource)
     managed = Managed.read((live.get("metadata") or {}).get("managedFields"))
     if live and not managed.sets:
-        # who wrote before nobody asked is a manager too, as in `skipNonAppliedManager`
+        # earlier writers without a name become a manager too, as in `skipNonAppliedManager`
         owner = Owner("Update", "before-first-apply", resource.api_version, context.subresource)
         managed.update(owner, None, live, resource.schema, now=registry.now(), reset=reset)
     if entry is not None and (given_version or "0") not in {"0", str(entry.revision)}:
@@ -444,10 +444,10 @@ def _own(
     force: bool,
     now: str,
 ) -> Object:
-    """Return the merged object and account for the owner in `managed`.
+    """Return the merged object and update the owners in `managed`.
 
     Raises:
-        ConflictError: 409, another manager owns what would change.
+        ConflictError: 409, another manager owns a field that would change.
     """
     asked = without_server_fields(applied_fields(wanted, schema), reset)
     before = managed.sets.get(owner, {})

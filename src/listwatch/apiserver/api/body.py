@@ -1,4 +1,4 @@
-"""Request bodies: from bytes to a decoded object of the expected kind."""
+"""Decodes request bodies into objects of the expected kind."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,7 +32,7 @@ _STRUCT_WORDS = (
 
 
 class Decoded(msgspec.Struct):
-    """A body: the object without kind and apiVersion, and what a strict decoder refuses."""
+    """A decoded body: the object without kind and apiVersion, and strict decoding's problems."""
 
     obj: Object
     problems: list[str]
@@ -52,7 +52,7 @@ def unsupported(resource: APIResource) -> Exception:
 
 
 def summary(data: bytes) -> str:
-    """Return the beginning of a body as the messages show it."""
+    """Return the start of a body as messages show it."""
     if not data:
         return "<empty>"
     dots = " ..." if len(data) > 30 else ""
@@ -69,11 +69,11 @@ def decode_body(
     Args:
         data: the body.
         content_type: the header; "" means JSON.
-        resource: says which kind.
-        quick: tries first, if given; for kinds of which many bodies come.
+        resource: determines the kind.
+        quick: the fast decoder, tried first if given; for kinds with many bodies.
 
     Raises:
-        UnsupportedMediaTypeError: a media type that bodies don't come in.
+        UnsupportedMediaTypeError: an unsupported media type.
         BadRequestError: not of that type, or of another kind.
     """
     media_type = media_type_of(content_type)
@@ -128,7 +128,7 @@ def decode_value(
 
     Args:
         value: the JSON object; may be kept and changed.
-        resource: says which kind.
+        resource: determines the kind.
         data: the body, for the words of a refusal.
         default: whether to fill in the kind's defaults.
 
@@ -152,7 +152,7 @@ def decode_value(
 
 
 def _is_meant(obj: Object, resource: APIResource) -> bool:
-    """Tell whether a body's kind and version are those of the path."""
+    """Return whether a body's kind and version are those of the path."""
     kind, version = obj.get("kind"), obj.get("apiVersion")
     return kind in {None, resource.kind} and version in {None, resource.api_version}
 
@@ -175,10 +175,10 @@ _INTERNAL_PACKAGES = {"": "core"}
 
 
 def check_kind(value: Mapping[str, Any], resource: APIResource) -> None:
-    """Refuse a body of another kind or version than the path's; absent ones are taken as meant.
+    """Refuse a body of another kind or version than the path's; missing ones are fine.
 
     Raises:
-        WrongTypeError: with the server's words.
+        WrongTypeError: with the server's message.
     """
     kind = value.get("kind") or resource.kind
     version = value.get("apiVersion") or resource.api_version
@@ -208,7 +208,7 @@ def decode_custom(value: Object, resource: APIResource, data: bytes) -> tuple[Ob
     """Turn a decoded body into an object of a custom resource.
 
     Raises:
-        BadRequestError: no kind, another version, or metadata of a wrong type.
+        BadRequestError: no kind, another version, or metadata of the wrong type.
     """
     kind, version = value.get("kind"), value.get("apiVersion")
     if not kind or not isinstance(kind, str):
@@ -246,7 +246,7 @@ def decode_custom(value: Object, resource: APIResource, data: bytes) -> tuple[Ob
         if key not in {"metadata", "kind", "apiVersion"}
     }
     if kind != resource.kind:
-        obj["kind"] = kind  # what validation refuses
+        obj["kind"] = kind  # validation refuses it
     _convert_embedded(obj, resource, conversion)
     unknown: list[str] = []
     prune(obj, resource.schema, "", unknown)
@@ -282,7 +282,7 @@ def _repeated(value: Any, place: str, problems: list[str]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a JSON value as Go would write it: whole numbers without a fraction."""
+    """Return a JSON value as Go writes it: whole numbers without a fraction."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The tokens by which the pages of a list follow each other."""
+"""The continue tokens of lists."""
 
 import base64
 import string
@@ -9,12 +9,12 @@ from listwatch.apiserver import refusal
 from listwatch.errors import StatusError
 from listwatch.schema.parsing import parse_json
 
-#: In a token's place for a revision: go on with what there is now.
+#: Instead of a revision in a token: continue with the current objects.
 INCONSISTENT = -1
 
 
 class ExpiredTokenError(Exception):
-    """A continue token that is too old; `token` goes on without consistency."""
+    """A continue token is too old; `token` continues without consistency."""
 
     def __init__(self, status: StatusError, token: str) -> None:
         super().__init__(str(status))
@@ -41,7 +41,7 @@ _TOKEN_LETTERS = frozenset(string.ascii_letters + string.digits + "-_")
 
 
 def write_token(revision: int, last: str) -> str:
-    """Return a token that goes on after a key, at a revision or (INCONSISTENT) the newest."""
+    """Return a token that continues after a key, at a revision or (INCONSISTENT) the newest."""
     token = _Token("meta.k8s.io/v1", revision, last + "\0")
     return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode().rstrip("=")
 
@@ -50,7 +50,7 @@ def read_token(text: str) -> tuple[int, str]:
     """Return the revision of a token, and the first key to list.
 
     Raises:
-        BadRequestError: 400, it is none.
+        BadRequestError: 400, the token is invalid.
     """
     bad = next((at for at, char in enumerate(text) if char not in _TOKEN_LETTERS), None)
     if bad is None and len(text) % 4 == 1:
@@ -61,7 +61,7 @@ def read_token(text: str) -> tuple[int, str]:
         )
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        # each byte is shown as the character of its number
+        # each byte becomes the character with its code
         token = msgspec.convert(parse_json(data.decode("latin-1").encode()), _Token)
     except (ValueError, msgspec.ValidationError) as error:
         raise refusal.bad_request(f"continue key is not valid: {error}") from None

@@ -1,4 +1,4 @@
-"""Discovery: which groups, versions and resources there are, plain and aggregated."""
+"""Discovery of groups, versions and resources, plain and aggregated."""
 
 import hashlib
 from typing import Any
@@ -31,7 +31,7 @@ _AGGREGATED = Target("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList")
 
 
 def api_versions(address: str) -> Object:
-    """Return the answer to /api."""
+    """Return the response to /api."""
     return {
         "kind": "APIVersions",
         "versions": ["v1"],
@@ -49,7 +49,7 @@ def group(table: ResourceTable, name: str) -> Object:
 
 
 def group_list(table: ResourceTable) -> Object:
-    """Return the answer to /apis."""
+    """Return the response to /apis."""
     return {
         "kind": "APIGroupList",
         "apiVersion": "v1",
@@ -59,7 +59,7 @@ def group_list(table: ResourceTable) -> Object:
     }
 
 
-#: The order in which a real server lists the verbs of custom resources.
+#: A real server's order of the verbs of custom resources.
 _CUSTOM_VERBS = (
     "delete",
     "deletecollection",
@@ -170,16 +170,16 @@ def _aggregated_version(table: ResourceTable, group_name: str, version: str) -> 
 
 
 def is_aggregated(_: str, target: Target | None) -> bool:
-    """Tell whether a client asks for the aggregated form."""
+    """Return whether a client wants the aggregated form."""
     return target == _AGGREGATED
 
 
 def answer_aggregated(
     call: Call, table: ResourceTable, media_type: str, *, core: bool
 ) -> web.Response:
-    """Answer with all of /api (core) or /apis, unless the client has it already.
+    """Respond with all of /api (core) or /apis, unless the client has it already.
 
-    As `ServeHTTPWithETag` of apiserver/pkg/endpoints/discovery/aggregated.
+    Like `ServeHTTPWithETag` of apiserver/pkg/endpoints/discovery/aggregated.
     """
     body = msgspec.json.encode(_aggregated(table, core=core))
     tag = f'"{hashlib.sha512(body).hexdigest().upper()}"'

@@ -1,4 +1,4 @@
-"""The OpenAPI documents, from which kubectl explains and checks objects."""
+"""The OpenAPI documents, with which kubectl explains and checks objects."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -64,7 +64,7 @@ def _index(table: ResourceTable) -> Object:
 
 
 def _documents(table: ResourceTable) -> Mapping[str, bytes]:
-    """Return the document of every group version, made anew when the table has changed."""
+    """Return the document of every group version, rebuilt when the table has changed."""
     kept = table.documents
     if kept is None:
         kept = {}
@@ -203,7 +203,7 @@ def _paths(resource: APIResource) -> Object:
 
 
 def _documents_v2(table: ResourceTable) -> tuple[bytes, bytes]:
-    """Return the document of version 2 in JSON and in protobuf, kept as the others are."""
+    """Return the version 2 document in JSON and in protobuf, cached like the others."""
     kept = table.documents_v2
     if kept is None:
         document = _version_2(table)
@@ -236,7 +236,7 @@ def _version_2(table: ResourceTable) -> Object:
                     paths[path] = path_item_v2(item)
                 if resource.custom is not None:
                     schema = custom_schema_v2(_custom_schema(resource))
-                    if "properties" in schema:  # else anything is allowed
+                    if "properties" in schema:  # otherwise anything is allowed
                         schema["properties"]["metadata"] = {"$ref": f"#/definitions/{OBJECT_META}"}
                     definitions[_custom_name(resource)] = schema
     return {

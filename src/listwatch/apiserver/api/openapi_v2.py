@@ -1,6 +1,6 @@
-"""The OpenAPI v2 document in JSON and in protobuf, the form that old kubectls ask for.
+"""The OpenAPI v2 document in JSON and in protobuf, the form that old kubectls request.
 
-The messages are those of gnostic's OpenAPIv2.proto (`google/gnostic`), as far as the document has
+The messages are those of gnostic's OpenAPIv2.proto (`google/gnostic`), as far as the document uses
 their fields, written as data: the path to a value's message is a few numbers.
 """
 
@@ -16,20 +16,20 @@ Object = dict[str, Any]
 
 PROTOBUF_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _OPERATIONS = {"get": 2, "put": 3, "post": 4, "delete": 5, "patch": 8}
-#: Words of a custom resource's schema that version 2 has no place for.
+#: Keywords of a custom resource's schema that version 2 lacks.
 _NOT_IN_V2 = ("anyOf", "oneOf", "not", "nullable", "allOf", "x-kubernetes-validations")
 
 
 def wants_protobuf(accept: str) -> bool:
-    """Tell whether this Accept header asks for the protobuf form first."""
+    """Return whether this Accept header prefers the protobuf form."""
     return accept.lstrip().startswith("application/com.github.proto-openapi.spec.v2")
 
 
 def custom_schema_v2(schema: Any) -> Any:
-    """Return a custom resource's schema without what version 2 can't say.
+    """Return a custom resource's schema without what version 2 can't express.
 
-    The rule is apiextensions' `ToStructuralOpenAPIV2`: a value whose form version 2 can't describe
-    has none there, so that clients leave its check to the server.
+    The rule is apiextensions' `ToStructuralOpenAPIV2`: a value that version 2 can't describe stays
+    undescribed, so that clients leave its check to the server.
     """
     if not isinstance(schema, dict):
         return schema
@@ -81,7 +81,7 @@ def _text(number: int, value: str) -> bytes:
 
 
 def _any(value: Any) -> bytes:
-    """Return the message `Any`: it holds YAML, which JSON is, too."""
+    """Return the message `Any`: it contains YAML, and JSON is YAML."""
     return put_bytes(2, msgspec.json.encode(value))
 
 
@@ -130,7 +130,7 @@ def _texts(number: int, values: list[str]) -> bytes:
     return b"".join(_text(number, each) for each in values)
 
 
-#: The fields of the message `Schema`: their numbers and how each is written.
+#: The fields of the message `Schema`: their numbers and encoders.
 _SCHEMA: Mapping[str, tuple[int, Callable[[int, Any], bytes]]] = {
     "$ref": (1, _text),
     "format": (2, _text),

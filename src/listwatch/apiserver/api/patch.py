@@ -1,8 +1,8 @@
 """JSON patch (RFC 6902), JSON merge patch (RFC 7396) and strategic merge patch.
 
-JSON patch is not taken from a library because a real server is laxer than the RFC, and so are we:
-it accepts `replace` of a missing member of an object, and takes one that is missing for null in
-`test` and `copy`, which the libraries refuse.
+No library implements the JSON patch of a real server, which is laxer than the RFC: it accepts
+`replace` of a missing member of an object, and treats a missing member as null in `test` and
+`copy`.
 """
 
 import copy
@@ -17,29 +17,29 @@ from listwatch.schema.facts import ANY, Form, Schema
 
 #: A JSON patch with more operations is refused (`apiserver/pkg/endpoints/handlers`).
 OPERATIONS_LIMIT = 10_000
-#: So many bytes may the `copy` operations of a JSON patch copy: each may double what there is
+#: Maximum bytes that the `copy` operations of a JSON patch may copy: each may double the document
 #: (`JSONPatchMaxCopyBytes` in `apiserver/pkg/server/config.go`).
 _COPY_LIMIT = 3 * 1024 * 1024
 
 
-#: No list is so long that an index into it has more; what is beyond is out of bounds either way.
+#: No list index has more digits; a longer one is out of bounds either way.
 _INDEX_DIGITS = 20
 
 
 class PatchError(Exception):
-    """A patch that does not fit the object, or breaks its own grammar."""
+    """A patch does not fit the object, or is malformed."""
 
 
 class PatchValueError(PatchError):
-    """A test within a JSON patch that finds another value."""
+    """A test in a JSON patch found another value."""
 
 
 class PatchFormatError(PatchError):
-    """A directive of a strategic merge patch whose value has the wrong form."""
+    """A directive of a strategic merge patch has a value of the wrong form."""
 
 
 class PatchContentError(PatchError):
-    """A strategic merge patch that says what its own directives exclude."""
+    """A strategic merge patch contradicts its own directives."""
 
 
 # -- JSON patch ------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def _walk(document: Any, parts: Sequence[str]) -> Any:
 
 
 def _parent(document: Any, path: str) -> tuple[Any, list[str]]:
-    """Return what holds the member that a path names, and the parts of the path.
+    """Return the parent of the member that a path names, and the parts of the path.
 
     The whole document has no name: a server refuses to add, replace or remove it.
     """
@@ -130,7 +130,7 @@ def _move(document: Any, source: Any, path: str) -> Any:
 
 
 def _equal(first: Any, second: Any) -> bool:
-    # True == 1 in Python, not in JSON
+    # True == 1 in Python, but not in JSON
     if isinstance(first, bool) or isinstance(second, bool):
         return first is second
     if isinstance(first, dict) and isinstance(second, dict):
@@ -143,10 +143,10 @@ def _equal(first: Any, second: Any) -> bool:
 
 
 def json_patch(document: Any, operations: Sequence[Any]) -> Any:
-    """Apply the operations of a JSON patch; the document is changed in place where possible.
+    """Apply the operations of a JSON patch; changes the document in place where possible.
 
     Raises:
-        PatchError: an operation that fails; the document is then of no use any more.
+        PatchError: an operation failed; the document is then unusable.
     """
     copied = 0
     for operation in operations:
@@ -167,7 +167,7 @@ def json_patch(document: Any, operations: Sequence[Any]) -> Any:
             try:
                 found = _walk(document, parts)
             except PatchError:
-                # a missing member is null to a test, as the server has it
+                # like the server, a test treats a missing member as null
                 if value is not None or "value" not in operation:
                     raise
                 found = None
@@ -216,7 +216,7 @@ def strategic_merge(document: Any, patch: Any, schema: Schema) -> Any:
     The rules are those of `apimachinery/pkg/util/strategicpatch`.
 
     Raises:
-        PatchError: a directive that is wrong.
+        PatchError: a directive is wrong.
     """
     if not isinstance(patch, dict) or not isinstance(document, dict):
         return without_directives(patch)
@@ -254,7 +254,7 @@ def _merge_map(document: dict[str, Any], patch: dict[str, Any], schema: Schema) 
 
 
 def _replaced(patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a map becomes whose patch has a directive."""
+    """Return the result for a map whose patch has a directive."""
     if patch[_DIRECTIVE] == "delete":
         return {}
     if patch[_DIRECTIVE] != "replace":
@@ -263,7 +263,7 @@ def _replaced(patch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _retained(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document without what a patch does not retain."""
+    """Return the document without the keys that a patch does not retain."""
     retained = patch.get(_RETAIN)
     if retained is None:
         return dict(document)
@@ -282,7 +282,7 @@ def _unknown_directive(patch: Mapping[str, Any]) -> PatchError:
 
 
 def _check_order(patch: Any, order: Any, merge_key: str) -> None:
-    """Refuse an order of items that is none, or that the patch's own items do not follow."""
+    """Refuse an order of items that is invalid, or that the patch's own items do not follow."""
     if not isinstance(order, list):
         raise PatchFormatError("invalid patch format of setElementOrder list")
     if not order or not isinstance(patch, list):
@@ -312,7 +312,7 @@ def _merge_field(old: Any, value: Any, field: Schema) -> Any:
 
 
 def without_directives(value: Any) -> Any:
-    """Return what a patch adds where nothing was: the same without directives and nulls."""
+    """Return what a patch adds to nothing: itself without directives and nulls."""
     if isinstance(value, dict):
         return {
             key: without_directives(each)
@@ -336,7 +336,7 @@ def _without_merge_key(entry: Mapping[str, Any], merge_key: str) -> PatchError:
 
 
 def _go_shown(value: Any) -> str:
-    """Return a value as Go's %v has it."""
+    """Return a value as Go's %v prints it."""
     if isinstance(value, Mapping):
         fields = " ".join(f"{key}:{_go_shown(value[key])}" for key in sorted(value))
         return f"map[{fields}]"
@@ -394,19 +394,19 @@ def _merge_list(old: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
     return _ordered(merged, plain, old, lambda each: _key_of(each, merge_key))
 
 
-#: Stands for what has no key.
+#: The key of an item without one.
 _NOWHERE = ("no key",)
 
 
 def _mark(value: Any) -> Hashable:
-    """Return what stands for a JSON value in a set."""
+    """Return a hashable stand-in for a JSON value."""
     if isinstance(value, dict | list):
         return (json.dumps(value, sort_keys=True),)
     return value  # type: ignore[no-any-return]  # what else JSON has can be hashed
 
 
 def _places(values: Iterable[Any]) -> dict[Hashable, int]:
-    """Return where each value is first, by its mark."""
+    """Return the first position of each value, by its mark."""
     places: dict[Hashable, int] = {}
     for place, value in enumerate(values):
         places.setdefault(_mark(value), place)
@@ -420,7 +420,7 @@ def _key_of(item: Any, merge_key: str) -> Any:
 def _ordered(
     merged: list[Any], wanted: list[Any], live: list[Any], key_of: Callable[[Any], Any]
 ) -> list[Any]:
-    """Order as the patch has its items, and the others where they were relative to those."""
+    """Order the items as the patch does; the others stay where they were relative to those."""
     order = _places(map(key_of, wanted))
     before = _places(map(key_of, live))
 

@@ -45,12 +45,12 @@ from listwatch.selector import FieldRequirement, FieldSelector
 if TYPE_CHECKING:
     from listwatch.apiserver.storage.mirror import Mirror
 
-#: How long a read waits for a resource version that is not there yet, in seconds.
+#: How long a read waits for a future resource version, in seconds.
 FUTURE_WAIT = 3.0
-#: Lists of so many bytes are written piece by piece, so that they are never there twice.
+#: Lists from this size in bytes are written piece by piece, so that they are never held twice.
 _STREAMED_FROM = 1 << 20
 _PIECE = 256 * 1024
-#: So many objects are written in protobuf at once, in some milliseconds.
+#: Objects written in protobuf at once, in a few milliseconds.
 _TURN = 32
 _PARTIAL_PREFIX = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1",'
 
@@ -59,8 +59,8 @@ class Reader:
     """Answers reads. For one event loop.
 
     Args:
-        backlog_limit: how many changes may wait for a watch's slow client before it is cut off.
-        streams: where open watches are noted; given for a replica, to be stopped with the others.
+        backlog_limit: changes that may wait for a watch's slow client before it is cut off.
+        streams: collects open watches; given for a replica, which is stopped with the others.
     """
 
     def __init__(
@@ -80,24 +80,24 @@ class Reader:
         self._backlog_limit = backlog_limit
         self._cache = FrameCache()
         self.tables = TableMaker(clock)
-        #: set, reads that may be old are answered as of this revision, for tests
+        #: if set, reads that may be stale are answered as of this revision, for tests
         self.stale_at: int | None = None
         self.withhold_bookmarks = False
         #: the watches that are open now
         self.streams: set[WatchStream] = set() if streams is None else streams
 
     def set_stale(self, revision: int | None) -> None:
-        """Follow the store no further than to a revision, for tests; None catches up."""
+        """Stop following the store at a revision, for tests; None catches up."""
         self.stale_at = revision
         for stream in self.streams:
             stream.look_again()
 
     def forget(self) -> None:
-        """Drop what was made for revisions that may come again with something else."""
+        """Drop cached data of revisions that may be reused for other content."""
         self._cache = FrameCache()
 
     def stop_watches(self, bucket: Bucket) -> None:
-        """End the watches on a bucket, whose resource is served no longer."""
+        """End the watches on a bucket whose resource is no longer served."""
         for stream in self.streams:
             if stream.bucket is bucket:
                 stream.stop()
@@ -123,7 +123,7 @@ class Reader:
     def answer_entry(
         self, call: Call, resource: APIResource, entry: Entry, *, status: int = 200
     ) -> web.Response:
-        """Answer with the state of an object in the form that was negotiated."""
+        """Respond with the state of an object in the negotiated form."""
         transform = call.representation.transform
         entry = converted(resource, entry)
         if not transform:
@@ -170,7 +170,7 @@ class Reader:
     # -- list --------------------------------------------------------------------------------
 
     async def list_objects(self, call: Call, resource: APIResource) -> web.StreamResponse:
-        """Answer with the objects that the options choose."""
+        """Respond with the objects that the options select."""
         options = parse_list_options(call.query, watch=False)
         fields = check_fields(resource, options.field_selector)
         options = msgspec.structs.replace(options, field_selector=fields)
@@ -184,7 +184,7 @@ class Reader:
         entries: Sequence[Entry],
         metadata: Mapping[str, object],
     ) -> web.StreamResponse:
-        """Answer with a list in the form that was negotiated, a large one piece by piece."""
+        """Respond with a list in the negotiated form, a large one piece by piece."""
         transform = call.representation.transform
         if transform == "Table":
             table = self.tables.table(
@@ -213,7 +213,7 @@ class Reader:
         await response.prepare(call.request)
         for piece in body.pieces(_PIECE):
             await response.write(piece)
-            await asyncio.sleep(0)  # others get their turn, and an end is noticed
+            await asyncio.sleep(0)  # other tasks run, and an end is noticed
         await response.write_eof()
         return response
 
@@ -252,7 +252,7 @@ class Reader:
                 revision = store.revision if mirror is None else mirror.revision
                 found = bucket.span(namespace)
                 if self.stale_at is not None and options.resource_version:
-                    # a replica whose cache lags, as it answers what need not be new
+                    # a replica whose cache lags answers reads that may be stale
                     revision = min(self.stale_at, revision)
                     if version > revision:
                         await self._clock.sleep(FUTURE_WAIT)
@@ -263,7 +263,7 @@ class Reader:
         selection = Filter(options.label_selector, options.field_selector, options.shard)
         plain = selection.is_everything
         chosen: Iterable[Entry] = found if plain else filter(selection.matches, found)
-        # one more than asked for tells whether there are more; those behind it cost nothing
+        # one extra shows whether there are more; the rest costs nothing
         entries = list(islice(chosen, limit + 1) if limit else chosen)
         metadata: dict[str, object] = {"resourceVersion": str(revision)}
         if options.shard is not None:
@@ -302,7 +302,7 @@ class Reader:
     # -- watch -------------------------------------------------------------------------------
 
     async def watch(self, call: Call, resource: APIResource) -> web.StreamResponse:
-        """Stream changes until the client goes, the time is over or the server stops."""
+        """Stream changes until the client leaves, the time is over or the server stops."""
         options = parse_list_options(call.query, watch=True)
         fields = options.field_selector
         name = call.info.name
@@ -320,7 +320,7 @@ class Reader:
             },
         )
         response.enable_chunked_encoding()
-        # only a stream of initial events waits for a version that is not there yet
+        # only a stream of initial events waits for a future version
         awaited = version if options.send_initial else 0
         if awaited > self._present():
             await self._store.reached(awaited, FUTURE_WAIT)
@@ -411,7 +411,7 @@ class Reader:
             return event(kind, body(entry))
 
         def make_plain(kind: str, entry: Entry) -> bytes:
-            # as most watches are: without a copy in between
+            # the common case: without an extra copy
             return b'{"type":"%b","object":%b%b}\n' % (kind.encode(), prefix, entry.data[1:])
 
         if event is event_bytes and not transform and plain:
@@ -421,7 +421,7 @@ class Reader:
 
 
 def _event_maker(representation: Representation) -> Callable[[str, bytes], bytes]:
-    """Return what makes a frame of an event's type and its object's JSON."""
+    """Return the function that frames an event's type and its object's JSON."""
     if representation.media_type != PROTOBUF:
         return event_bytes
     from listwatch.apiserver.http.protobuf import (  # noqa: PLC0415 - rarely needed
@@ -445,7 +445,7 @@ async def _protobuf_list(
     *,
     partial: bool,
 ) -> web.Response:
-    """Answer with a list in protobuf, written in steps: others get their turn."""
+    """Respond with a list in protobuf, written in steps so that other tasks run."""
     from listwatch.apiserver.http.protobuf import (  # noqa: PLC0415 - rarely needed
         encode_item,
         encode_list,
@@ -472,10 +472,10 @@ def _go_type(resource: APIResource) -> str:
 
 
 def check_fields(resource: APIResource, selector: FieldSelector) -> FieldSelector:
-    """Return a selector with the names under which fields are stored.
+    """Return a selector with the stored field names.
 
     Raises:
-        BadRequestError: 400, the resource has not all of these fields.
+        BadRequestError: 400, the resource lacks one of these fields.
     """
     if not selector.requirements:
         return selector
@@ -495,7 +495,7 @@ def check_fields(resource: APIResource, selector: FieldSelector) -> FieldSelecto
 
 
 def converted(resource: APIResource, entry: Entry) -> Entry:
-    """Return an entry as the resource's version has it."""
+    """Return an entry in the resource's version."""
     convert = resource.convert or resource.versions
     if convert is None:
         return entry

@@ -1,4 +1,4 @@
-"""Reviews: questions about users and rights, which are answered and not stored."""
+"""Reviews: questions about users and permissions, answered and not stored."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -32,7 +32,7 @@ class Reviews:
         self._access = access
 
     def handler(self, resource: APIResource) -> Handler | None:
-        """Return what answers a review; None for any other resource."""
+        """Return the handler of a review; None for any other resource."""
         reviews: Mapping[str, Callable[[Call, Object], Object]] = {
             "selfsubjectreviews": self._self_review,
             "tokenreviews": self._token_review,
@@ -57,7 +57,7 @@ class Reviews:
                 "metadata": self._owned(call, resource, obj),
             }
             if "spec" in resource.schema.fields:
-                # what a rules review asked for is not repeated
+                # the response does not repeat the question of a rules review
                 asked = resource.name != "selfsubjectrulesreviews"
                 value["spec"] = (obj.get("spec") or {}) if asked else {}
             value["status"] = status
@@ -68,7 +68,7 @@ class Reviews:
         return handle
 
     def _owned(self, call: Call, resource: APIResource, obj: Object) -> Object:
-        """Return the metadata of an answer, with whose the fields of the question are."""
+        """Return a response's metadata, with the owners of the question's fields."""
         metadata: Object = obj["metadata"]
         if resource.name in {"selfsubjectreviews", "selfsubjectrulesreviews"}:
             return metadata
@@ -132,7 +132,7 @@ class Reviews:
     def _check_attributes(spec: Object, causes: list[Cause]) -> None:
         paths = spec.get("nonResourceAttributes")
         if ("resourceAttributes" in spec) == ("nonResourceAttributes" in spec):
-            # the value is shown as the server has it inside, under its own names
+            # the server shows its internal value, with internal names
             inside = paths and {"Path": paths.get("path", ""), "Verb": paths.get("verb", "")}
             causes.append(
                 invalid_value(

@@ -1,4 +1,4 @@
-"""From a request to its handler: paths, verbs, access, and refusals as answers."""
+"""Routes requests to handlers: paths, verbs, access, and refusals as responses."""
 
 import logging
 import math
@@ -74,13 +74,13 @@ class Api:
         self._clock = clock
         self._asks_webhooks = asks_webhooks
         self.address = ""
-        #: the replica that has fallen behind, for tests
+        #: the stale replica, for tests
         self.lagging: Api | None = None
-        #: paths outside of the API, such as the control of tests
+        #: paths outside the API, such as the control for tests
         self.extra_paths: dict[str, Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {}
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer any request; nothing escapes but cancellation."""
+        """Answer any request; nothing escapes except cancellation."""
         for prefix, handler in self.extra_paths.items():
             if request.path.startswith(prefix):
                 return await handler(request)
@@ -93,12 +93,12 @@ class Api:
                 return await self._faulty(call, fault)
             return await self.dispatch(call)
         except ConnectionError:
-            # the client is gone; there is nobody to answer
+            # the client is gone
             return text_answer("", 499)
         except Exception as error:  # noqa: BLE001 - one bad request must not end the server; it is logged
             answer = _refused(call, error)
             if request.writer.output_size and request.transport is not None:
-                request.transport.abort()  # in the middle of an answer there is no place for it
+                request.transport.abort()  # within a response there is no place for an error
             return answer
 
     async def _faulty(self, call: Call, fault: Fault) -> web.StreamResponse:
@@ -111,7 +111,7 @@ class Api:
         return await self._faults.tamper(call, fault, response) if fault.tampers else response
 
     async def dispatch(self, call: Call) -> web.StreamResponse:
-        """Answer a request that no fault has hit; raises what `handle` turns into answers."""
+        """Answer a request without a fault; raises exceptions that `handle` converts."""
         info = call.info
         call.user = self._access.authenticate(call.request)
         call.user = self._access.impersonate(call.user, call.request)
@@ -150,7 +150,7 @@ class Api:
 
     @staticmethod
     def _negotiate(call: Call, resource: APIResource, *, collection: bool) -> Representation:
-        # the forms for watches are offered wherever a GET of a collection is
+        # streaming forms are offered for any GET of a collection
         watchable = collection and call.request.method == "GET" and "watch" in resource.verbs
         return negotiate(
             call.header("Accept"),
@@ -168,7 +168,7 @@ class Api:
         if custom and (
             resource is None or (not resource.namespaced and info.namespace) or info.rest
         ):
-            # the handler of custom resources knows no other refusal of paths
+            # the handler of custom resources has no other refusal of paths
             return text_answer("404 page not found\n", 404)
         if resource is None or info.rest:
             raise refusal.no_such_resource()
@@ -206,7 +206,7 @@ class Api:
         if call.request.method == "HEAD" and not info.name:
             raise refusal.method_not_allowed()
         if verb in {"create", "deletecollection"} and resource.namespaced and not info.namespace:
-            raise refusal.method_not_allowed()  # what writes needs the namespace in its path
+            raise refusal.method_not_allowed()  # a write needs the namespace in its path
         if verb not in resource.verbs:
             if verb in {"create", "delete"} and resource.custom is not None:
                 raise refusal.verb_not_supported(resource, verb)
@@ -323,7 +323,7 @@ _OUT_OF_TIME = {
 
 
 def _deprecation(resource: APIResource) -> str:
-    """Return what a real server warns of in each answer for a resource; "" for most."""
+    """Return a real server's deprecation warning for a resource; "" for most."""
     if resource.custom is not None:
         return str(resource.custom.get("deprecation", ""))
     return kind_of(resource).deprecation

@@ -1,4 +1,4 @@
-"""The paths below an object, such as its status and scale, and bindings."""
+"""Subresources such as status and scale, and bindings."""
 
 import copy
 from collections.abc import Awaitable, Callable
@@ -46,7 +46,7 @@ class Subresources:
             "TokenRequest",
             schema=facts().schema("authentication.k8s.io", "v1", "TokenRequest"),
         )
-        #: what a token may be bound to
+        #: the objects that a token may be bound to
         self._binds = {
             "Pod": self._pods,
             "Secret": APIResource("", "v1", "secrets", "Secret", schema=ANY),
@@ -61,7 +61,7 @@ class Subresources:
         )
 
     def handler(self, resource: APIResource, name: str, verb: str) -> Handler:
-        """Return what answers a verb on a subresource.
+        """Return the handler of a verb on a subresource.
 
         Raises:
             MethodNotSupportedError: 405.
@@ -313,7 +313,7 @@ class Subresources:
         )
 
     def _bound(self, call: Call, reference: Object | None) -> Bound | None:
-        """Return the object with which a token is to end, which has to be there."""
+        """Return the object that a token is bound to, which must exist."""
         if not reference:
             return None
         kind, name = reference.get("kind", ""), reference.get("name", "")
@@ -354,7 +354,7 @@ class Subresources:
             raise refusal.bad_request("name in URL does not match name in Eviction object")
         wanted = _admitted(context, eviction, decoded.obj).get("deleteOptions") or {}
         options = self._writer.delete_options(call, resource, b"", wanted)
-        if context.dry_run:  # said in either of the two places, it holds
+        if context.dry_run:  # either place is enough
             options = msgspec.structs.replace(options, dry_run=True)
         self._registry.evict(resource, call.namespace, call.info.name, options)
         return call.answer_value(
@@ -370,7 +370,7 @@ class Subresources:
 
 
 def _admitted(context: WriteContext, resource: APIResource, obj: Object) -> Object:
-    """Return what is to be done with an object as policies and webhooks let it be done."""
+    """Return an object as policies and webhooks admit it."""
     if context.admission is None:
         return obj
     whole = context.admission.mutate_whole("CREATE", whole_of(resource, obj), None)
@@ -435,7 +435,7 @@ def custom_scale(resource: APIResource, obj: Object, lacking: int | None = None)
 
 
 def set_custom_replicas(resource: APIResource, obj: Object, replicas: int) -> None:
-    """Write the replicas where the custom resource has them."""
+    """Set the replicas in the custom resource's field."""
     assert resource.custom is not None  # noqa: S101 - asked for custom resources only
     *parents, last = _path(resource.custom["scale"]["specReplicasPath"])
     for key in parents:

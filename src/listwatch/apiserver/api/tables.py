@@ -1,4 +1,4 @@
-"""Answers as tables, the form that kubectl prints."""
+"""Responses as tables, the form that kubectl prints."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ _DESCRIPTIONS = {
 
 
 class TableMaker:
-    """Makes tables; the ages in them are of the moment when they are made."""
+    """Creates tables; ages in them are as of their creation."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -116,7 +116,7 @@ class TableMaker:
         """Return the table of these objects."""
         rows = [self.row(resource, entry, include) for entry in entries]
         shown = self.columns(resource)
-        # the server's printer for kinds that have none of their own leaves an empty list out
+        # the server's default printer omits an empty list
         bare = not rows and any(column["name"] == "Created At" for column in shown)
         return {
             "kind": "Table",
@@ -129,7 +129,7 @@ class TableMaker:
     def frames(
         self, resource: APIResource, include: str
     ) -> tuple[Callable[[str, Entry], bytes], Callable[[int, bool], bytes]]:
-        """Return the makers of events and bookmarks; only the first frame has the columns."""
+        """Return the encoders of events and bookmarks; only the first frame has the columns."""
         first = True
 
         def table(entries: Sequence[Entry], revision: int) -> dict[str, Any]:

@@ -23,17 +23,17 @@ from listwatch.errors import StatusError
 from listwatch.selector import FieldSelector, LabelSelector
 from listwatch.shard_range import ShardRange
 
-#: Above so many bytes that a client has not read yet, changes wait here instead.
+#: Above this many unread bytes, changes wait here instead.
 _HIGH_WATER = 256 * 1024
-#: So many bytes or events are written at once; then others get their turn, and an end is noticed.
+#: Bytes or events written at once; then other tasks run, and an end is noticed.
 _PIECE_BYTES = 64 * 1024
 _PIECE_EVENTS = 1000
-#: Seconds that a client has to read the rest of a watch whose time is over.
+#: Seconds that a client has to read the rest of an expired watch.
 _END_SECONDS = 5.0
 
 
 def entry_matches(entry: Entry, labels: LabelSelector, fields: FieldSelector) -> bool:
-    """Tell whether both selectors choose an entry."""
+    """Return whether both selectors match an entry."""
     if labels.requirements and not labels.matches(entry.labels):
         return False
     if not fields.requirements:
@@ -50,7 +50,7 @@ def entry_matches(entry: Entry, labels: LabelSelector, fields: FieldSelector) ->
 
 
 class Filter:
-    """Turns changes into what a watch with selectors sees of them."""
+    """Converts changes to what a watch with selectors sees."""
 
     def __init__(
         self, labels: LabelSelector, fields: FieldSelector, shard: ShardRange | None = None
@@ -61,7 +61,7 @@ class Filter:
         self.is_everything = labels.is_everything and fields.is_everything and shard is None
 
     def matches(self, entry: Entry) -> bool:
-        """Tell whether the selectors choose an entry."""
+        """Return whether the selectors match an entry."""
         if self.is_everything:
             return True
         if self._shard is not None and not self._shard.contains(entry.uid):
@@ -69,10 +69,10 @@ class Filter:
         return entry_matches(entry, self._labels, self._fields)
 
     def apply(self, change: StoredChange) -> tuple[StoredChangeType, Entry] | None:
-        """Return the event for a change, or None where it is not seen.
+        """Return the event for a change, or None if it is invisible.
 
-        What leaves the selection is DELETED, in its last state that was in it, at the revision
-        of the change; what enters is ADDED.
+        An object that leaves the selection is DELETED, in its last matching state, at the revision
+        of the change; one that enters is ADDED.
         """
         if self.is_everything:
             return change.type, change.entry
@@ -89,7 +89,7 @@ class Filter:
 
 
 class _Transport(Protocol):
-    """What of a connection a watch needs."""
+    """The parts of a connection that a watch uses."""
 
     def write(self, data: bytes) -> None: ...
     def get_write_buffer_size(self) -> int: ...
@@ -101,14 +101,14 @@ FrameMaker = Callable[[str, Entry], bytes]
 
 
 class FrameCache:
-    """The newest frames, so that one change is written once for all watches of one form."""
+    """The newest frames, so that one change is encoded once for all watches of one form."""
 
     def __init__(self, size: int = 256) -> None:
         self._size = size
         self._frames: OrderedDict[tuple[object, str, int, int], bytes] = OrderedDict()
 
     def get(self, form: object, kind: str, entry: Entry, make: FrameMaker) -> bytes:
-        """Return the chunk for an event in a form, made once."""
+        """Return the chunk for an event in a form, encoded once."""
         key = (form, kind, entry.revision, id(entry.data))
         frame = self._frames.get(key)
         if frame is None:
@@ -120,7 +120,7 @@ class FrameCache:
 
 
 class WatchQuery:
-    """What one watch asks for, in the terms of the store."""
+    """The parameters of one watch, in the store's terms."""
 
     __slots__ = (
         "bookmarks",
@@ -157,19 +157,18 @@ def _no_lag() -> int | None:
 
 
 class WatchStream:
-    """Streams the changes of a bucket into one answer, until its time is over or it is stopped.
+    """Streams the changes of a bucket into one response, until it expires or is stopped.
 
-    Changes go straight from the commit into the connection's buffer while the client keeps up,
-    and wait as references to the store's own bytes when it does not; one that falls too far
-    behind is cut off.
+    While the client keeps up, changes go from the commit directly into the connection's buffer. If
+    it does not, they wait as references to the store's bytes. A client that falls too far behind is
+    cut off.
 
     Args:
-        form: identifies what `make` makes, for the cache of frames.
-        make: makes the frame of an event.
-        bookmark: makes the frame of a bookmark at a revision; told whether it ends the initial
-            events.
-        error: makes the frame of what is wrong with the watch.
-        backlog_limit: how many changes may wait for a slow client.
+        form: identifies the output of `make`, for the frame cache.
+        make: encodes an event.
+        bookmark: encodes a bookmark at a revision; told whether it ends the initial events.
+        error: encodes an error of the watch.
+        backlog_limit: changes that may wait for a slow client.
     """
 
     def __init__(
@@ -202,15 +201,15 @@ class WatchStream:
         self._stopped = False
         self._wake = asyncio.Event()
         self._transport: _Transport | None = None
-        #: returns the revision at which the server has stopped to follow its store, None while it
-        #: does; for tests
+        #: returns the revision at which the server stopped following its store, None while it
+        #: follows; for tests
         self.lag: Callable[[], int | None] = _no_lag
         #: returns up to which revision the changes of the bucket are known
         self.progress: Callable[[], int] = lambda: store.revision
-        #: what is to go wrong with the stream, for tests
+        #: the fault to inject into the stream, for tests
         self.fault: Fault | None = None
         self.withhold_bookmarks = False
-        #: what is wrong with the watch, told in the stream
+        #: the error to report in the stream
         self.refused: StatusError | None = None
 
     def stop(self) -> None:
@@ -220,16 +219,16 @@ class WatchStream:
 
     def _end_in_time(self, timers: list[Timer]) -> None:
         self.stop()
-        # a client that reads nothing would hold up the end for ever
+        # a client that reads nothing would delay the end for ever
         timers.insert(0, self._clock.call_later(_END_SECONDS, self.cut))
 
     def cut(self) -> None:
-        """End the stream in the middle, as a broken connection does."""
+        """End the stream within an event, like a broken connection."""
         if self._transport is not None:
             self._transport.abort()
 
     def look_again(self) -> None:
-        """Take note of a lag that has ended."""
+        """Handle the end of a lag."""
         self._wake.set()
 
     def send_bookmark(self) -> None:
@@ -244,7 +243,7 @@ class WatchStream:
     def _on_change(self, change: StoredChange) -> None:
         transport = self._transport
         if transport is not None and transport.is_closing():
-            self.stop()  # before the end of the connection is told, more changes may come
+            self.stop()  # before the connection reports its end, more changes may come
             return
         if (
             self._direct
@@ -266,7 +265,7 @@ class WatchStream:
         self._wake.set()
 
     def _frame(self, change: StoredChange) -> bytes:
-        """Return what is written of a change, b"" where it is not seen."""
+        """Return the bytes of a change, b"" if it is invisible."""
         if change.revision <= self._seen:
             return b""
         self._seen = change.revision
@@ -279,7 +278,7 @@ class WatchStream:
     async def run(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
         """Serve the watch; the response is not prepared yet.
 
-        Cancelled when the client goes away.
+        Cancelled when the client leaves.
         """
         options, bucket, store = self._options, self.bucket, self._store
         lag = self.lag()
@@ -362,7 +361,7 @@ class WatchStream:
     async def _send(
         self, response: web.StreamResponse, transport: _Transport, frames: Iterator[bytes]
     ) -> None:
-        """Write frames as fast as the client takes them; nothing more once it is gone."""
+        """Write frames as fast as the client reads; nothing more once it is gone."""
         while True:
             if transport.get_write_buffer_size() > _HIGH_WATER:
                 await _drained(response)
@@ -399,7 +398,7 @@ class WatchStream:
 
     def _plan_bookmarks(self, timers: list[Timer]) -> None:
         left = self._options.timeout
-        # as a kube-apiserver does: once a minute, and two seconds before the end
+        # like kube-apiserver: once a minute, and two seconds before the end
         step = 60.0 if left > 62.0 else left - 2.0
 
         def send(remaining: float) -> None:
@@ -420,7 +419,7 @@ async def _drained(response: web.StreamResponse) -> None:
 
 
 def _too_old(bucket: Bucket, asked: int, oldest: int) -> StatusError:
-    # a real server keeps no watch cache for events and says it in the store's words
+    # a real server has no watch cache for events; the message is the store's
     if bucket.name == "events":
         return refusal.expired("The resourceVersion for the provided watch is too old.")
     return refusal.expired(f"too old resource version: {asked} ({oldest})")

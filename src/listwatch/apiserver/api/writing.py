@@ -1,4 +1,4 @@
-"""Create, update, patch and delete, from request to answer."""
+"""Create, update, patch and delete, from request to response."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
-#: After so many deletions others get their turn.
+#: Deletions before other tasks run.
 _TURN = 100
 _PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
 
@@ -70,7 +70,7 @@ class Writer:
     # -- options -----------------------------------------------------------------------------
 
     def context(self, call: Call, kind: str, subresource: str = "") -> WriteContext:
-        """Read and check the options of a write, such as CreateOptions, from the query."""
+        """Parse and check the options of a write, such as CreateOptions, from the query."""
         causes: list[Cause] = []
         dry_run = call.query.get("dryRun") or []
         if not _is_dry_run(dry_run):
@@ -117,7 +117,7 @@ class Writer:
 
     @classmethod
     def check_problems(cls, call: Call, resource: APIResource, problems: Sequence[str]) -> None:
-        """Warn of unknown and repeated fields, or refuse them, as the options say."""
+        """Warn about unknown and repeated fields, or refuse them, as the options say."""
         strict = cls._strict_problems(call, problems)
         if not strict:
             return
@@ -130,7 +130,7 @@ class Writer:
 
     @staticmethod
     def _strict_problems(call: Call, problems: Sequence[str]) -> str:
-        """Warn of unknown and repeated fields, or return why the options refuse them."""
+        """Warn about unknown and repeated fields, or return why the options refuse them."""
         validation = call.first("fieldValidation") or "Warn"
         if problems and validation == "Strict":
             return f"strict decoding error: {', '.join(dict.fromkeys(problems))}"
@@ -300,20 +300,20 @@ class Writer:
     def delete_options(
         self, call: Call, resource: APIResource, data: bytes, known: Object | None = None
     ) -> DeleteOptions:
-        """Read and check the options of a delete: those of the body, or else those of the query.
+        """Parse and check the options of a delete: those of the body, otherwise those of the query.
 
-        A body hides the query, also where it leaves an option unsaid, as in `DeleteResource` of
+        A body overrides the whole query, including options that it omits, as in `DeleteResource` of
         apiserver/pkg/endpoints/handlers.
 
         Args:
             call: the request.
-            resource: what is deleted.
+            resource: the resource.
             data: the body, empty without one.
-            known: the options, if they came in another body.
+            known: the options, if another body contained them.
 
         Raises:
-            BadRequestError: the body is no DeleteOptions.
-            InvalidError: 422, an option has a value that it can't have.
+            BadRequestError: the body is not a DeleteOptions.
+            InvalidError: 422, an option has an invalid value.
         """
         if known is not None:
             given = dict(known)
@@ -351,7 +351,7 @@ class Writer:
             uid=conditions.get("uid"),
             resource_version=conditions.get("resourceVersion"),
             dry_run=bool(dry_run),
-            # an eviction is asked about as what it is
+            # admission sees an eviction as an eviction
             admission=None
             if known is not None
             else self._gate.open(call, given, dry_run=bool(dry_run)),
@@ -409,7 +409,7 @@ class Writer:
             call.warnings.append(warning)
 
     def answer_deleted(self, call: Call, resource: APIResource, deleted: Deletion) -> web.Response:
-        """Answer with what is left of an object, or a Status where nothing is."""
+        """Respond with the remaining object, or a Status if there is none."""
         entry = deleted.entry
         if not deleted.gone or kind_of(resource).returns_deleted:
             return self._reader.answer_entry(call, resource, entry)
@@ -463,7 +463,7 @@ class _DeleteBody(msgspec.Struct):
 
 
 def _delete_query(call: Call) -> Object:
-    """Return the options of a delete that stand in the query."""
+    """Return the options of a delete from the query."""
     given: Object = {}
     if "gracePeriodSeconds" in call.query:
         given["gracePeriodSeconds"] = _int(call.first("gracePeriodSeconds"))
@@ -473,7 +473,7 @@ def _delete_query(call: Call) -> Object:
         given["orphanDependents"] = call.first("orphanDependents") not in {"false", "0"}
     if "dryRun" in call.query:
         given["dryRun"] = call.query["dryRun"]
-    # as Convert_url_Values_To_v1_DeleteOptions of apimachinery has it; in the body they are nested
+    # as in Convert_url_Values_To_v1_DeleteOptions of apimachinery; in the body they are nested
     conditions = {key: call.first(key) for key in ("uid", "resourceVersion") if call.first(key)}
     if conditions:
         given["preconditions"] = conditions
@@ -481,7 +481,7 @@ def _delete_query(call: Call) -> Object:
 
 
 def _is_dry_run(values: Sequence[str]) -> bool:
-    """Tell whether values of `dryRun` are allowed; none are."""
+    """Return whether the values of `dryRun` mean a dry run; no values don't."""
     return not values or set(values) == {"All"}
 
 
@@ -509,7 +509,7 @@ def read_patch(data: bytes, media_type: str) -> Any:
     """Decode the body of a patch.
 
     Raises:
-        BadRequestError: not of that type.
+        BadRequestError: not of that media type.
     """
     try:
         patch = parse_json(data)
@@ -546,7 +546,7 @@ _OPERATION_KEYS = frozenset(("op", "path", "from", "value"))
 
 
 def _operation_problems(patch: Any) -> list[str]:
-    """Return the fields of a JSON patch's operations that nobody reads."""
+    """Return the ignored fields of a JSON patch's operations."""
     if not isinstance(patch, list):
         return []
     return [
@@ -593,7 +593,7 @@ def failed_patch() -> Exception:
 
 
 def _as_patched(before: Any, after: Any) -> Any:
-    """Return what a patch made, with sorted keys wherever it went, as Go writes it."""
+    """Return the result of a patch, with sorted keys where it changed something, as Go does."""
     if before == after or not isinstance(after, dict):
         return after
     old = before if isinstance(before, dict) else {}

@@ -1,1 +1,1 @@
-"""What changes objects by itself, as the controllers beside a real API server do."""
+"""Controllers that change objects, like those beside a real API server."""

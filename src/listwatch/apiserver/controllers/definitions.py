@@ -1,4 +1,4 @@
-"""The controller that serves what CustomResourceDefinitions define, and cleans up after them."""
+"""The controller that serves the resources of CustomResourceDefinitions, and cleans up."""
 
 import asyncio
 import logging
@@ -49,23 +49,23 @@ class CustomResources:
         self._conversions = conversions
         self._served: dict[str, tuple[str, str]] = {}
         self._bucket = store.bucket(DEFINITIONS)
-        #: the definitions, and what is on its way out with one of them
+        #: the definitions, and the resources being removed with one of them
         self._followed = {self._bucket}
         store.observers.append(self._on_change)
         self._due = False
-        #: of each definition, the storage version's schema that the objects' defaults come from
+        #: for each definition, the storage version's schema for the objects' defaults
         self._schemas: dict[str, object] = {}
         for entry in self._bucket.current():
             self._look_at(entry, self._serve)
 
     def _on_change(self, bucket: Bucket, _: StoredChange) -> None:
-        # not at once: a change is told to all its listeners before another one is made
+        # not at once: all listeners see a change before another one is made
         if bucket in self._followed and not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._sync)
 
     def refresh(self) -> None:
-        """Serve what the definitions say now, after a change that nobody was told of."""
+        """Serve what the definitions say now, after a change without a notification."""
         self._conversions.forget()
         self._sync()
 
@@ -105,7 +105,7 @@ class CustomResources:
             return
         group, plural = definition["spec"]["group"], definition["spec"]["names"]["plural"]
         if entry.name not in self._served:
-            # a real server's watch cache of a custom resource begins here
+            # a real server's watch cache of a custom resource starts here
             self._store.bucket(f"{group}/{plural}").since_served = entry.revision
         self._served[entry.name] = (group, plural)
         resources = resources_of(definition)
@@ -119,7 +119,7 @@ class CustomResources:
                 self._default(f"{group}/{plural}", build_root(raw or {}))
 
     def _default(self, storage: str, schema: Schema) -> None:
-        """Let objects that were stored before show the defaults that the schema has now."""
+        """Make objects stored earlier show the schema's current defaults."""
         entries = self._store.bucket(storage).entries
         for key, entry in entries.items():
             obj = self._registry.decode(entry)
@@ -128,7 +128,7 @@ class CustomResources:
                 entries[key] = msgspec.structs.replace(entry, data=msgspec.json.encode(obj))
 
     def _select(self, resources: list[APIResource]) -> None:
-        """Let objects that were stored before have the values that selectors ask for now."""
+        """Give objects stored earlier the values of the current selectable fields."""
         for resource in resources:
             paths = set((resource.custom or {}).get("selectable") or ())
             entries = self._store.bucket(resource.storage).entries
@@ -182,7 +182,7 @@ class CustomResources:
             for each in bucket.current():
                 self._registry.delete(resources[0], each.namespace, each.name, DeleteOptions())
             if bucket.entries:
-                # finalizers hold some; the last one that goes lets the definition go
+                # finalizers keep some; the last one to go releases the definition
                 self._followed.add(bucket)
                 return
         finalizers = definition["metadata"].get("finalizers") or []

@@ -1,4 +1,4 @@
-"""The controllers that a cluster has beside its API server, as far as objects' ends need them.
+"""The cluster's controllers that end objects.
 
 The garbage collector (background, foreground, orphan), the deletion of namespaces, and the end of
 pods whose grace period is over. The rules are those of `kube-controller-manager`.
@@ -31,11 +31,11 @@ _log = logging.getLogger(__name__)
 Object = dict[str, Any]
 
 _CONTEXT = WriteContext(manager="kube-controller-manager")
-#: So many steps are taken before other tasks get their turn.
+#: Steps before other tasks run.
 _SLICE = 100
 _FOREGROUND = "foregroundDeletion"
 _ORPHAN = "orphan"
-#: Seconds until a step is taken again that could not be stored, and the key of that timer.
+#: Seconds until a step that could not be stored is repeated, and the key of that timer.
 _RETRY_SECONDS = 10
 _RETRY = "retry"
 
@@ -43,8 +43,8 @@ _RETRY = "retry"
 class Controllers:
     """Follows every change and ends what has to end. For the event loop of the store.
 
-    Work is done in slices between other tasks, never inside of a commit. With `ends_pods` bound
-    pods go when their grace is over; without it that is left to kubelets.
+    Works in slices between other tasks, never within a commit. With `ends_pods`, bound pods are
+    removed when their grace period is over; otherwise kubelets do that.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Controllers:
         self._clock = clock
         #: where each living uid is
         self._homes: dict[str, tuple[Bucket, str]] = {}
-        #: the places of what a uid owns
+        #: the positions of the objects that a uid owns
         self._owned: dict[str, set[tuple[str, str]]] = {}
         self._work: deque[Callable[[], None]] = deque()
         self._due = False
@@ -75,7 +75,7 @@ class Controllers:
         self._note_all()
 
     def start(self) -> None:
-        """Begin to work, on what is there and on each change."""
+        """Start to work, on existing objects and on each change."""
         self._running = True
         for bucket in self._store.buckets():
             for entry in bucket.current():
@@ -83,7 +83,7 @@ class Controllers:
         self._schedule()
 
     def reset(self) -> None:
-        """Look at all objects anew, after a change that nobody was told of."""
+        """Look at all objects again, after a change without a notification."""
         running = self._running
         self.stop()
         for known in (self._homes, self._owned, self._terminating):
@@ -98,7 +98,7 @@ class Controllers:
                 self._note(bucket, entry)
 
     def stop(self) -> None:
-        """Stop working; changes are still noted."""
+        """Stop working; changes are still recorded."""
         self._running = False
         self._work.clear()
         self._emptying.clear()
@@ -107,7 +107,7 @@ class Controllers:
         self._timers.clear()
         self._due = False
 
-    # -- what is there -----------------------------------------------------------------------
+    # -- existing objects ----------------------------------------------------------------------
 
     def _note(self, bucket: Bucket, entry: Entry) -> None:
         self._homes[entry.uid] = (bucket, entry.key)
@@ -136,7 +136,7 @@ class Controllers:
             self._look(bucket, entry)
 
     def _look(self, bucket: Bucket, entry: Entry) -> None:
-        """Plan what an entry's present state asks for."""
+        """Plan what an entry's current state requires."""
         if entry.owners and (not any(owner in self._homes for owner in entry.owners)):
             self._plan(lambda: self._check_owners(bucket, entry.key))
         if entry.deleting:
@@ -171,7 +171,7 @@ class Controllers:
         self._schedule()
 
     def _plan_emptying(self, namespace: str) -> None:
-        # once for many changes: each look is at all that is left
+        # once for many changes: each look covers all that is left
         if namespace not in self._emptying:
             self._emptying.add(namespace)
             self._plan(lambda: self._empty_namespace(namespace))
@@ -199,7 +199,7 @@ class Controllers:
     def _try_again(self, step: Callable[[], None], error: NotStoredError) -> None:
         _log.warning("a controller's step is tried again in %d s: %s", _RETRY_SECONDS, error)
         self._work.appendleft(step)
-        self._due = True  # until then nothing else is tried, which would fail alike
+        self._due = True  # until then nothing else is tried; it would fail too
 
         def run() -> None:
             del self._timers[_RETRY]
@@ -214,14 +214,14 @@ class Controllers:
         return None
 
     def _is_there(self, reference: Object) -> bool:
-        """Tell whether an owner lives; one of a kind that is not served here counts as alive."""
+        """Return whether an owner exists; one of a kind that is not served here does."""
         if reference.get("uid") in self._homes:
             return True
         group, _, version = str(reference.get("apiVersion", "")).rpartition("/")
         return self._table.of_kind(group, version, str(reference.get("kind", ""))) is None
 
     def _check_owners(self, bucket: Bucket, key: str) -> None:
-        """Delete what nobody owns any more; drop references to owners that are gone."""
+        """Delete an object without owners; drop references to owners that are gone."""
         entry = bucket.entries.get(key)
         resource = self._resource(bucket)
         if entry is None or not entry.owners or resource is None:
@@ -244,7 +244,7 @@ class Controllers:
         )
 
     def _finalize(self, bucket: Bucket, key: str) -> None:
-        """Do what the finalizers of the garbage collector on a dying object stand for."""
+        """Do what the garbage collector's finalizers on an object being deleted require."""
         entry = bucket.entries.get(key)
         resource = self._resource(bucket)
         if entry is None or resource is None or not entry.deleting:
@@ -282,7 +282,7 @@ class Controllers:
             self._change(resource, dependent, leave)
 
     def _delete_dependents(self, entry: Entry) -> bool:
-        """Delete an object's dependents; True while one of them holds it."""
+        """Delete an object's dependents; return True while one of them blocks it."""
         held = False
         for resource, dependent in self._dependents(entry):
             obj = self._registry.decode(dependent)
@@ -332,7 +332,7 @@ class Controllers:
     # -- namespaces and pods -----------------------------------------------------------------
 
     def _empty_namespace(self, name: str) -> None:
-        """Delete what is in a namespace; let it go when nothing is left."""
+        """Delete everything in a namespace; release it when nothing is left."""
         self._emptying.discard(name)
         entry = self._store.bucket("namespaces").entries.get(name)
         if entry is None or not entry.deleting:

@@ -1,1 +1,1 @@
-"""HTTP as the server speaks it: connections, requests, forms of answers. Knows nothing of verbs."""
+"""The server's HTTP: connections, requests, response forms. Knows nothing of verbs."""

@@ -1,4 +1,4 @@
-"""One request on its way through the server, and the making of its answer."""
+"""One request on its way through the server, and its response."""
 
 import gzip
 import unicodedata
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The largest body that is read, in bytes (`apiserver/pkg/server/config.go`).
+#: Maximum size of a body in bytes (`apiserver/pkg/server/config.go`).
 BODY_LIMIT = 3 * 1024 * 1024
 
 
 class Call:
-    """A request: what it asks for, who asks, and the warnings collected for its answer."""
+    """A request: what it asks for, its user, and the warnings collected for its response."""
 
     __slots__ = (
         "_body",
@@ -63,9 +63,9 @@ class Call:
         self.resource: APIResource | None = None
         self.representation = PLAIN
         self.warnings: list[str] = []
-        #: what an audit says of the request's admission
+        #: the audit annotations of the request
         self.annotations: dict[str, str] = {}
-        #: what is to go wrong with the answer, for tests
+        #: the fault to inject into the response, for tests
         self.fault: Fault | None = None
         #: what webhooks have said, where there are any
         self.consultation: Consultation | None = None
@@ -78,7 +78,7 @@ class Call:
 
     @property
     def namespace(self) -> str:
-        """The namespace of the object; "" for what has none, also where the path names one."""
+        """The namespace of the object; "" for a cluster-scoped one, even if the path names one."""
         resource = self.resource
         return self.info.namespace if resource is not None and resource.namespaced else ""
 
@@ -95,8 +95,8 @@ class Call:
         """Return the whole body.
 
         Raises:
-            RequestEntityTooLargeError: it is over the limit.
-            BadRequestError: it is not framed as HTTP says.
+            RequestEntityTooLargeError: it exceeds the limit.
+            BadRequestError: its HTTP framing is invalid.
         """
         if self._body is not None:
             return self._body
@@ -123,7 +123,7 @@ class Call:
 
     @property
     def can_stream(self) -> bool:
-        """Whether JSON bytes can be answered as they are, in pieces."""
+        """Whether JSON bytes can be sent unchanged, in pieces."""
         return (
             self.representation.media_type == JSON
             and self.request.method == "GET"
@@ -133,13 +133,13 @@ class Call:
         )
 
     def headers(self, content_type: str) -> CIMultiDict[str]:
-        """Return the headers of an answer, with the warnings that were collected."""
+        """Return the headers of a response, with the collected warnings."""
         fields: CIMultiDict[str] = CIMultiDict(
             {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
         )
         for warning in self.warnings:
             if any(unicodedata.category(char) == "Cc" for char in warning):
-                continue  # no header can carry it; a real server leaves it out, too
+                continue  # no header can carry it; a real server omits it too
             fields.add("Warning", f"299 - {go_quoted(warning)}")
         return fields
 
@@ -151,7 +151,7 @@ class Call:
         content_type: str = JSON,
         headers: Mapping[str, str] | None = None,
     ) -> web.Response:
-        """Return an answer with these bytes, compressed where the client asked for that."""
+        """Return a response with these bytes, compressed if the client asked for that."""
         fields = self.headers(content_type)
         if headers:
             fields.update(headers)
@@ -168,13 +168,13 @@ class Call:
     def answer_value(
         self, value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> web.Response:
-        """Return an answer with a JSON value, in the form that was negotiated."""
+        """Return a response with a JSON value, in the negotiated form."""
         return self.answer_json(msgspec.json.encode(value) + b"\n", status=status, headers=headers)
 
     def answer_json(
         self, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> web.Response:
-        """Return an answer with JSON bytes, turned into the form that was negotiated."""
+        """Return a response with JSON bytes, converted to the negotiated form."""
         media_type = self.representation.media_type
         if media_type == YAML:
             return self.answer(to_yaml(body), status=status, content_type=YAML, headers=headers)
@@ -190,7 +190,7 @@ class Call:
         return self.answer(body, status=status, headers=headers)
 
     def refuse(self, error: StatusError) -> web.Response:
-        """Return the answer to a refused request."""
+        """Return the response for a refused request."""
         headers = {}
         if error.retry_after:
             headers["Retry-After"] = str(max(1, round(error.retry_after)))
@@ -200,14 +200,14 @@ class Call:
 
 
 def printable(header: str) -> str:
-    """Return a header's value with a replacement for each byte that is no UTF-8."""
+    """Return a header's value with a replacement for each byte that is not UTF-8."""
     if header.isascii():
         return header
     return header.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def error_form(accept: str) -> Representation:
-    """Return the form of a refusal that comes before the form of the answer was chosen."""
+    """Return the form of a refusal before negotiation."""
     found = choose(accept, allows_plain) if accept else None
     return PLAIN if found is None else Representation(found[0], content_type=found[0])
 
@@ -224,7 +224,7 @@ def to_yaml(body: bytes) -> bytes:
 
 
 def text_answer(text: str, status: int = 200) -> web.Response:
-    """Return an answer in plain words."""
+    """Return a plain text response."""
     return web.Response(
         body=text.encode(),
         status=status,

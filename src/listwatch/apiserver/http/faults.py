@@ -1,4 +1,4 @@
-"""Faults on demand, for tests of what speaks to a server."""
+"""Faults on demand, to test clients."""
 
 import asyncio
 import fnmatch
@@ -34,37 +34,37 @@ _MESSAGES = {
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What goes wrong, and with which requests.
+    """A fault, and the requests that it hits.
 
-    A request must be of all that is said of it; "" and "*" are any. What is to go wrong may be
-    several things at once, such as a delay and a status.
+    A request must match all given conditions; "" and "*" match anything. Several effects can be
+    combined, such as a delay and a status.
 
     Attributes:
         verb: get, list, watch, create, update, patch, delete or deletecollection.
-        resource: the plural name, with the group where there is one: `pods`, `deployments.apps`.
+        resource: the plural name, with the group if there is one: `pods`, `deployments.apps`.
         namespace: of the request's path.
         name: of one object.
         path: a pattern of the whole path, such as `*/pods*`.
         user_agent: a pattern of the User-Agent header.
-        skip: so many matching requests are spared first.
-        times: so many are hit; 0 is all.
-        probability: of a matching request being hit, drawn from the server's seed.
-        delay: seconds until anything else happens.
+        skip: the first matching requests to let pass.
+        times: the number of requests to hit after that; 0 for all.
+        probability: the chance of a matching request to be hit, from the server's `seed`.
+        delay: seconds to wait before anything else.
         status: answer with this HTTP status instead.
-        reason: the reason in the Status that is answered; "" is the usual one of its code.
-        message: the words in it.
-        retry_after: seconds for its Retry-After header; a 429 without words of its own is, as a
-            real server's, in plain text and always has one.
-        after: a watch passes so many events (bookmarks counted) before the next five happen.
+        reason: the reason in the Status; "" for the usual one of its code.
+        message: the message in the Status.
+        retry_after: seconds for the Retry-After header. Like a real server's, a 429 without
+            `message` is plain text and always has one.
+        after: events (including bookmarks) that a watch delivers before any of the next five
+            effects.
         error_event: a watch gets an ERROR event with this code, such as 410, and ends.
         silent: a watch sends nothing more; another request gets no answer.
         drop: close the connection, without an answer or between two events.
-        cut_event: close it in the middle of an event, or of the body of another answer.
-        cut_character: close it in the middle of the first character of several bytes.
-        cut: close the connection after so many bytes of the body.
-        withhold_bookmarks: a watch gets no bookmarks but the one that ends its initial events.
-        stale: the request is answered by the replica that has fallen behind
-            (`EmbeddedAPIServer.replica`).
+        cut_event: close it within an event, or within the body of another response.
+        cut_character: close it within the first multi-byte character.
+        cut: close the connection after this many bytes of the body.
+        withhold_bookmarks: a watch gets no bookmarks except the one that ends its initial events.
+        stale: the replica that has fallen behind answers (`EmbeddedAPIServer.replica`).
     """
 
     verb: str = ""
@@ -104,7 +104,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
                 raise ValueError(f"{name} of a fault must not be negative, but is {value}")
 
     def matches(self, call: Call) -> bool:
-        """Tell whether a request is of this fault's kind."""
+        """Return whether a request matches this fault."""
         info = call.info
         if self.verb and self.verb != info.verb:
             return False
@@ -124,7 +124,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def tampers(self) -> bool:
-        """Whether the body is written otherwise."""
+        """Whether the body is changed."""
         return (
             self.cut is not None
             or self.cut_character
@@ -135,7 +135,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         )
 
     def error(self, code: int) -> StatusError:
-        """Return the error that is told, with a code."""
+        """Return the error to send, with a code."""
         status: dict[str, object] = {
             "message": self.message or _MESSAGES.get(code, "a fault was asked for"),
             "reason": self.reason or _REASONS.get(code, ""),
@@ -147,7 +147,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class _Rule:
-    """A fault that waits for its requests."""
+    """A fault waiting for its requests."""
 
     __slots__ = ("fault", "spare", "times")
 
@@ -158,37 +158,37 @@ class _Rule:
 
 
 class Faults:
-    """The faults that are to happen, in the order in which they were added.
+    """The active faults, in the order in which they were added.
 
     The first one that matches a request hits it, and no other. For the server's event loop.
 
     Args:
         clock: times the delays.
-        randomness: decides where a fault has a probability, so that one seed and one order of
-            requests give the same faults.
+        randomness: decides about probabilities, so one seed and one order of requests give the same
+            faults.
     """
 
     def __init__(self, clock: Clock, randomness: random.Random) -> None:
         self._clock = clock
         self._random = randomness
         self._rules: list[_Rule] = []
-        #: how many requests were hit
+        #: number of requests hit
         self.hits = 0
 
     def __len__(self) -> int:
-        """Return how many faults still wait for requests."""
+        """Return the number of faults that still wait for requests."""
         return len(self._rules)
 
     def add(self, *faults: Fault) -> None:
-        """Let faults happen, after those that were added before."""
+        """Append faults to those added before."""
         self._rules += map(_Rule, faults)
 
     def replace(self, faults: Iterable[Fault]) -> None:
-        """Let these faults happen and no others."""
+        """Replace all faults by these."""
         self._rules = [_Rule(fault) for fault in faults]
 
     def clear(self) -> None:
-        """Let nothing go wrong any more; what has begun, such as a silent watch, goes on."""
+        """Remove all faults; running effects, such as a silent watch, continue."""
         self._rules = []
 
     def take(self, call: Call) -> Fault | None:
@@ -211,7 +211,7 @@ class Faults:
         return None
 
     async def before(self, call: Call, fault: Fault) -> web.StreamResponse | None:
-        """Do what comes before an answer; returns one that replaces it, or None."""
+        """Apply what comes before a response; return a replacement, or None."""
         if fault.delay > 0:
             await self._clock.sleep(fault.delay)
         watching = call.info.verb == "watch"
@@ -231,9 +231,9 @@ class Faults:
     async def tamper(
         self, call: Call, fault: Fault, response: web.StreamResponse
     ) -> web.StreamResponse:
-        """Write an answer only in part, and close the connection."""
+        """Write a response only in part, and close the connection."""
         if not isinstance(response, web.Response) or not isinstance(response.body, bytes):
-            return response  # a watch, which was written through a `TamperedTransport`
+            return response  # a watch, written through a `TamperedTransport`
         body = response.body
         end = cut_at(fault, body, 0)
         if end is None:
@@ -248,7 +248,7 @@ class Faults:
 
 
 def _too_many_requests(fault: Fault) -> web.Response:
-    """Return what a real server's flow control answers, which is no Status."""
+    """Return the response of a real server's flow control, which is not a Status."""
     answer = text_answer("Too many requests, please try again later.\n", 429)
     after = 1.0 if fault.retry_after is None else fault.retry_after
     answer.headers["Retry-After"] = str(max(1, round(after)))
@@ -256,25 +256,25 @@ def _too_many_requests(fault: Fault) -> web.Response:
 
 
 def cut_at(fault: Fault, data: bytes, written: int) -> int | None:
-    """Return how much of the data is written before the cut; None for all of it."""
+    """Return how much of the data to write before the cut; None for all of it."""
     if fault.cut is not None and written + len(data) > fault.cut:
         return max(0, fault.cut - written)
     if fault.cut_event:
         return len(data) // 2
     if fault.cut_character:
         for position, byte in enumerate(data):
-            if byte >= 0xC0:  # the first byte of a character of several
+            if byte >= 0xC0:  # the first byte of a multi-byte character
                 return position + 1
     return None
 
 
 class TamperedTransport:
-    """A watch's way to its client, with a fault in it.
+    """A watch's connection with a fault in it.
 
     Args:
         transport: the connection.
-        fault: what goes wrong.
-        end: ends the stream with an error, as an event and cleanly.
+        fault: the fault.
+        end: ends the stream normally after an error event.
     """
 
     def __init__(
@@ -292,7 +292,7 @@ class TamperedTransport:
         self._look_ahead()
 
     def _look_ahead(self) -> None:
-        """Do at once what does not need another event to happen."""
+        """Apply at once what does not need another event."""
         if self._left > 0 or self._ended:
             return
         if self._fault.error_event:
@@ -303,7 +303,7 @@ class TamperedTransport:
             self._transport.close()
 
     def write(self, data: bytes) -> None:
-        """Write one frame, or a part of it and the end of the connection, or nothing."""
+        """Write one frame, or part of it and the end of the connection, or nothing."""
         if self._ended or self._transport.is_closing():
             return
         if self._left <= 0:
@@ -320,11 +320,11 @@ class TamperedTransport:
         self._look_ahead()
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes the client has not taken yet."""
+        """Return the number of bytes that the client has not read yet."""
         return self._transport.get_write_buffer_size()
 
     def is_closing(self) -> bool:
-        """Tell whether the connection is on its way out."""
+        """Return whether the connection is closing."""
         return self._transport.is_closing()
 
     def abort(self) -> None:

@@ -22,31 +22,31 @@ from listwatch.apiserver.http.negotiation import JSON
 from listwatch.clock import Clock, Timer
 from listwatch.errors import ConfigError
 
-#: Seconds for which a client may take nothing of what waits for it. The system tells of progress
+#: Seconds for which a client may read nothing of what waits for it. The system reports progress
 #: only once a third of its buffer is free again, which is a megabyte or more.
 _PATIENCE = 300.0
-#: The largest line of a request's head, in bytes: Go's limit for all of it.
+#: Maximum line of a request's headers, in bytes: Go's limit for all of them.
 _HEAD_LIMIT = 1 << 20
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Listening:
-    """A server that answers on an address, until `close`. For one event loop."""
+    """A server that listens on an address, until `close`. For one event loop."""
 
     def __init__(self, runner: web.ServerRunner, acceptors: Sequence[Acceptor], port: int) -> None:
         self._runner = runner
         self._acceptors = acceptors
-        #: the port that is listened on
+        #: the port
         self.port = port
 
     async def stop_accepting(self) -> None:
-        """Accept no more connections; those that there are go on. Harmless when called twice."""
+        """Accept no more connections; existing ones continue. Harmless when called twice."""
         for acceptor in self._acceptors:
             await acceptor.aclose()
 
     async def close(self) -> None:
-        """Accept no more connections and end those that there are."""
+        """Accept no more connections and close existing ones."""
         await self.stop_accepting()
         await self._runner.cleanup()
 
@@ -54,10 +54,10 @@ class Listening:
 async def listen(
     handle: Handle, host: str, port: int, clock: Clock, tls: ssl.SSLContext | None = None
 ) -> Listening:
-    """Begin to answer requests on an address; `close` of what is returned ends it.
+    """Start to answer requests on an address; `close` of the result ends it.
 
     Raises:
-        ConfigError: the address can't be listened on.
+        ConfigError: it can't listen on the address.
     """
     server = _Server(
         handle,
@@ -67,7 +67,7 @@ async def listen(
         access_log=None,
         max_line_size=_HEAD_LIMIT,
         max_field_size=_HEAD_LIMIT,
-        # a body is taken as it comes, whatever its Content-Encoding says
+        # a body is read unchanged, whatever its Content-Encoding
         auto_decompress=False,
     )
     runner = web.ServerRunner(server, shutdown_timeout=0.05)
@@ -76,7 +76,7 @@ async def listen(
         sockets = await listening_sockets(host or None, port)
     except OSError as error:
         await runner.cleanup()
-        named = isinstance(error, socket.gaierror)  # its numbers are no errno's
+        named = isinstance(error, socket.gaierror)  # its numbers are not errno's
         why = error.strerror if named or not error.errno else os.strerror(error.errno)
         raise ConfigError(
             f"cannot listen on {host}:{port}: {str(why or error).lower()}; choose another port, "
@@ -100,7 +100,7 @@ def url_of(host: str, port: int, scheme: str = "http") -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address can be reached from this machine alone."""
+    """Return whether an address is reachable only from this machine."""
     if host == "localhost":
         return True
     try:
@@ -110,9 +110,9 @@ def is_loopback(host: str) -> bool:
 
 
 class _Connection(RequestHandler):
-    """A connection that refuses unknown methods as the rest of the server would.
+    """A connection that refuses unknown methods like the rest of the server.
 
-    It ends with the server, and when its client takes nothing for too long.
+    It ends with the server, and if its client reads nothing for too long.
     """
 
     __slots__ = ("_clock", "_patience")
@@ -123,7 +123,7 @@ class _Connection(RequestHandler):
         self._patience: Timer | None = None
 
     def pause_writing(self) -> None:
-        """Take note that more waits for the client than should."""
+        """Note that too much waits for the client."""
         super().pause_writing()
         if self.transport is not None:
             self._be_patient(self.transport)
@@ -140,12 +140,12 @@ class _Connection(RequestHandler):
         self._patience = self._clock.call_later(_PATIENCE, look)
 
     def resume_writing(self) -> None:
-        """Take note that the client has read."""
+        """Note that the client has read."""
         super().resume_writing()
         self._end_patience()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End what was being done for the client."""
+        """End the work for the client."""
         self._end_patience()
         super().connection_lost(exc)
 
@@ -158,11 +158,11 @@ class _Connection(RequestHandler):
         self,
         timeout: float | None = 15.0,  # noqa: ASYNC109 - aiohttp's name
     ) -> None:
-        """End the connection; what its client has not taken until then is lost."""
+        """End the connection; unread data is lost."""
         transport = self.transport
         await super().shutdown(timeout)
         if transport is not None and transport.get_write_buffer_size():
-            transport.abort()  # which would wait for the client for ever
+            transport.abort()  # otherwise it would wait for the client for ever
 
     def handle_error(
         self,
@@ -171,14 +171,14 @@ class _Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a request that could not be read or handled."""
+        """Answer a request that could not be parsed or handled."""
         if not isinstance(exc, HttpProcessingError) or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
         if isinstance(exc, BadHttpMethod):
             body = msgspec.json.encode(refusal.method_not_allowed().to_status()) + b"\n"
             response = web.Response(body=body, status=405, headers={"Content-Type": JSON})
         else:
-            # in the words of Go's server, which logs nothing of it either
+            # in the words of Go's server, which does not log it either
             long = isinstance(exc, LineTooLong)
             words = "431 Request Header Fields Too Large" if long else "400 Bad Request"
             response = web.Response(text=words, status=int(words[:3]))
@@ -187,7 +187,7 @@ class _Connection(RequestHandler):
 
 
 class _Server(web.Server):
-    """aiohttp's server, with connections of our own."""
+    """aiohttp's server, with our own connections."""
 
     def __init__(self, handle: Handle, clock: Clock, **options: Any) -> None:
         super().__init__(handle, **options)

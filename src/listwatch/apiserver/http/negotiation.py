@@ -1,4 +1,4 @@
-"""Which form an answer gets, and how entries are written in it."""
+"""Negotiates the form of a response, and encodes entries in it."""
 
 import functools
 import re
@@ -22,7 +22,7 @@ _PARTIAL_PREFIX = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1
 
 
 class Representation(msgspec.Struct, frozen=True):
-    """The form of an answer: a media type, and what objects are turned into ("" for nothing)."""
+    """The form of a response: a media type, and what objects are converted to ("" for nothing)."""
 
     media_type: str = JSON
     transform: str = ""
@@ -40,7 +40,7 @@ class _Clause(msgspec.Struct, frozen=True):
 
 
 class Target(NamedTuple):
-    """What an answer is to be turned into: `g`, `v` and `as` of a clause."""
+    """The conversion of a response: `g`, `v` and `as` of a clause."""
 
     group: str
     version: str
@@ -49,9 +49,9 @@ class Target(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def parse_accept(header: str) -> tuple[_Clause, ...]:
-    """Read an Accept header, the clause that the client likes best first.
+    """Parse an Accept header; the preferred clause comes first.
 
-    As `goautoneg` does: a `*` comes after what is named, whatever its quality, where they meet.
+    Like `goautoneg`: if both match, a `*` comes after explicit types, whatever its quality.
     """
     clauses: list[_Clause] = []
     for part in header.split(","):
@@ -90,13 +90,13 @@ def _before(one: _Clause, other: _Clause) -> bool:
 def choose(
     header: str, allows: Callable[[str, Target | None], bool]
 ) -> tuple[str, Target | None] | None:
-    """Return the media type and the target that an Accept header likes best; None for none.
+    """Return the media type and target that an Accept header prefers; None for none.
 
-    As `NegotiateMediaTypeOptions` of apiserver/pkg/endpoints/handlers/negotiation.
+    Like `NegotiateMediaTypeOptions` of apiserver/pkg/endpoints/handlers/negotiation.
 
     Args:
         header: not empty.
-        allows: tells whether a media type can be had for a target.
+        allows: returns whether a media type is available for a target.
     """
     for clause in parse_accept(header):
         parameters = clause.parameters
@@ -128,12 +128,12 @@ def _allows(media_type: str, target: Target | None) -> bool:
 
 
 def _allows_custom(media_type: str, target: Target | None) -> bool:
-    # the server knows no message for an object of a custom resource
+    # the server has no message for objects of custom resources
     return media_type != PROTOBUF if target is None else _allows(media_type, target)
 
 
 def allows_plain(_: str, target: Target | None) -> bool:
-    """Tell that an answer is not turned into another."""
+    """Accept only a response that is not converted."""
     return target is None
 
 
@@ -144,13 +144,13 @@ def negotiate(
     watchable: bool = False,
     streamed: bool = False,
 ) -> Representation:
-    """Choose the form of the answer.
+    """Choose the form of the response.
 
     Args:
-        header: the Accept header; "" takes anything.
-        resource: what is asked for; None for what describes the API, which stays as it is.
-        watchable: whether streams are offered, which shows in the words of the refusal.
-        streamed: whether a stream is asked for, which there is none of in YAML.
+        header: the Accept header; "" accepts anything.
+        resource: the requested resource; None for descriptions of the API, which are not converted.
+        watchable: whether streams are offered, which the refusal mentions.
+        streamed: whether a stream is requested, which YAML does not support.
 
     Raises:
         NotAcceptableError: 406.
@@ -161,7 +161,7 @@ def negotiate(
     if not custom and not any(
         part.partition(";")[0].strip() in {*_OFFERED, "*/*", ""} for part in header.split(",")
     ):
-        # the router of the built-in resources, which knows no application/*, says it first
+        # the built-in resources' router, which does not know application/*, lists it first
         streams = f", {_STREAMS}" if watchable else ""
         raise refusal.not_acceptable(
             f"406: Not Acceptable\n\nAvailable representations: {', '.join(_OFFERED)}{streams}",
@@ -190,12 +190,12 @@ _metadata_decoder = msgspec.json.Decoder(_MetadataOnly)
 
 
 def partial_bytes(data: bytes) -> bytes:
-    """Return an object's metadata alone, as PartialObjectMetadata."""
+    """Return only an object's metadata, as PartialObjectMetadata."""
     return b"%b%b}" % (_PARTIAL_PREFIX, bytes(_metadata_decoder.decode(data).metadata))
 
 
 class ListBody(NamedTuple):
-    """A list in the parts that are written one after the other."""
+    """A list in parts that are written one after the other."""
 
     head: bytes
     items: Sequence[bytes]
@@ -204,7 +204,7 @@ class ListBody(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The length of the whole, in bytes."""
+        """The total length in bytes."""
         between = len(self.separator) * max(0, len(self.items) - 1)
         return len(self.head) + sum(map(len, self.items)) + between + len(self.tail)
 
@@ -213,7 +213,7 @@ class ListBody(NamedTuple):
         return b"".join((self.head, self.separator.join(self.items), self.tail))
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Yield it in pieces of about so many bytes."""
+        """Yield it in pieces of about this many bytes."""
         ready, waiting = [self.head], 0
         for number, item in enumerate(self.items):
             if number:
@@ -230,10 +230,10 @@ class ListBody(NamedTuple):
 def list_body(
     resource: APIResource, entries: Sequence[bytes], metadata: Mapping[str, Any], *, partial: bool
 ) -> ListBody:
-    """Return a list as it is answered.
+    """Return the body of a list.
 
-    Built-in lists have their metadata before the items, whose kind and apiVersion are left out;
-    lists of custom resources are the other way round.
+    Built-in lists have their metadata before the items, which lack kind and apiVersion; lists of
+    custom resources are the other way round.
     """
     head = msgspec.json.encode(metadata)
     if partial:
@@ -273,7 +273,7 @@ def chunk(frame: bytes) -> bytes:
 
 
 def entry_bytes(resource: APIResource, entry: Entry) -> bytes:
-    """Return an entry as it is answered."""
+    """Return the body of an entry."""
     return resource.object_prefix + entry.data[1:]
 
 
@@ -281,7 +281,7 @@ _GZIP_LIMIT = 128 * 1024
 
 
 def wants_gzip(header: str, size: int) -> bool:
-    """Tell whether an answer is compressed: a large one, for a client that names plain gzip."""
+    """Return whether to compress a response: a large one, for a client that accepts plain gzip."""
     return size >= _GZIP_LIMIT and "gzip" in [part.strip() for part in header.split(",")]
 
 
@@ -289,6 +289,6 @@ _MANAGER = re.compile(r"[^/]+")
 
 
 def manager_of(user_agent: str) -> str:
-    """Return the field manager that a user agent stands for."""
+    """Return the field manager of a user agent."""
     found = _MANAGER.match(user_agent)
     return found[0][:128] if found else "unknown"

@@ -1,7 +1,7 @@
-"""The protobuf form of the API: kubectl sends some kinds in no other, clientsets take no other.
+"""The API's protobuf form: kubectl sends some kinds only in it, clientsets accept only it.
 
-The codec is ours because the types are data here, one table for all kinds, and because their JSON
-form differs from protobuf's own in places (inlined structs, quantities, times).
+The codec is our own because the types are data here, one table for all kinds, and because their
+JSON form differs from protobuf's own in places (inlined structs, quantities, times).
 """
 
 import base64
@@ -91,7 +91,7 @@ def decode_message(message: str, data: bytes, depth: int = 0) -> Any:
     """Return the JSON value of a message.
 
     Raises:
-        DataError: not such a message.
+        DataError: the bytes are not such a message.
     """
     if depth > _DEPTH_LIMIT:
         raise DataError("nested too deeply")
@@ -229,7 +229,7 @@ _SPECIAL_READERS = {
 
 
 def enveloped(version: str, kind: str, body: bytes) -> bytes:
-    """Return a message as a whole body, with its version and kind before it."""
+    """Return a message as a complete body, preceded by version and kind."""
     type_meta = put_bytes(1, version.encode()) + put_bytes(2, kind.encode())
     return _MAGIC + put_bytes(1, type_meta) + put_bytes(2, body) + b"\x1a\x00\x22\x00"
 
@@ -238,14 +238,14 @@ def encode_value(value: Object) -> bytes:
     """Return an object with kind and apiVersion in protobuf.
 
     Raises:
-        NotAcceptableError: 406, its kind has no such form here.
+        NotAcceptableError: 406, its kind has no protobuf form here.
     """
     version, kind = value.get("apiVersion", ""), value.get("kind", "")
     return enveloped(version, kind, writer_of(_known(version, kind))(value))
 
 
 def encode_json(body: bytes) -> bytes:
-    """Return a JSON answer in protobuf, as `encode_value` does."""
+    """Return a JSON response in protobuf, like `encode_value`."""
     return encode_value(msgspec.json.decode(body))
 
 
@@ -255,13 +255,13 @@ def encode_item(version: str, kind: str, data: bytes) -> bytes:
 
 
 def encode_list(version: str, kind: str, metadata: Object, items: Sequence[bytes]) -> bytes:
-    """Return a list whose items were written by `encode_item`."""
+    """Return a list whose items `encode_item` encoded."""
     head = put_bytes(1, writer_of(META + "ListMeta")(metadata))
     return enveloped(version, kind, b"".join((head, *items)))
 
 
 def encode_event(event: str, body: bytes) -> bytes:
-    """Return an event of a watch, framed: its length, then a message with the object's body."""
+    """Return a watch event, framed: its length, then a message with the object's body."""
     message = put_bytes(1, event.encode()) + put_bytes(2, put_bytes(1, body))
     return len(message).to_bytes(4, "big") + message
 
@@ -287,15 +287,15 @@ def _unwrap(data: bytes) -> tuple[str, str, bytes]:
 
 
 def decode_body(data: bytes, version: str = "", kind: str = "") -> Object:
-    """Return the object of a whole body, with kind and apiVersion.
+    """Return the object of a complete body, with kind and apiVersion.
 
     Args:
         data: the body.
-        version: stands for one that the body does not name; as `kind` does.
+        version: used if the body names none, like `kind`.
         kind: of the object.
 
     Raises:
-        BadRequestError: not such a body.
+        BadRequestError: the body is invalid.
     """
     try:
         named, of_kind, raw = _unwrap(data)
@@ -312,7 +312,7 @@ def decode_body(data: bytes, version: str = "", kind: str = "") -> Object:
 
 
 def decode_object(data: bytes, resource: APIResource) -> Object:
-    """Return the object of a protobuf body of a resource, as `decode_body` does."""
+    """Return the object in a resource's protobuf body, like `decode_body`."""
     return decode_body(data, resource.api_version, resource.kind)
 
 
@@ -320,7 +320,7 @@ def decode_delete_options(data: bytes) -> Object:
     """Return the options of a delete from a protobuf body.
 
     Raises:
-        ValueError: not such a body.
+        ValueError: the body is invalid.
     """
     try:
         _, _, raw = _unwrap(data)

@@ -1,4 +1,4 @@
-"""What the protobuf form of a type is made of: its fields with their numbers."""
+"""The fields of protobuf messages, with their numbers."""
 
 import functools
 import gzip
@@ -24,10 +24,10 @@ class Field(msgspec.Struct, frozen=True):
     Attributes:
         number: of the field.
         name: in JSON.
-        kind: "s" text, "i" whole number, "b" truth value, "y" bytes, "d" float, "m" message.
-        repeated: whether it may come more than once.
+        kind: "s" string, "i" integer, "b" boolean, "y" bytes, "d" float, "m" message.
+        repeated: whether it may occur more than once.
         message: the type of a message.
-        inline: whether the JSON form has this message's fields in its place.
+        inline: whether the JSON form has this message's fields instead.
         is_map: whether the messages are the entries of a map.
     """
 
@@ -41,7 +41,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class DataError(Exception):
-    """Bytes that are no message of the expected type."""
+    """The bytes are not a message of the expected type."""
 
 
 @functools.cache
@@ -66,7 +66,7 @@ def fields_of(message: str) -> tuple[Field, ...]:
         raise DataError(f"no such message: {message}")
     definition = facts().definitions.get(message)
     known = (definition or {}).get("properties")
-    # of some fields the tables have Go's spelling, such as Webhooks, and no - and $
+    # for some fields the tables have Go's spelling, such as Webhooks, and no - and $
     spelling = {_plain(name): name for name in known or ()}
     fields = []
     for number, name, kind, *rest in rows:
@@ -74,7 +74,7 @@ def fields_of(message: str) -> tuple[Field, ...]:
         single = kind == "m"
         shown = spelling.get(_plain(name), name)
         inline = single and known is not None and shown not in known and name not in _NOT_INLINE
-        # the entries of a map are a message within that which has the map
+        # the entries of a map are a nested message of the map's message
         is_map = kind == "m*" and target.startswith(f"{message}.")
         fields.append(Field(number, shown, kind[0], kind.endswith("*"), target, inline, is_map))
     return tuple(fields)
@@ -90,7 +90,7 @@ _NOT_INLINE = frozenset(("metadata",))
 
 @functools.cache
 def is_bare_list(message: str) -> bool:
-    """Tell whether the JSON form of a message is a list: Go's named types of lists of strings."""
+    """Return whether the JSON form of a message is a list: Go's named types of string lists."""
     fields = fields_of(message)
     unknown = message not in facts().definitions
     return unknown and [(field.name, field.kind, field.repeated) for field in fields] == [
@@ -99,7 +99,7 @@ def is_bare_list(message: str) -> bool:
 
 
 def message_of(version: str, kind: str) -> str | None:
-    """Return the message of a kind of a group and version; None where there is none."""
+    """Return the message of a kind; None if there is none."""
     group, _, short = version.rpartition("/")
     if group == "meta.k8s.io":
         name: str | None = META + kind

@@ -1,6 +1,6 @@
-"""JSON values written as protobuf messages.
+"""Encodes JSON values as protobuf messages.
 
-For each message a function is put together once, since lists have many objects of one type.
+The encoder of each message is built once, because lists have many objects of one type.
 """
 
 import base64
@@ -44,18 +44,18 @@ def _number(value: int) -> bytes:
 
 
 def put_number(number: int, value: int) -> bytes:
-    """Return a field of a message that is a whole number or a truth value."""
+    """Return a message field with an integer or boolean."""
     return _number(number << 3) + _number(value)
 
 
 def put_bytes(number: int, value: bytes) -> bytes:
-    """Return a field of a message that is text, bytes or a message."""
+    """Return a message field with a string, bytes or a message."""
     return _number(number << 3 | 2) + _number(len(value)) + value
 
 
 @functools.cache
 def writer_of(message: str) -> Writer:
-    """Return what writes a JSON value as a message; fields that it has not are left out."""
+    """Return the encoder of a message; it omits absent fields."""
     special = _SPECIAL.get(message)
     if special is not None:
         return special
@@ -81,7 +81,7 @@ def writer_of(message: str) -> Writer:
 
 
 def _later(message: str) -> Writer:
-    """Return what writes a message whose fields are looked at when it is needed: types nest."""
+    """Return an encoder that looks at a message's fields on first use, because types nest."""
     found: Writer | None = None
 
     def write(value: Any) -> bytes:
@@ -94,7 +94,7 @@ def _later(message: str) -> Writer:
 
 
 def _part(field: Field) -> Writer:
-    """Return what writes all that a field of a message has."""
+    """Return the encoder of all values of a field."""
     if field.is_map:
         key, value = (_single(each) for each in sorted(fields_of(field.message), key=_by_number))
         tag = _number(field.number << 3 | 2)
@@ -116,7 +116,7 @@ def _by_number(field: Field) -> int:
 
 
 def _single(field: Field) -> Writer:
-    """Return what writes one value of a field."""
+    """Return the encoder of one value of a field."""
     if field.kind in "ib":
         tag = _number(field.number << 3)
         return lambda value: tag + _number(int(value))

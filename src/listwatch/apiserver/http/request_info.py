@@ -1,4 +1,4 @@
-"""What a request asks for: the resource, the verb and the options, from method, path and query."""
+"""Parses a request: resource, verb and options, from method, path and query."""
 
 import re
 from collections.abc import Mapping
@@ -36,12 +36,12 @@ class RequestInfo(msgspec.Struct, frozen=True):
     subresource: str = ""
     namespace: str = ""
     name: str = ""
-    #: what of the path came after the subresource, which no resource has
+    #: the part of the path after the subresource, which no resource has
     rest: tuple[str, ...] = ()
     legacy_watch: bool = False
-    #: whether the path is that of a namespace itself or of a part of it
+    #: whether the path is that of a namespace itself or a part of it
     of_namespace: bool = False
-    #: the one name that a list or watch asks for by a field selector
+    #: the one name that a list or watch selects by a field selector
     selected_name: str = ""
 
     @property
@@ -63,13 +63,13 @@ _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 
 
 def is_watch(query: Query) -> bool:
-    """Tell whether the query's `watch` means one: anything but false and 0 does."""
+    """Return whether the query's `watch` is true: anything except false and 0."""
     values = query.get("watch")
     return values is not None and values[0].lower() not in {"false", "0"}
 
 
 def parse_request(method: str, raw_path: str, query: Query) -> RequestInfo:
-    """Take a request apart."""
+    """Parse a request."""
     parts = [unquote(part) for part in raw_path.strip("/").split("/")]
     if parts[0] == "api" and len(parts) >= 3:
         group, version, parts = "", parts[1], parts[2:]
@@ -114,14 +114,14 @@ def parse_request(method: str, raw_path: str, query: Query) -> RequestInfo:
 
 
 def _selected_name(query: Query, verb: str) -> str:
-    """Return the one name that a field selector asks for; "" if it asks for more than one."""
+    """Return the one name that a field selector selects; "" if it selects more than one."""
     selector = _first(query, "fieldSelector")
     if not selector or verb not in {"list", "watch", "deletecollection"}:
         return ""
     try:
         fields = parse_field_selector(selector)
     except SelectorError:
-        return ""  # which is refused where the options are read
+        return ""  # refused when the options are parsed
     found = [each for each in fields.requirements if each.field == "metadata.name"]
     return found[0].value if len(found) == 1 and not found[0].negated else ""
 
@@ -130,7 +130,7 @@ _DURATION = re.compile(r"[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)",
 
 
 def check_timeout(query: Query) -> None:
-    """Refuse a time-out that is no duration of Go's.
+    """Refuse a time-out that is not a Go duration.
 
     Raises:
         BadRequestError: 400.
@@ -165,7 +165,7 @@ def timeout_seconds(query: Query) -> float:
 
 
 class ListQuery(msgspec.Struct, frozen=True):
-    """What a list, watch or deletecollection asks for."""
+    """The options of a list, watch or deletecollection."""
 
     label_selector: LabelSelector = EVERYTHING
     field_selector: FieldSelector = EVERY_FIELD
@@ -206,7 +206,7 @@ def parse_version(text: str) -> int:
     """Return a resource version as a number; "" is 0.
 
     Raises:
-        ValueError: with the server's words.
+        ValueError: with the server's message.
     """
     if not text:
         return 0
@@ -217,11 +217,11 @@ def parse_version(text: str) -> int:
 
 
 def parse_list_options(query: Query, *, watch: bool) -> ListQuery:
-    """Read and check the options of a list or watch.
+    """Parse and check the options of a list or watch.
 
     Raises:
-        BadRequestError: a selector or number that can't be read.
-        InvalidError: options that don't fit together.
+        BadRequestError: a selector or number is invalid.
+        InvalidError: the options conflict.
     """
     try:
         labels = parse_label_selector(_first(query, "labelSelector"))

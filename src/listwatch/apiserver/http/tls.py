@@ -1,4 +1,4 @@
-"""The server's certificates: from files, or of an authority made for it."""
+"""The server's certificates: from files, or from a CA created for it."""
 
 import base64
 import ssl
@@ -10,12 +10,12 @@ from listwatch.errors import ConfigError
 
 
 class TLS(msgspec.Struct, frozen=True):
-    """How connections are encrypted, and what clients need for them.
+    """The encryption of connections, and what clients need for them.
 
     Attributes:
         context: for the server's connections.
-        authority: the certificate, in PEM, that clients check the server's with; "" where it is
-            one that they know.
+        authority: the CA certificate, in PEM, with which clients verify the server; "" if they know
+            it.
         client_certificate: for the kubeconfig, in PEM; "" for none.
         client_key: of that certificate.
     """
@@ -26,11 +26,11 @@ class TLS(msgspec.Struct, frozen=True):
     client_key: str = ""
 
     def cluster_fields(self) -> dict[str, str]:
-        """Return what a kubeconfig says of the server."""
+        """Return a kubeconfig's fields for the server."""
         return {"certificate-authority-data": _data(self.authority)} if self.authority else {}
 
     def user_fields(self) -> dict[str, str]:
-        """Return what a kubeconfig says of its user."""
+        """Return a kubeconfig's fields for the user."""
         if not self.client_certificate:
             return {}
         return {
@@ -50,16 +50,16 @@ def _server_context() -> ssl.SSLContext:
 
 
 def tls_from_files(certificate: Path, key: Path, client_authority: Path | None = None) -> TLS:
-    """Use certificates from files, as kube-apiserver's `--tls-cert-file` and its like name them.
+    """Use certificates from files, like kube-apiserver's `--tls-cert-file`.
 
     Args:
-        certificate: the server's, in PEM, with what leads to its authority.
+        certificate: the server's, in PEM, with its chain.
         key: the server's private key.
-        client_authority: the authority whose certificates name clients: the common name is the
+        client_authority: the CA whose certificates authenticate clients: the common name is the
             user, organizations are groups.
 
     Raises:
-        ConfigError: naming what can't be used.
+        ConfigError: a file is invalid; the message names it.
     """
     context = _server_context()
     try:
@@ -76,7 +76,7 @@ def tls_from_files(certificate: Path, key: Path, client_authority: Path | None =
 
 
 def generated_tls(host: str) -> TLS:
-    """Make an authority, the server's certificate and one for an administrator.
+    """Create a CA, the server's certificate and one for an administrator.
 
     Raises:
         ConfigError: the extra `tls` is not installed.

@@ -1,1 +1,1 @@
-"""In what kinds differ from each other."""
+"""How kinds differ from each other."""

@@ -1,4 +1,4 @@
-"""The cluster's addresses and node ports, given to services."""
+"""Allocates cluster IPs and node ports to services."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +11,7 @@ FIRST_PORT, LAST_PORT = 30_000, 32_767
 
 
 def node_ports(spec: Object) -> list[int]:
-    """Return the node ports that a service's spec names."""
+    """Return the node ports in a service's spec."""
     return [port["nodePort"] for port in spec.get("ports") or () if port.get("nodePort")]
 
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T", str, int)
 
 
 def _hosts() -> Iterator[str]:
-    """Yield the addresses of 10.0.0.0/16 but for the first, which is the server's own."""
+    """Yield the addresses of 10.0.0.0/16 except the first, which is the server's."""
     for host in range(2, 65_000):
         yield f"10.0.{host >> 8}.{host & 255}"
 
@@ -28,14 +28,14 @@ class Addresses:
     """Cluster IPs and node ports, each for one service at a time. For one event loop.
 
     Args:
-        services: yields the services that are there.
+        services: yields the existing services.
     """
 
     def __init__(self, services: Callable[[], Iterable[Object]]) -> None:
         self._services = services
         self._hosts = itertools.cycle(_hosts())
         self._ports = itertools.cycle(range(FIRST_PORT, LAST_PORT + 1))
-        #: what is given out; also what was, until a look at the services shows that it is free
+        #: allocated; also freed ones, until a look at the services shows that they are free
         self._taken: set[str | int] | None = None
 
     def _look(self) -> set[str | int]:
@@ -60,15 +60,15 @@ class Addresses:
         return None
 
     def cluster_ip(self) -> str | None:
-        """Return an address that is free; None if there is none."""
+        """Return a free address; None if there is none."""
         return self._next(self._hosts, 65_000)
 
     def node_port(self) -> int | None:
-        """Return a port of the customary range that is free; None if there is none."""
+        """Return a free port of the default range; None if there is none."""
         return self._next(self._ports, LAST_PORT - FIRST_PORT + 1)
 
     def claim(self, wanted: str | int) -> bool:
-        """Take an address or a port; False if a service has it."""
+        """Take an address or a port; return False if a service has it."""
         taken = self._look() if self._taken is None else self._taken
         if wanted in taken and wanted in self._look():
             return False

@@ -109,7 +109,7 @@ def _check_validating(obj: View) -> list[Cause]:
 
 
 def _common(spec: View) -> tuple[list[Cause], "Vocabulary"]:
-    """Return what is wrong in what both kinds of policies have, and what expressions may use."""
+    """Return the violations in what both kinds of policies share, and the expressions' scope."""
     from listwatch.cel.admission import Vocabulary  # noqa: PLC0415 - a parser that few need
 
     causes = one_of(spec, "spec", "failurePolicy", FAILURE_POLICIES)
@@ -244,7 +244,7 @@ def _check_mutating(obj: View) -> list[Cause]:
 
 
 def _mutable(match: View | None, path: str) -> list[Cause]:
-    """Return which operations are named that nothing can be changed in."""
+    """Return the listed operations in which nothing can be mutated."""
     return [
         not_supported(f"{path}.resourceRules.operations", each, _MUTABLE)
         for rule in (match or {}).get("resourceRules") or ()
@@ -312,7 +312,7 @@ def _param_reference(reference: View, path: str) -> list[Cause]:
 
 def _check_validating_binding(obj: View) -> list[Cause]:
     spec = obj.get("spec") or {}
-    # the reference spells the path so
+    # the reference misspells the path
     causes = _bound(spec, "spec.matchResouces")
     path, actions = "spec.validationActions", spec.get("validationActions") or []
     for index, each in enumerate(actions):

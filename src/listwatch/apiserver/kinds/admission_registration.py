@@ -1,4 +1,4 @@
-"""The configuration of admission webhooks and policies."""
+"""The configurations of admission webhooks and policies."""
 
 from collections.abc import Mapping
 

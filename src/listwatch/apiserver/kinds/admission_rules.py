@@ -1,4 +1,4 @@
-"""What the configurations of webhooks and policies have in common: rules, selectors, conditions.
+"""What webhook and policy configurations share: rules, selectors, conditions.
 
 The rules are those of `pkg/apis/admissionregistration/validation`.
 """
@@ -28,13 +28,13 @@ _CONDITIONS_LIMIT = 64
 
 
 def default_scopes(rules: Sequence[Object] | None) -> None:
-    """Fill in the scope of rules that name none."""
+    """Set the scope of rules without one."""
     for rule in rules or ():
         rule.setdefault("scope", "*")
 
 
 def one_of(obj: View, path: str, key: str, known: Sequence[str]) -> list[Cause]:
-    """Return why a value is not one of those that are known: it may lack, too."""
+    """Return why a value is not one of the known ones, or is missing."""
     value = obj.get(key)
     if value in {None, ""}:
         return [required(f"{path}.{key}")]
@@ -42,7 +42,7 @@ def one_of(obj: View, path: str, key: str, known: Sequence[str]) -> list[Cause]:
 
 
 def rule_causes(rule: View, path: str) -> list[Cause]:
-    """Return what is wrong with one rule of a webhook, or of a policy."""
+    """Return the violations of one rule of a webhook or policy."""
     causes: list[Cause] = []
     for index, name in enumerate(rule.get("resourceNames") or ()):
         where = f"{path}.resourceNames[{index}]"
@@ -94,7 +94,7 @@ def _resources(resources: Sequence[str], path: str) -> list[Cause]:
             continue
         name, slash, sub = each.partition("/")
         if not slash:
-            # the last one counts, as in the reference
+            # as in the reference, the last one counts
             bare = each != "*"
             continue
         if name in whole:
@@ -115,7 +115,7 @@ def _resources(resources: Sequence[str], path: str) -> list[Cause]:
 
 
 def match_causes(match: View, path: str) -> list[Cause]:
-    """Return what is wrong with what a policy or a binding matches."""
+    """Return the violations of a policy's or binding's match resources."""
     causes = one_of(match, path, "matchPolicy", MATCH_POLICIES)
     for key in ("namespaceSelector", "objectSelector"):
         if match.get(key) is None:
@@ -133,12 +133,12 @@ def condition_causes(
     *,
     params: bool = False,
 ) -> list[Cause]:
-    """Return what is wrong with match conditions.
+    """Return the violations of match conditions.
 
     Args:
         conditions: as in `matchConditions`.
-        path: where they stand.
-        params: whether they may speak of `params`.
+        path: their path.
+        params: whether they may use `params`.
     """
     if not conditions:
         return []
@@ -172,14 +172,14 @@ def condition_causes(
 def expression_causes(
     vocabulary: "Vocabulary", text: str, path: str, *wanted: Any, shown: str | None = None
 ) -> list[Cause]:
-    """Return why an expression can't be taken.
+    """Return why an expression is refused.
 
     Args:
-        vocabulary: what it may speak of.
+        vocabulary: the variables it may use.
         text: the expression.
-        path: where it stands.
-        wanted: the types of which its value may be; none means any.
-        shown: what the refusal shows in place of the expression.
+        path: its path.
+        wanted: the accepted types of its value; none means any.
+        shown: shown in the refusal instead of the expression.
     """
     from listwatch.cel.admission import compile_as  # noqa: PLC0415 - a parser that few need
 
@@ -188,7 +188,7 @@ def expression_causes(
 
 
 def compiled_causes(found: "Expression", path: str, shown: str) -> list[Cause]:
-    """Return why a compiled expression can't be taken."""
+    """Return why a compiled expression is refused."""
     if found.program is not None:
         return []
     if found.internal:

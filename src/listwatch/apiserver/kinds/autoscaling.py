@@ -1,4 +1,4 @@
-"""HorizontalPodAutoscaler, whose older version keeps what it lacks in annotations."""
+"""HorizontalPodAutoscaler; its older version keeps newer fields in annotations."""
 
 import json
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _CONDITIONS = f"{_PREFIX}conditions"
 _DEFAULT_UTILIZATION = 80
 
 
-#: by the type of a metric, where its parts stand
+#: where the parts of a metric are, by its type
 _PART = {
     "Resource": "resource",
     "ContainerResource": "containerResource",
@@ -39,10 +39,10 @@ _PART = {
 
 
 class AutoscalerConverter:
-    """Autoscalers of `v1`, stored as those of `v2`."""
+    """Autoscalers of `v1`, stored as `v2`."""
 
     def inward(self, obj: Object) -> Object:
-        """Return an autoscaler in the form that is stored."""
+        """Return an autoscaler in the stored form."""
         metadata = dict(obj["metadata"])
         annotations = dict(metadata.get("annotations") or {})
         taken = {
@@ -118,7 +118,7 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        # as on a real server, an annotation that says nothing is dropped
+        # like a real server, drop an annotation without content
         return None
 
 
@@ -127,7 +127,7 @@ def _behavior_of(found: Any) -> Object:
     try:
         Conversion().convert(found or {}, facts().definition(name))
     except WrongTypeError:
-        return {}  # as an annotation that can't be read
+        return {}  # as for an invalid annotation
     return dict(found or {})
 
 
@@ -137,7 +137,7 @@ def _cpu(utilization: int) -> Object:
 
 
 def _split(metrics: Any, of: str) -> tuple[int | None, list[Object]]:
-    """Return the CPU's utilization, which has a field of its own in `v1`, and the other metrics."""
+    """Return the CPU utilization, which has its own field in `v1`, and the other metrics."""
     utilization: int | None = None
     others = []
     for metric in metrics:
@@ -181,7 +181,7 @@ def _newer_metrics(found: Any, of: str) -> list[Object]:
     try:
         return [_newer(each, of) for each in found or ()]
     except (AttributeError, TypeError):
-        return []  # no list of metrics, which says nothing, either
+        return []  # no list of metrics, which has no content either
 
 
 def _newer(metric: Object, of: str) -> Object:
@@ -224,7 +224,7 @@ def _default_autoscaler(obj: Object) -> None:
     status = status_of(obj)
     status.setdefault("desiredReplicas", 0)
     if obj.get("apiVersion") == "autoscaling/v1":
-        # its metrics come with the conversion
+        # the conversion adds its metrics
         status.setdefault("currentReplicas", 0)
         return
     status.setdefault("currentMetrics", None)
@@ -249,7 +249,7 @@ _DOWN: tuple[Object, ...] = ({"type": "Percent", "value": 100, "periodSeconds": 
 
 
 def _default_behavior(behavior: Object) -> None:
-    """Complete how an autoscaler scales, if it says so (`pkg/apis/autoscaling/v2/defaults.go`)."""
+    """Set defaults of a behavior, if given (`pkg/apis/autoscaling/v2/defaults.go`)."""
     if not behavior:
         return
     up = behavior.setdefault("scaleUp", {})

@@ -1,4 +1,4 @@
-"""All kinds, and what follows from how they differ."""
+"""All kinds, and lookups in their differences."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -46,7 +46,7 @@ _FAMILIES = (
     volumes,
     workloads,
 )
-#: All built-in kinds that differ from a plain one, by group and plural name.
+#: All built-in kinds with any differences, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     name: kind for family in _FAMILIES for name, kind in family.KINDS.items()
 }
@@ -55,7 +55,7 @@ _PLAIN = Kind()
 
 
 def kind_of(resource: APIResource) -> Kind:
-    """Return what a resource's kind has of its own; custom resources are all the same."""
+    """Return what a resource's kind has of its own; all custom resources share one."""
     if resource.custom is not None:
         return _CUSTOM
     group = resource.group
@@ -63,10 +63,10 @@ def kind_of(resource: APIResource) -> Kind:
 
 
 def apply_defaults(resource: APIResource, obj: Object) -> None:
-    """Fill in the defaults of a built-in kind.
+    """Set the defaults of a built-in kind.
 
     Args:
-        resource: whose object it is, in the version that a client sent.
+        resource: the object's, in the version that a client sent.
         obj: changed in place; has metadata.
     """
     fill = kind_of(resource).defaults
@@ -75,9 +75,11 @@ def apply_defaults(resource: APIResource, obj: Object) -> None:
 
 
 def spec_changed(resource: APIResource, new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
-    """Tell whether an update moves the generation: with the spec, or all but metadata and status.
+    """Return whether an update increments the generation.
 
-    A Deployment's generation moves with its annotations too (`registry/apps/deployment`), an
+    A change of the spec counts; without a spec, any change except of metadata and status.
+
+    A Deployment's generation also changes with its annotations (`registry/apps/deployment`), an
     EndpointSlice's with its labels (`registry/discovery/endpointslice`).
     """
     metadata, before = new["metadata"], old["metadata"]
@@ -96,7 +98,7 @@ def spec_changed(resource: APIResource, new: Mapping[str, Any], old: Mapping[str
 
 
 def selectable_fields(resource: APIResource, obj: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values that field selectors on this resource can ask for."""
+    """Return the values for field selectors on this resource."""
     custom = resource.custom
     if custom is not None:
         paths = custom.get("selectable") or ()
@@ -120,7 +122,7 @@ def _text(value: Any, absent: str) -> str:
 
 
 def supported_fields(resource: APIResource) -> dict[str, str]:
-    """Return the names of all field selectors on this resource, with those that are stored."""
+    """Return the names of all field selectors on this resource, with their stored names."""
     names = ["metadata.name"]
     if resource.namespaced or resource.custom is None:
         names.append("metadata.namespace")

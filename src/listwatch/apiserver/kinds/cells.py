@@ -1,4 +1,4 @@
-"""What the cells of tables are made of: ages, fields, lists, selectors.
+"""The cells of tables: ages, fields, lists, selectors.
 
 The rules are those of `pkg/printers/internalversion`.
 """
@@ -40,7 +40,7 @@ AGE_DESCRIPTION = (
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as `apimachinery/pkg/util/duration` writes it for people."""
+    """Return a duration as `apimachinery/pkg/util/duration` formats it for people."""
     whole = int(seconds)
     if whole < 0:
         return "0s" if whole == -1 else "<invalid>"
@@ -68,7 +68,7 @@ def _two(first: int, unit: str, second: int, smaller: str) -> str:
 
 
 def age(timestamp: str | None, now: float) -> str:
-    """Return how long ago a time stamp was; `<unknown>` without one."""
+    """Return how long ago a timestamp was; `<unknown>` without one."""
     if not timestamp:
         return UNKNOWN
     try:
@@ -81,14 +81,14 @@ def age(timestamp: str | None, now: float) -> str:
 
 
 def at(obj: Any, path: str) -> Any:
-    """Return what stands at a dotted path, or None."""
+    """Return the value at a dotted path, or None."""
     for key in path.split("."):
         obj = obj.get(key) if isinstance(obj, Mapping) else None
     return obj
 
 
 def field(path: str, absent: Any = "") -> Cell:
-    """Make a cell that shows the value at a path."""
+    """Return a cell function that shows the value at a path."""
 
     def cell(obj: Object, _: float) -> Any:
         value = at(obj, path)
@@ -98,7 +98,7 @@ def field(path: str, absent: Any = "") -> Cell:
 
 
 def text(path: str, absent: str = NONE) -> Cell:
-    """Make a cell that shows the value at a path as text."""
+    """Return a cell function that shows the value at a path as text."""
 
     def cell(obj: Object, _: float) -> str:
         value = at(obj, path)
@@ -110,7 +110,7 @@ def text(path: str, absent: str = NONE) -> Cell:
 
 
 def count(path: str) -> Cell:
-    """Make a cell that counts the entries at a path."""
+    """Return a cell function that counts the entries at a path."""
     return lambda obj, _: len(at(obj, path) or ())
 
 
@@ -125,7 +125,7 @@ def labels(labels: Object | None) -> str:
 
 
 def selector(path: str) -> Cell:
-    """Make a cell that shows the label selector at a path."""
+    """Return a cell function that shows the label selector at a path."""
 
     def cell(obj: Object, _: float) -> str:
         try:

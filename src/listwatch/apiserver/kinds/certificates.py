@@ -60,7 +60,7 @@ def _certificate_condition(request: View, _: float) -> str:
 
 
 def _sign(obj: Object, user: Mapping[str, Any]) -> None:
-    """Write into a signing request who asks for it, whatever its client says."""
+    """Set the requester of a signing request, whatever its client sent."""
     spec = obj.setdefault("spec", {})
     for key, value in user.items():
         if value:

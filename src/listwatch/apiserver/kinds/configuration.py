@@ -19,7 +19,7 @@ def _default_secret(obj: Object) -> None:
             data[key] = base64.b64encode(value.encode()).decode()
 
 
-#: The bytes in all values of a config map or a secret (core.MaxSecretSize).
+#: Maximum bytes of all values of a config map or a secret (core.MaxSecretSize).
 _DATA_LIMIT = 1 << 20
 
 
@@ -36,7 +36,7 @@ def _check_config_map(obj: View) -> list[Cause]:
     ]
     size = sum(len(value.encode()) for value in data.values())
     size += _decoded_size(binary)
-    # "[]" is how Go's field.Path shows a path of one empty name, which ValidateConfigMap gives
+    # Go's field.Path shows a path of one empty name, as ValidateConfigMap has it, as "[]"
     # (kubernetes/pkg/apis/core/validation/validation.go)
     return causes + _too_long("[]", size)
 

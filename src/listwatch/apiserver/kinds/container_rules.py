@@ -51,7 +51,7 @@ _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _INIT_WORDS = "may not be set for init containers without restartPolicy=Always"
 _EPHEMERAL_WORDS = "cannot be set for an Ephemeral Container"
 _RESTARTS = ("Always", "Never", "OnFailure")
-#: The resources that containers may ask for without a domain.
+#: The resources that containers may request without a domain.
 _RESOURCES = frozenset(("cpu", "memory", "ephemeral-storage"))
 #: The largest id of a user or group.
 _LARGEST_ID = (1 << 31) - 1
@@ -445,7 +445,7 @@ def _check_resize(container: View, path: str, spec: View) -> list[Cause]:
 
 
 def check_ids(context: View, path: str, *keys: str) -> list[Cause]:
-    """Return the ids of users and groups that there can't be."""
+    """Return the invalid user and group IDs."""
     found = [(f"{path}.{key}", context.get(key)) for key in keys]
     found += [
         (f"{path}.supplementalGroups[{index}]", group)
@@ -459,7 +459,7 @@ def check_ids(context: View, path: str, *keys: str) -> list[Cause]:
 
 
 def check_profile(context: View, path: str) -> list[Cause]:
-    """Return the rules that the seccomp and AppArmor profiles of a context break."""
+    """Return the rules that the seccomp and AppArmor profiles of a context violate."""
     causes: list[Cause] = []
     profile = context.get("seccompProfile")
     if profile is not None:

@@ -1,4 +1,4 @@
-"""Custom resources: what a definition makes the server serve, and what their objects must keep."""
+"""Custom resources: what a definition serves, and the rules for its objects."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -23,14 +23,14 @@ def validate_custom(
     status_only: bool = False,
     warnings: list[str] | None = None,
 ) -> list[Cause]:
-    """Return the rules of its schema that a custom object breaks.
+    """Return the rules of its schema that a custom object violates.
 
     Args:
         resource: the object's.
         obj: the whole object.
-        old: the state that it replaces; what did not change is not refused.
-        status_only: whether only its status is written.
-        warnings: gets what is broken and did not change.
+        old: the previous state; unchanged parts are not refused.
+        status_only: only its status is written.
+        warnings: receives violations in unchanged parts.
     """
     assert resource.custom is not None  # noqa: S101 - asked for custom resources only
     kind = obj.get("kind")
@@ -47,7 +47,7 @@ def validate_custom(
             causes = validate(obj["status"], part, "status", "", before)
         return causes + _rule_causes(resource, obj, old, causes, warnings)
     value = {key: each for key, each in obj.items() if key not in {"metadata", "kind"}}
-    # kind, apiVersion and metadata have rules of their own
+    # kind, apiVersion and metadata have separate rules
     checked = {
         **raw,
         "required": [
@@ -62,7 +62,7 @@ def validate_custom(
     return causes + _rule_causes(resource, obj, old, causes, warnings)
 
 
-# Rules are not asked of an object whose shape is not what they were compiled for.
+# With such an error, the object does not have the shape that its rules were compiled for.
 _BLOCKING = frozenset(
     {
         "FieldValueNotSupported",
@@ -91,7 +91,7 @@ def _rule_causes(
         return []
     if any(cause.reason in _BLOCKING for cause in causes):
         return [invalid_value("<nil>", None, _NOT_CHECKED)]
-    # What is stored lacks them, and rules at the root may read them.
+    # The stored object lacks them, and rules at the root may read them.
     named = {"apiVersion": resource.api_version, "kind": resource.kind}
     result = rules.validate({**obj, **named}, None if old is None else {**old, **named})
     if warnings is not None:
@@ -100,7 +100,7 @@ def _rule_causes(
 
 
 def rules_of(raw: Mapping[str, Any]) -> "Rules | None":
-    """Return the compiled rules of a schema, or None where it has none."""
+    """Return the compiled rules of a schema, or None if it has none."""
     if not has_rules(raw):
         return None
     from listwatch.cel import Rules  # noqa: PLC0415 - a parser that most servers never need
@@ -109,7 +109,7 @@ def rules_of(raw: Mapping[str, Any]) -> "Rules | None":
 
 
 def has_rules(schema: object) -> bool:
-    """Tell whether a schema, or one within it, has rules."""
+    """Return whether a schema, or one within it, has rules."""
     if isinstance(schema, Mapping):
         return (
             bool(schema.get("x-kubernetes-validations"))
@@ -125,7 +125,7 @@ _DELETING_VERBS = frozenset(ALL_VERBS) - {"create"}
 
 
 def resources_of(definition: Mapping[str, Any]) -> list[APIResource]:
-    """Return the resources that a definition makes the server serve, one for each version."""
+    """Return the resources that a definition serves, one for each version."""
     spec, metadata = definition["spec"], definition["metadata"]
     names = spec["names"]
     deleting = bool(metadata.get("deletionTimestamp"))

@@ -1,4 +1,4 @@
-"""The columns that a custom resource's definition gives its tables."""
+"""The table columns in a custom resource's definition."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from listwatch.apiserver.kinds.cells import AGE_DESCRIPTION, NAME_DESCRIPTION, a
 
 Object = dict[str, Any]
 
-#: No list is so long that an index into it has more.
+#: No list index has more digits.
 _INDEX_DIGITS = 18
 _STEP = re.compile(
     r"\.([^.\[\]]+)|\[([0-9]+|\*)\]|\['([^']+)'\]|\[\?\(@\.([^=]+)==[\"']([^\"']*)[\"']\)\]"
@@ -18,9 +18,9 @@ _STEP = re.compile(
 
 
 def json_path(text: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that finds what a simple JSON path names, or None."""
+    """Return a function that evaluates a simple JSON path, or None."""
     expression = text.strip().removeprefix("{").removesuffix("}")
-    # a dot in a key is written with a backslash before it
+    # a dot in a key is escaped with a backslash
     expression = expression.replace("\\.", "\0")
     steps = list(_STEP.finditer(expression))
 
@@ -53,7 +53,7 @@ def json_path(text: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def columns_of(version: Mapping[str, Any]) -> tuple[list[Object], list[tuple[Any, str]]]:
-    """Return a version's columns, and for each what finds its value and of which type it is."""
+    """Return a version's columns, each with its JSON path function and type."""
     columns: list[Object] = [
         {
             "name": "Name",
@@ -92,7 +92,7 @@ def columns_of(version: Mapping[str, Any]) -> tuple[list[Object], list[tuple[Any
 def column_value(
     obj: Mapping[str, Any], get: Callable[[Mapping[str, Any]], Any], kind: str, now: float
 ) -> Any:
-    """Return the cell of a custom column; null where nothing is found."""
+    """Return the cell of a custom column; null if nothing is found."""
     value = get(obj)
     if value is None:
         return None

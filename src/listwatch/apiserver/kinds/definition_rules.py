@@ -1,7 +1,7 @@
-"""What the schema and the scale path of a custom resource definition may not say.
+"""The rules for the schema and the scale path of a custom resource definition.
 
-The rules are those of `apiextensions-apiserver/pkg/apis/apiextensions/validation`, and for defaults
-of `pkg/apiserver/schema/defaulting`.
+They are those of `apiextensions-apiserver/pkg/apis/apiextensions/validation`, and for defaults of
+`pkg/apiserver/schema/defaulting`.
 """
 
 import copy
@@ -31,8 +31,8 @@ from listwatch.schema.causes import (
 
 Raw = Mapping[str, Any]
 
-#: Deeper schemas are refused here, not by a real server: documents made of them would have no end
-#: within Python's stack, and no client could be told of any other resource.
+#: Deeper schemas are refused here, but not by a real server: documents with them would exceed
+#: Python's stack, and no client could discover any other resource.
 _LEVELS = 100
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _LIST_TYPE = "x-kubernetes-list-type"
@@ -42,8 +42,8 @@ _META = frozenset(("metadata", "kind", "apiVersion"))
 
 
 def schema_causes(raw: Raw, path: str) -> list[Cause]:
-    """Return what is wrong with a schema and those within it, rules and defaults included."""
-    # a schema within another is two objects further in, and may hold lists
+    """Return the violations of a schema and those within it, including rules and defaults."""
+    # a nested schema is two objects deeper, and may contain lists
     if _is_deeper(raw, 2 * _LEVELS + 2):
         return [forbidden_value(path, f"schemas may be nested {_LEVELS} levels deep")]
     causes: list[Cause] = []
@@ -185,7 +185,7 @@ def _keyed_list(raw: Raw, path: str, keys: Any) -> Iterator[Cause]:
 
 
 def _defaults(raw: Raw, path: str, *, in_meta: bool = False) -> Iterator[Cause]:
-    """Yield what is wrong with the defaults of a schema and those within it."""
+    """Yield the violations of the defaults of a schema and those within it."""
     default = raw.get("default")
     if default is not None:
         yield from _default(raw, f"{path}.default", default, in_meta=in_meta)
@@ -209,20 +209,20 @@ def _default(raw: Raw, path: str, default: Any, *, in_meta: bool) -> Iterator[Ca
         return
     from listwatch.cel import CompilationError, Rules  # noqa: PLC0415 - as in custom.rules_of
 
-    # rules at the root know of metadata, which a default has not
+    # rules at the root use metadata, which a default lacks
     key = "default"
     try:
         rules = Rules({"type": "object", "properties": {key: raw}})
     except CompilationError:
-        return  # told where the rules themselves are looked at
-    # as an unchanged value, and as one that is new: rules may ask for the old
+        return  # reported when the rules themselves are checked
+    # as an unchanged value and as a new one: rules may use the old value
     value = {key: default}
     for one in rules.validate(value, value).errors or rules.validate(value).errors:
         yield Cause(f"{path}{one.field.removeprefix(key)}", one.reason, one.message)
 
 
 def scale_causes(scale: Raw, path: str) -> list[Cause]:
-    """Return what is wrong with the paths of a scale subresource."""
+    """Return the violations of the paths of a scale subresource."""
     causes: list[Cause] = []
     for key, root in (("specReplicasPath", ".spec"), ("statusReplicasPath", ".status")):
         found = scale.get(key, "")
@@ -243,7 +243,7 @@ def scale_causes(scale: Raw, path: str) -> list[Cause]:
 
 
 def path_problem(text: str, path: str) -> Cause | None:
-    """Return what keeps a text from being a simple JSON path."""
+    """Return why a text is not a simple JSON path."""
     if text.startswith("."):
         return None
     return invalid_value(path, text, "must be a simple json path starting with .")
@@ -253,7 +253,7 @@ _SELECTABLE = ("string", "boolean", "integer")
 
 
 def selectable_causes(fields: Any, raw: Raw, path: str) -> Iterator[Cause]:
-    """Yield what is wrong with the fields that selectors may name."""
+    """Yield the violations of selectable fields."""
     seen: set[str] = set()
     for index, each in enumerate(fields):
         where, text = f"{path}[{index}].jsonPath", each.get("jsonPath", "")

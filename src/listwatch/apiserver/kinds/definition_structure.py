@@ -1,8 +1,8 @@
-"""What makes the schema of a custom resource definition structural (KEP-1111).
+"""The conditions for a structural schema of a custom resource definition (KEP-1111).
 
 The rules are those of `apiextensions-apiserver/pkg/apiserver/schema`, `validation.go` and
-`complete.go`: every value has a type, and what stands under allOf, anyOf, oneOf and not only
-restricts values that are described outside of them.
+`complete.go`: every value has a type, and schemas under allOf, anyOf, oneOf and not only restrict
+values that are described outside of them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ EMBEDDED = "x-kubernetes-embedded-resource"
 _EITHER = "x-kubernetes-int-or-string"
 _JUNCTORS = ("allOf", "anyOf", "oneOf")
 _EITHER_TYPES = [{"type": "integer"}, {"type": "string"}]
-#: What only a schema that describes values may say, and how that is told.
+#: Keywords that only a describing schema may have, and the message about them.
 _DESCRIBING: Mapping[str, str] = {
     "type": "must be empty to be structural",
     "additionalProperties": "must be undefined to be structural",
@@ -34,7 +34,7 @@ _DESCRIBING: Mapping[str, str] = {
     "x-kubernetes-map-type": "must be undefined to be structural",
     "x-kubernetes-validations": "must be empty to be structural",
 }
-#: What no structural schema can say at all, so that none is made of what says it.
+#: Keywords that no structural schema can have; a schema with them is not converted.
 UNSUPPORTED = (
     "id",
     "additionalItems",
@@ -46,7 +46,7 @@ UNSUPPORTED = (
 
 
 def inner(raw: Raw, key: str) -> Raw | None:
-    """Return the schema under a key of another; None where there is none."""
+    """Return the schema under a key of another; None if there is none."""
     found = raw.get(key)
     return found if isinstance(found, Mapping) else None
 
@@ -59,7 +59,7 @@ def named(raw: Raw) -> Iterator[tuple[str, Raw]]:
 
 
 def junctions(raw: Raw) -> Iterator[tuple[str, Raw]]:
-    """Yield the schemas that a schema joins, each with its path below it."""
+    """Yield the schemas that a schema combines, each with its path below it."""
     for key in _JUNCTORS:
         found = raw.get(key)
         for index, part in enumerate(found if isinstance(found, list) else ()):
@@ -71,7 +71,7 @@ def junctions(raw: Raw) -> Iterator[tuple[str, Raw]]:
 
 
 def can_be_structural(raw: Raw) -> bool:
-    """Tell whether a schema says nothing that a structural one can't say."""
+    """Return whether a schema has only keywords that a structural one can have."""
     if any(raw.get(key) for key in UNSUPPORTED) or isinstance(raw.get("items"), list):
         return False
     within = [inner(raw, "items"), inner(raw, "additionalProperties")]
@@ -80,7 +80,7 @@ def can_be_structural(raw: Raw) -> bool:
 
 
 def structure_causes(raw: Raw, path: str) -> list[Cause]:
-    """Return what keeps a schema and those within it from being structural."""
+    """Return why a schema and those within it are not structural."""
     return [*_invariants(raw, path, "root"), *_completeness(raw, raw, path, path)]
 
 
@@ -152,7 +152,7 @@ def _metadata(raw: Raw, path: str, level: str) -> Iterator[Cause]:
 
 
 def _restrictions(raw: Raw, path: str, *, either: bool = True) -> Iterator[Cause]:
-    """Yield what is wrong with what a schema joins; `either` lets it choose between two types."""
+    """Yield the violations in combined schemas; `either` allows a choice between two types."""
     for key, part in junctions(raw):
         if either and key.startswith("anyOf") and raw.get("anyOf") == _EITHER_TYPES:
             continue
@@ -188,7 +188,7 @@ def _nested(raw: Raw, path: str, *, either: bool = False) -> Iterator[Cause]:
 def _completeness(
     raw: Raw, described: Raw | None, path: str, place: str, *, nested: bool = False
 ) -> Iterator[Cause]:
-    """Yield what a schema restricts at a place that is not described at the path."""
+    """Yield the restricted places that are not described at the path."""
     if described is None:
         yield required(path, f"because it is defined in {place}")
         return

@@ -50,7 +50,7 @@ CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 
 
 def default_definition(obj: Object) -> None:
-    """Fill in a definition's defaults."""
+    """Set a definition's defaults."""
     spec = obj.setdefault("spec", {})
     names = spec.setdefault("names", {})
     kind = names.get("kind", "")
@@ -64,7 +64,7 @@ def default_definition(obj: Object) -> None:
 
 
 def admit_definition(obj: Object) -> None:
-    """Give a new definition its status."""
+    """Set the status of a new definition."""
     spec = obj["spec"]
     stored = [each.get("name", "") for each in spec.get("versions") or () if each.get("storage")]
     obj["status"] = {
@@ -75,7 +75,7 @@ def admit_definition(obj: Object) -> None:
 
 
 def validate_definition(obj: Mapping[str, Any]) -> list[Cause]:
-    """Return the rules that a definition breaks."""
+    """Return the rules that a definition violates."""
     spec = obj.get("spec") or {}
     names = spec.get("names") or {}
     causes: list[Cause] = []
@@ -142,11 +142,11 @@ def _names_causes(names: Mapping[str, Any]) -> list[Cause]:
 
 
 def _version_causes(version: Mapping[str, Any], path: str, *, first: bool) -> list[Cause]:
-    """Return what is wrong with that of a version which all of them have for themselves."""
+    """Return the violations in the parts that each version has separately."""
     causes = []
     name = version.get("name", "")
     if not _LABEL.fullmatch(name):
-        # the first one stands for all in a field from before there were several
+        # the first version stands for all in a field from before there were several
         places = (f"{path}.name", "spec.version") if first and name else (f"{path}.name",)
         causes += [invalid_value(place, name, _LABEL_WORDS) for place in places]
     warning = version.get("deprecationWarning")
@@ -168,9 +168,9 @@ def _version_causes(version: Mapping[str, Any], path: str, *, first: bool) -> li
 
 
 def _parts_causes(versions: list[Object]) -> list[Cause]:
-    """Return what is wrong with the parts of versions that may be the same in all of them.
+    """Return the violations in parts of versions that may be equal in all of them.
 
-    The server has these once, outside of the versions, and says so in its paths.
+    The server stores these once, outside of the versions, and uses those paths.
     """
     causes: list[Cause] = []
     for part, place, check in (
@@ -258,9 +258,9 @@ def _conversion_causes(conversion: Mapping[str, Any]) -> list[Cause]:
 
 
 def _inside(versions: list[Object]) -> list[Object] | None:
-    """Return versions as the server has them inside, under its own names; None where none are.
+    """Return the versions in the server's internal form; None if there are none.
 
-    What all versions have in common, such as a schema, is not kept in each.
+    Parts common to all versions, such as a schema, are not kept in each.
     """
     return [
         {
@@ -297,7 +297,7 @@ def _column_causes(column: Mapping[str, Any], path: str) -> list[Cause]:
 
 
 def _carry_stored(new: Object, _: Mapping[str, Any]) -> None:
-    """Note that objects may be stored in another version from now on."""
+    """Note that objects may now be stored in another version."""
     spec, status = new.get("spec") or {}, new.setdefault("status", {})
     stored = status.get("storedVersions") or []
     for version in spec.get("versions") or ():
@@ -307,7 +307,7 @@ def _carry_stored(new: Object, _: Mapping[str, Any]) -> None:
 
 
 def _validate_change(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Cause]:
-    """Return what of a definition changes that objects are stored by."""
+    """Return the violations of a definition's change of what objects are stored by."""
     spec, before = new.get("spec") or {}, old.get("spec") or {}
     names, names_before = spec.get("names") or {}, before.get("names") or {}
     pairs = [
@@ -337,7 +337,7 @@ def _validate_change(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Cau
 
 
 def is_established(definition: Mapping[str, Any]) -> bool:
-    """Tell whether a definition is served, as its conditions say."""
+    """Return whether a definition is served, according to its conditions."""
     conditions = (definition.get("status") or {}).get("conditions") or ()
     return any(
         each.get("type") == "Established" and each.get("status") == "True" for each in conditions

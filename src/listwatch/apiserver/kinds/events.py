@@ -24,7 +24,7 @@ def _default_new_event(obj: Object) -> None:
     obj.setdefault("eventTime", None)
 
 
-#: Bytes that an event's texts may have (`pkg/apis/core/validation/events.go`).
+#: Maximum bytes of an event's texts (`pkg/apis/core/validation/events.go`).
 _EVENT_LIMITS = {"reportingInstance": 128, "action": 128, "reason": 128, "message": 1024}
 
 
@@ -33,11 +33,11 @@ def _check_event(obj: View) -> list[Cause]:
 
 
 def _check_any_event(obj: View, reporter: str) -> list[Cause]:
-    """Return what both kinds of events must keep, in the stored form.
+    """Return the rules that events of both groups violate, in the stored form.
 
     Args:
         obj: the event.
-        reporter: what the reporting component is called in the version that is written.
+        reporter: the reporting component's field in the written version.
     """
     namespace = obj["metadata"].get("namespace", "")
     involved = (obj.get("involvedObject") or {}).get("namespace", "")
@@ -193,7 +193,7 @@ _NEW_EVENT_FIELDS = {
 
 
 class EventConverter:
-    """Events of `events.k8s.io/v1`, stored as those of the core group."""
+    """Events of `events.k8s.io/v1`, stored as core events."""
 
     _NAMES = (
         ("regarding", "involvedObject"),
@@ -208,7 +208,7 @@ class EventConverter:
     _TIMES = ("deprecatedFirstTimestamp", "deprecatedLastTimestamp")
 
     def inward(self, obj: dict[str, Any]) -> dict[str, Any]:
-        """Return an event in the form that is stored."""
+        """Return an event in the stored form."""
         result = dict(obj)
         for new, old in self._NAMES:
             if new in result:

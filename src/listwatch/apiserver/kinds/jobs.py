@@ -51,7 +51,7 @@ _INDEXED_ONLY = ("backoffLimitPerIndex", "maxFailedIndexes")
 
 
 def _check_job_spec(spec: View, path: str) -> list[Cause]:
-    """Return the rules that a job's spec breaks, under a path such as `spec.jobTemplate.spec`."""
+    """Return the rules that a job's spec violates, under a path such as `spec.jobTemplate.spec`."""
     causes = not_negative(
         spec,
         path,
@@ -129,7 +129,7 @@ def _check_job(obj: View) -> list[Cause]:
 
 
 def _check_generated(obj: View) -> list[Cause]:
-    """Return what is wrong with a selector that the server makes (`ValidateGeneratedSelector`)."""
+    """Return the violations of a generated selector (`ValidateGeneratedSelector`)."""
     spec = obj.get("spec") or {}
     selector = spec.get("selector")
     if spec.get("manualSelector") or selector is None:
@@ -150,7 +150,7 @@ def _check_generated(obj: View) -> list[Cause]:
 
 def _check_job_update(new: View, old: View) -> list[Cause]:
     after, before = new.get("spec") or {}, old.get("spec") or {}
-    # the spec is checked once with the job and once with its change
+    # the server checks the spec once with the job and once with its change
     return _check_own_spec(new) + [
         invalid_value(f"spec.{key}", after.get(key), "field is immutable")
         for key in _IMMUTABLE
@@ -202,7 +202,7 @@ def _check_cron_job(obj: View) -> list[Cause]:
     return causes
 
 
-#: Conditions that are a job's status, the first that holds.
+#: The conditions that decide a job's status; the first true one counts.
 _STATES = (
     ("Complete", "Complete"),
     ("Failed", "Failed"),
@@ -265,7 +265,7 @@ def _own_labels(obj: View) -> dict[str, str]:
 
 
 def _select_own_pods(obj: Object) -> None:
-    """Complete labels and selector; what a client has put there stays, and may be refused."""
+    """Complete labels and selector; a client's values stay, and may be refused."""
     spec, own = obj["spec"], _own_labels(obj)
     template = spec["template"]["metadata"]
     template["labels"] = {**own, **(template.get("labels") or {})}

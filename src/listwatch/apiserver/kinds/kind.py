@@ -1,4 +1,4 @@
-"""What the server does with one kind: all in which it differs from others."""
+"""What the server does with one kind: everything in which it differs from others."""
 
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -10,7 +10,7 @@ from listwatch.apiserver.kinds.addresses import Addresses
 from listwatch.apiserver.kinds.cells import Cell
 from listwatch.schema.causes import Cause
 
-#: An object as JSON, which may be changed, and one that may only be read.
+#: A JSON object that may be changed, and one that is read-only.
 Object = dict[str, Any]
 
 
@@ -18,10 +18,10 @@ View = Mapping[str, Any]
 
 
 class Converter(Protocol):
-    """Turns objects between the form that is stored and that of another version."""
+    """Converts objects between the stored form and another version."""
 
     def inward(self, obj: dict[str, Any]) -> dict[str, Any]:
-        """Return an object of the version in the form that is stored."""
+        """Return an object of the version in the stored form."""
 
     def outward(self, obj: dict[str, Any]) -> dict[str, Any]:
         """Return a stored object in the form of the version."""
@@ -41,15 +41,15 @@ class VersionConverter(Converter, Protocol):
 
 
 class Ending(Enum):
-    """How a deletion of an object begins."""
+    """How a deletion of an object starts."""
 
-    #: as that of most kinds: finalizers are waited for
+    #: like most kinds: finalizers delay it
     AS_USUAL = "as usual"
     #: the object was marked, which is stored, and stays
     MARKED = "marked"
-    #: the object stays as it is
+    #: the object stays unchanged
     STAYS = "stays"
-    #: the object goes at once
+    #: the object is removed at once
     GOES = "goes"
 
 
@@ -138,16 +138,16 @@ def carry(new: Object, old: View, key: str) -> None:
 
 
 def paths(*names: str, **absent: str) -> dict[str, tuple[str, str]]:
-    """Return field selectors whose values stand at their own paths.
+    """Return field selectors whose values are at their own paths.
 
     Args:
         names: the selectors.
-        absent: what stands for an absent value, by the last part of the path.
+        absent: the defaults of absent values, by the last part of the path.
     """
     return {name: (name, absent.get(name.rpartition(".")[2], "")) for name in names}
 
 
 def status_of(obj: Object) -> Object:
-    """Return an object's status, which is made where it is missing."""
+    """Return an object's status, created if missing."""
     status: Object = obj.setdefault("status", {})
     return status

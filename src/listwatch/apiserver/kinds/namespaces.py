@@ -75,7 +75,7 @@ def _check_quota(obj: View) -> list[Cause]:
     )
 
 
-#: What the scopes of best effort say nothing of.
+#: What the BestEffort scopes do not apply to.
 _PODS_ONLY = frozenset(("BestEffort",))
 
 

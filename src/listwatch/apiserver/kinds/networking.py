@@ -49,7 +49,7 @@ def _check_ingress(obj: View) -> list[Cause]:
 def _check_host(where: str, host: str) -> list[Cause]:
     if is_address(host):
         return [invalid_value(where, host, "must be a DNS name, not an IP address")]
-    # a wildcard stands for one label
+    # a wildcard matches one label
     name = host.removeprefix("*.")
     return [invalid_value(where, host, why) for why in subdomain_problems(name)]
 
@@ -178,7 +178,7 @@ def _check_network_policy(obj: View) -> list[Cause]:
     if len(types) > 2:
         why = "may not specify more than two policyTypes"
         return [*causes, invalid_value("spec.policyTypes", list(types), why)]
-    known = ["Ingress", "Egress"]  # in the order of the server's words
+    known = ["Ingress", "Egress"]  # in the server's order
     return causes + [
         not_supported(f"spec.policyTypes[{index}]", each, known)
         for index, each in enumerate(types)

@@ -68,7 +68,7 @@ def _check_node(obj: View) -> list[Cause]:
 
 def _check_node_update(new: View, old: View) -> list[Cause]:
     after, before = new.get("spec") or {}, old.get("spec") or {}
-    # the taints are checked once with the node and once with its change
+    # the server checks taints once with the node and once with its change
     causes = check_taints(after.get("taints") or (), "metadata.taints")
     for key in ("providerID", "podCIDR"):
         was = before.get(key)

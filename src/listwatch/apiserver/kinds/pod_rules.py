@@ -1,4 +1,4 @@
-"""The rules of a pod's spec and of templates of pods (`pkg/apis/core/validation`)."""
+"""The rules of pod specs and pod templates (`pkg/apis/core/validation`)."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -49,7 +49,7 @@ _SEARCH = re.compile(r"[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-_a-z0-9]*[a-z
 _ALL_TAINTS = (
     'operator must be Exists when `key` is empty, which means "match all values and all keys"'
 )
-#: In the order of the server's words.
+#: In the server's order.
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _LONGEST_DEADLINE = (1 << 31) - 1
 _NAMESERVERS, _SEARCHES, _SEARCHES_LENGTH = 3, 32, 2048
@@ -186,7 +186,7 @@ def _check_context(context: View, path: str) -> list[Cause]:
 
 
 def check_tolerations(tolerations: Iterable[View], path: str) -> list[Cause]:
-    """Return the rules that tolerations of taints break."""
+    """Return the rules that tolerations violate."""
     causes: list[Cause] = []
     for index, each in enumerate(tolerations):
         here = f"{path}[{index}]"
@@ -214,7 +214,7 @@ def check_tolerations(tolerations: Iterable[View], path: str) -> list[Cause]:
 
 
 def check_taints(taints: Iterable[View], path: str) -> list[Cause]:
-    """Return the rules that the taints of a node break."""
+    """Return the rules that the taints of a node violate."""
     causes: list[Cause] = []
     seen: set[tuple[str, str]] = set()
     for index, taint in enumerate(taints):
@@ -236,7 +236,7 @@ def check_taints(taints: Iterable[View], path: str) -> list[Cause]:
 
 
 def check_node_selector(selector: View, path: str) -> list[Cause]:
-    """Return the rules that a selector of nodes breaks."""
+    """Return the rules that a node selector violates."""
     terms = selector.get("nodeSelectorTerms") or ()
     where = f"{path}.nodeSelectorTerms"
     if not terms:
@@ -467,7 +467,7 @@ _PARTS = (
 
 
 def check_pod_template(template: View, path: str) -> list[Cause]:
-    """Return the rules that a template of pods breaks."""
+    """Return the rules that a pod template violates."""
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     causes = validate_labels(metadata.get("labels"), f"{path}.labels")
     causes += validate_annotations(metadata.get("annotations"), f"{path}.annotations")
@@ -479,12 +479,12 @@ def check_pod_template(template: View, path: str) -> list[Cause]:
 
 
 def check_lasting_template(template: View, path: str, kind: str) -> list[Cause]:
-    """Return the rules that a template breaks whose pods don't end by themselves.
+    """Return the rules that a template violates whose pods don't end by themselves.
 
     Args:
         template: the template.
-        path: where it stands.
-        kind: whose template it is, in the server's words.
+        path: its path.
+        kind: the owner's kind, in the server's words.
     """
     causes = check_pod_template(template, path)
     spec = template.get("spec") or {}
@@ -498,7 +498,7 @@ def check_lasting_template(template: View, path: str, kind: str) -> list[Cause]:
 
 
 def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str] | None) -> bool | None:
-    """Tell whether a selector selects labels; None where it can't be read, and no selector none."""
+    """Return whether a selector matches labels; None if it is invalid. No selector matches none."""
     if selector is None:
         return False
     try:
@@ -508,6 +508,6 @@ def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str] | None
 
 
 def missed(labels: Mapping[str, str] | None, path: str) -> Cause:
-    """Return the cause of a template whose labels its selector does not select."""
+    """Return the cause for a template whose labels its selector does not match."""
     why = "`selector` does not match template `labels`"
     return invalid_value(f"{path}.metadata.labels", labels, why)

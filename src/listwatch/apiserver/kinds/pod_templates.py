@@ -1,4 +1,4 @@
-"""The templates of pods, which workloads, jobs and pods themselves share."""
+"""Pod templates, shared by workloads, jobs and pods themselves."""
 
 import math
 
@@ -9,7 +9,7 @@ from listwatch.schema.typed import canonical_quantity
 
 
 def default_pod_spec(spec: Object) -> None:
-    """Fill in the defaults of a pod's spec."""
+    """Set the defaults of a pod's spec."""
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("dnsPolicy", "ClusterFirst")
@@ -63,7 +63,7 @@ def _default_resources(resources: Object) -> None:
 
 
 def _round_up(amounts: Object) -> None:
-    """Round amounts up to thousandths, which is as fine as the server keeps them."""
+    """Round amounts up to thousandths, the server's precision."""
     for name, amount in amounts.items():
         if amount[-1:] in {"n", "u"}:
             amounts[name] = canonical_quantity(f"{math.ceil(quantity(amount) * 1000)}m")
@@ -129,14 +129,14 @@ def _default_volume(volume: Object) -> None:
 
 
 def default_template(spec: Object) -> None:
-    """Fill in the defaults of the template in a workload's spec."""
+    """Set the defaults of the template in a workload's spec."""
     template = spec.setdefault("template", {})
     template.setdefault("metadata", {})
     default_pod_spec(template.setdefault("spec", {}))
 
 
 def containers_cell(path: str, key: str) -> Cell:
-    """Return a cell with what the containers of the pod spec at a path have under a key."""
+    """Return a cell function that lists a key's values of the containers in a pod spec."""
     return lambda obj, _: join(
         (each.get(key, "") for each in at(obj, f"{path}.containers") or ()),
     ).replace(NONE, "")

@@ -1,4 +1,4 @@
-"""Pods: what they get when they are made, their rules, and their status in tables."""
+"""Pods: their defaults, rules, and status in tables."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from listwatch.schema.causes import Cause, forbidden_value, required
 
 
 def _init_status(pod: View, states: list[View]) -> str | None:
-    """Return what a pod's init containers make of its status; None when they are done."""
+    """Return the pod's status during its init containers; None when they are done."""
     specs = {each.get("name"): each for each in at(pod, "spec.initContainers") or ()}
     for index, status in enumerate(states):
         state = status.get("state") or {}
@@ -109,7 +109,7 @@ def _pod_gates(pod: View, _: float) -> str:
 def _default_pod(obj: Object) -> None:
     spec = obj.setdefault("spec", {})
     default_pod_spec(spec)
-    # not in templates, where a limit may still change (`SetDefaults_Pod`)
+    # not in templates, whose limits may still change (`SetDefaults_Pod`)
     for group in ("initContainers", "containers"):
         for container in spec.get(group) or ():
             limits = container["resources"].get("limits")
@@ -216,13 +216,13 @@ def _admit_pod(obj: Object) -> None:
 
 
 def _settle(new: Object, old: View, _: str) -> None:
-    """Keep the class of service, which nobody can take away."""
+    """Keep the quality of service class, which can't be removed."""
     known = (old.get("status") or {}).get("qosClass")
     if known:
         status_of(new).setdefault("qosClass", known)
 
 
-#: The resources that decide on the quality of service.
+#: The resources that decide the quality of service class.
 _COUNTED = ("cpu", "memory")
 
 

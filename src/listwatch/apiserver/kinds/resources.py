@@ -12,7 +12,7 @@ ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "up
 
 
 class Subresource(msgspec.Struct, frozen=True):
-    """A part of an object with a path of its own, such as status and scale."""
+    """A part of an object with its own path, such as status and scale."""
 
     name: str
     kind: str
@@ -95,7 +95,7 @@ class APIResource:
         kind_json, version_json = (
             msgspec.json.encode(x).decode() for x in (kind, self.api_version)
         )
-        #: what stands before the stored bytes of an object, which lack kind and apiVersion
+        #: the bytes before an object's stored bytes, which lack kind and apiVersion
         self.object_prefix = (
             f'{{"kind":{kind_json},"apiVersion":{version_json},'
             if custom is None
@@ -104,15 +104,15 @@ class APIResource:
 
     @property
     def qualified_name(self) -> str:
-        """The name with the group, as messages have it: `deployments.apps`, `pods`."""
+        """The name with the group, as in messages: `deployments.apps`, `pods`."""
         return f"{self.name}.{self.group}" if self.group else self.name
 
     @property
     def stored_group(self) -> str:
-        """The group in which the server checks its objects: that of the form that is stored."""
+        """The group in which the server validates its objects: that of the stored form."""
         return self.storage.rpartition("/")[0]
 
     @property
     def qualified_kind(self) -> str:
-        """The kind with the group, as messages have it: `Lease.coordination.k8s.io`, `Pod`."""
+        """The kind with the group, as in messages: `Lease.coordination.k8s.io`, `Pod`."""
         return f"{self.kind}.{self.group}" if self.group else self.kind

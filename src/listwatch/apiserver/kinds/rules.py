@@ -17,7 +17,7 @@ from listwatch.selector import (
 
 
 def validate_labels(labels: Mapping[str, str] | None, path: str) -> list[Cause]:
-    """Return the rules that labels break."""
+    """Return the rules that labels violate."""
     causes = []
     for key, value in (labels or {}).items():
         causes += [invalid_value(path, key, why) for why in qualified_name_problems(key)]
@@ -29,7 +29,7 @@ _ANNOTATIONS_LIMIT = 262_144
 
 
 def validate_annotations(annotations: Mapping[str, str] | None, path: str) -> list[Cause]:
-    """Return the rules that annotations break."""
+    """Return the rules that annotations violate."""
     causes = []
     size = 0
     for key, value in (annotations or {}).items():
@@ -49,7 +49,7 @@ def validate_annotations(annotations: Mapping[str, str] | None, path: str) -> li
 NOT_NEGATIVE = "must be greater than or equal to 0"
 
 
-#: An RFC 1123 label, and what the server says of what is none.
+#: An RFC 1123 label, and the server's message about an invalid one.
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -76,12 +76,12 @@ def subdomain(path: str, name: str) -> list[Cause]:
 
 
 def qualified_name(path: str, name: str) -> list[Cause]:
-    """Return why a name is not one with an optional domain before it."""
+    """Return why a name is not a qualified name: one with an optional domain prefix."""
     return [invalid_value(path, name, why) for why in qualified_name_problems(name)]
 
 
 def path_name(path: str, name: str) -> list[Cause]:
-    """Return why a name can't be a part of a path."""
+    """Return why a name can't be part of a path."""
     if name in {".", ".."}:
         return [invalid_value(path, name, f"may not be '{name}'")]
     return [invalid_value(path, name, f"may not contain '{char}'") for char in "/%" if char in name]
@@ -98,7 +98,7 @@ _CONFIG_KEY_WORDS = (
 
 
 def config_key(path: str, key: str) -> list[Cause]:
-    """Return why a key can't be one of a ConfigMap or a Secret."""
+    """Return why a key is invalid in a ConfigMap or Secret."""
     if len(key) > 253:
         return [invalid_value(path, key, "must be no more than 253 characters")]
     if not _CONFIG_KEY.fullmatch(key):
@@ -115,7 +115,7 @@ _NO_VALUES_WORDS = "may not be specified when `operator` is 'Exists' or 'DoesNot
 
 
 def label_selector(selector: View | None, path: str) -> list[Cause]:
-    """Return the rules that a selector of labels breaks, if there is one."""
+    """Return the rules that a label selector violates, if there is one."""
     if not selector:
         return []
     causes = validate_labels(selector.get("matchLabels"), f"{path}.matchLabels")
@@ -125,7 +125,7 @@ def label_selector(selector: View | None, path: str) -> list[Cause]:
 
 
 def selector_term(term: View, path: str, *, of_nodes: bool = False) -> list[Cause]:
-    """Return the rules that one term of a selector breaks; those of nodes can compare, too."""
+    """Return the rules that one term of a selector violates; terms for nodes can compare too."""
     causes: list[Cause] = []
     operator, values = term.get("operator", ""), term.get("values") or ()
     where = f"{path}.values"
@@ -156,7 +156,7 @@ _PERCENT_WORDS = (
 
 
 def count_or_percent(path: str, value: Any, *, up_to_all: bool = True) -> list[Cause]:
-    """Return why a value is neither a count nor a percentage, which may be limited to 100."""
+    """Return why a value is neither a count nor a percentage, possibly limited to 100."""
     if isinstance(value, int):
         return [invalid_value(path, value, NOT_NEGATIVE)] if value < 0 else []
     if not isinstance(value, str):
@@ -174,7 +174,7 @@ def _under(path: str, key: str) -> str:
 
 
 def not_negative(obj: View, path: str, *keys: str) -> list[Cause]:
-    """Return the numbers under these keys that are negative."""
+    """Return the negative numbers under these keys."""
     return [
         invalid_value(_under(path, key), obj[key], NOT_NEGATIVE)
         for key in keys
@@ -183,7 +183,7 @@ def not_negative(obj: View, path: str, *keys: str) -> list[Cause]:
 
 
 def known_values(of: str, key: str) -> tuple[str, ...]:
-    """Return the values that the facts know for a field of a type, or for the items of a list.
+    """Return the known values for a field of a type, or for the items of a list.
 
     Args:
         of: the type, such as `core.v1.Container`.
@@ -196,11 +196,11 @@ def known_values(of: str, key: str) -> tuple[str, ...]:
 def enumeration(
     obj: View, path: str, key: str, of: str, *, but: Container[str] = ()
 ) -> list[Cause]:
-    """Return the value under a key if it is none of those that its type has.
+    """Return the value under a key if its type does not include it.
 
     Args:
-        obj: has the value.
-        path: where the object stands.
+        obj: contains the value.
+        path: the object's path.
         key: the field.
         of: the type, as for `known_values`.
         but: values of the type that are not supported here.
@@ -221,7 +221,7 @@ def not_among(obj: View, path: str, key: str, known: Sequence[str]) -> list[Caus
 
 
 def port_number(path: str, value: Any) -> list[Cause]:
-    """Return the number if it is not that of a port."""
+    """Return why a number is not a port number."""
     if isinstance(value, int) and not 0 < value < 65_536:
         return [invalid_value(path, value, "must be between 1 and 65535, inclusive")]
     return []
@@ -231,7 +231,7 @@ _PORT_NAME = re.compile(r"[-a-z0-9]+")
 
 
 def port_name(path: str, name: str) -> list[Cause]:
-    """Return why a name is not one of a port (`validation.IsValidPortName`)."""
+    """Return why a name is not a port name (`validation.IsValidPortName`)."""
     causes = []
     if len(name) > 15:
         causes.append(invalid_value(path, name, "must be no more than 15 characters"))
@@ -248,7 +248,7 @@ def port_name(path: str, name: str) -> list[Cause]:
 
 
 def port_name_or_number(path: str, value: Any) -> list[Cause]:
-    """Return why a value is neither the name nor the number of a port."""
+    """Return why a value is neither a port name nor a port number."""
     return port_name(path, value) if isinstance(value, str) else port_number(path, value)
 
 
@@ -312,7 +312,7 @@ IP_WORDS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 
 
 def is_address(text: str) -> bool:
-    """Tell whether a text is an IP address."""
+    """Return whether a text is an IP address."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -326,12 +326,12 @@ def address(path: str, text: str) -> list[Cause]:
 
 
 def reachable_address(path: str, text: str, *, loopback: bool = True) -> list[Cause]:
-    """Return why an address can't be that of an endpoint (`ValidateEndpointIP`).
+    """Return why an address can't be an endpoint's (`ValidateEndpointIP`).
 
-    Loopback is allowed, as it is not on a real server: that is where the backends of tests listen.
+    Unlike on a real server, loopback is allowed, for the backends of tests.
 
     Args:
-        path: where the address stands.
+        path: the address's path.
         text: the address.
         loopback: whether it may be on loopback.
     """

@@ -37,7 +37,7 @@ EVERY = "@every "
 
 
 def schedule_problem(schedule: str) -> str | None:
-    """Return what is wrong with a schedule, in the words of a real server; None if nothing is."""
+    """Return why a schedule is invalid, in a real server's words; None if it is valid."""
     if schedule.startswith("@"):
         return _descriptor_problem(schedule)
     words = schedule.split()

@@ -1,4 +1,4 @@
-"""PodDisruptionBudget, PriorityClass, and the claims of resources."""
+"""PodDisruptionBudget, PriorityClass, and resource claims."""
 
 from collections.abc import Mapping
 
@@ -31,7 +31,7 @@ def _check_disruption_budget(obj: View) -> list[Cause]:
     least, most = spec.get("minAvailable"), spec.get("maxUnavailable")
     causes = []
     if least is not None and most is not None:
-        # the value is shown as the server has it inside, under its own names
+        # the server shows its internal value, with internal names
         inside = {
             "MinAvailable": least,
             "Selector": spec.get("selector"),

@@ -35,7 +35,7 @@ _ADDRESS_FIELDS = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
 
 
 def allocate(new: Object, old: Object | None, addresses: Addresses) -> list[Cause]:
-    """Give a service, changed in place, what its type needs; returns what it may not have."""
+    """Allocate what a service's type needs, in place; return the violations."""
     spec, before = new["spec"], (old or {}).get("spec") or {}
     causes = _check_families(spec)
     if causes or spec["type"] == "ExternalName":
@@ -54,7 +54,7 @@ def allocate(new: Object, old: Object | None, addresses: Addresses) -> list[Caus
         causes.append(invalid_value("spec.clusterIPs", [address], why))
     spec.setdefault("clusterIPs", [address])
     if address == "None" and not spec.get("selector"):
-        # nobody knows where such a service leads, so it may lead to both families
+        # such a service has no known targets, so it may use both families
         spec.setdefault("ipFamilyPolicy", "RequireDualStack")
         families = spec.setdefault("ipFamilies", ["IPv4"])
         if spec["ipFamilyPolicy"] != "SingleStack" and len(families) == 1:
@@ -100,7 +100,7 @@ _ONE_OF_EACH = "may specify no more than one IP for each IP family"
 
 
 def _check_families(spec: View) -> list[Cause]:
-    """Return which addresses and families contradict (`ValidateServiceClusterIPsRelatedFields`)."""
+    """Return contradicting addresses and families (`ValidateServiceClusterIPsRelatedFields`)."""
     where, many = "spec.clusterIPs", spec.get("clusterIPs") or []
     address, families = spec.get("clusterIP"), spec.get("ipFamilies") or []
     if spec.get("type") == "ExternalName":
@@ -147,7 +147,7 @@ _POLICIES = ("PreferDualStack", "RequireDualStack", "SingleStack")
 
 
 def _check_stacks(spec: View) -> list[Cause]:
-    """Return what a cluster whose addresses are all of IPv4 can't give."""
+    """Return what a cluster with only IPv4 addresses can't provide."""
     if spec.get("clusterIP") == "None" and not spec.get("selector"):
         return []
     if spec.get("ipFamilyPolicy") == "RequireDualStack":
@@ -190,7 +190,7 @@ def _allocate_ports(spec: Object, own: set[int], addresses: Addresses) -> list[C
 
 
 def carry_addresses(new: Object, old: View) -> None:
-    """Keep what an update left out, and drop what goes with the type that a service had."""
+    """Keep what an update omitted, and drop what belonged to the previous type of the service."""
     spec, before = new.setdefault("spec", {}), old.get("spec") or {}
     had, has = before.get("type"), spec.get("type")
     if has == "ExternalName":
@@ -288,7 +288,7 @@ def _check_endpoint_slice(obj: View) -> list[Cause]:
 
 
 def _check_moved_endpoints(new: View, old: View) -> list[Cause]:
-    # of addresses of another kind, the server says only that the kind may not change
+    # about addresses of another type, the server says only that the type must not change
     return _check_listed(new) if new.get("addressType") == old.get("addressType") else []
 
 

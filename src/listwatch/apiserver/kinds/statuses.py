@@ -1,4 +1,4 @@
-"""What the status of a built-in object may not say: the rules of writes to the status path."""
+"""The rules for writes to the status of built-in objects."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,13 +15,13 @@ _NOT_NEGATIVE = "must be greater than or equal to 0"
 
 
 def status_causes(storage: str, schema: Schema, new: View, old: View) -> list[Cause]:
-    """Return the rules that a changed status breaks.
+    """Return the rules that a changed status violates.
 
     Args:
-        storage: the key under which objects of the kind are stored.
+        storage: the storage key of the kind.
         schema: the kind's type.
         new: the object with its new status.
-        old: the object as it was.
+        old: the previous object.
     """
     causes: list[Cause] = []
     if storage in _COUNTING:
@@ -32,8 +32,8 @@ def status_causes(storage: str, schema: Schema, new: View, old: View) -> list[Ca
 
 
 _OF_REPLICAS = "cannot be greater than status.replicas"
-#: Which counts may not be greater than which, and how that is told, by kind. No count of these
-#: kinds may be negative (`pkg/apis/apps/validation` and others).
+#: Which counts must not exceed which, with the message, by kind. No count of these kinds may be
+#: negative (`pkg/apis/apps/validation` and others).
 _COUNTING: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "apps/daemonsets": (),
     "apps/deployments": (
@@ -111,7 +111,7 @@ def _service(new: View, old: View) -> Iterator[Cause]:
 
 
 def check_node_status(new: View, _: View) -> Iterator[Cause]:
-    """Yield the rules that a node's status breaks, which a new node may have too."""
+    """Yield the rules that a node's status violates; they also apply to a new node."""
     status = new.get("status") or {}
     seen: list[Any] = []
     for index, address in enumerate(status.get("addresses") or ()):

@@ -1,4 +1,4 @@
-"""What the server serves: all resources, built-in and custom."""
+"""The served resources, built-in and custom."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -7,7 +7,7 @@ from listwatch.apiserver.kinds.kind import Kind
 from listwatch.apiserver.kinds.resources import APIResource, Subresource
 from listwatch.schema.facts import Facts
 
-#: Groups in the order of preference in which a server lists them.
+#: Groups in a server's order of preference.
 _GROUP_ORDER = (
     "apiregistration.k8s.io",
     "apps",
@@ -36,16 +36,16 @@ _PLAIN = Kind()
 
 
 class ResourceTable:
-    """All resources served at this time: the built-in ones and those of the definitions.
+    """The resources served at present: built-in ones and those of the definitions.
 
-    One task of the server's event loop changes it; whoever reads it there sees whole states.
+    One task of the server's event loop changes it; readers in that loop see consistent states.
     """
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
-        #: the OpenAPI documents made of this table, until it changes
+        #: the OpenAPI documents for this table, until it changes
         self.documents: dict[str, bytes] | None = None
-        #: the document of version 2, in JSON and in protobuf
+        #: the version 2 document, in JSON and in protobuf
         self.documents_v2: tuple[bytes, bytes] | None = None
         self._by_path: dict[tuple[str, str, str], APIResource] = {}
         self._by_storage: dict[str, list[APIResource]] = {}
@@ -91,7 +91,7 @@ class ResourceTable:
         self._by_storage.setdefault(resource.storage, []).append(resource)
 
     def set_custom(self, group: str, name: str, resources: Iterable[APIResource]) -> None:
-        """Serve these versions of a custom resource in place of what was served under its name."""
+        """Replace the served versions of a custom resource."""
         self.documents = self.documents_v2 = None
         for key in [key for key in self._by_path if key[0] == group and key[2] == name]:
             gone = self._by_path.pop(key)
@@ -111,11 +111,11 @@ class ResourceTable:
 
     @staticmethod
     def is_built_in(group: str) -> bool:
-        """Tell whether a group has built-in resources."""
+        """Return whether a group has built-in resources."""
         return group in _GROUP_ORDER
 
     def groups(self) -> Mapping[str, list[str]]:
-        """Return the versions of every group, the preferred one first; "" is the core group."""
+        """Return the versions of every group, preferred first; "" is the core group."""
         return self._versions
 
     def of_version(self, group: str, version: str) -> Iterator[APIResource]:
@@ -135,7 +135,7 @@ class ResourceTable:
         return None
 
     def of_storage(self, storage: str) -> Sequence[APIResource]:
-        """Return all versions under which the objects below a key of the storage are served."""
+        """Return all versions that serve the objects under a storage key."""
         return self._by_storage.get(storage, ())
 
     def __iter__(self) -> Iterator[APIResource]:
@@ -143,7 +143,7 @@ class ResourceTable:
 
 
 def version_priority(version: str) -> tuple[int, int, int, str]:
-    """Sort versions as Kubernetes does: v2, v1, v1beta2, v1beta1, v1alpha1, then others by name.
+    """Sort versions like Kubernetes: v2, v1, v1beta2, v1beta1, v1alpha1, then others by name.
 
     The rule is that of `apimachinery/pkg/version` (CompareKubeAwareVersionStrings).
     """

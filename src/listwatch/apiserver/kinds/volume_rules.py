@@ -138,7 +138,7 @@ _ORDER = (
 _WRITTEN = {"gcePersistentDisk": "persistentDisk"}
 #: How causes name some sources that are one too many.
 _WRITTEN_FORBIDDEN = {"cephfs": "cephFS", "downwardAPI": "downwarAPI"}
-#: By the type of a volume, what it can't be without.
+#: Required fields, by the type of a volume.
 _REQUIRED = {
     "awsElasticBlockStore": ("volumeID",),
     "azureDisk": ("diskName", "diskURI"),

@@ -1,4 +1,4 @@
-"""Persistent volumes, their claims and what provides them."""
+"""Persistent volumes, their claims and their classes."""
 
 from collections.abc import Mapping
 
@@ -45,7 +45,7 @@ def _phase(obj: View, _: float) -> str:
 
 
 def default_claim(obj: Object) -> None:
-    """Fill in the defaults of a claim, or of a claim's template."""
+    """Set the defaults of a claim, or of a claim template."""
     spec = obj.setdefault("spec", {})
     spec.setdefault("volumeMode", "Filesystem")
     spec.setdefault("resources", {})
@@ -174,7 +174,7 @@ def _admit_volume(obj: Object) -> None:
 
 
 def _settle_volume(new: Object, old: View, now: str) -> None:
-    """Note when the phase changed, unless a client says so."""
+    """Record when the phase changed, unless a client did."""
     status, before = status_of(new), old.get("status") or {}
     told = status.get("lastPhaseTransitionTime")
     if status.get("phase") != before.get("phase"):

@@ -1,4 +1,4 @@
-"""Deployment, DaemonSet, StatefulSet, ReplicaSet, ReplicationController and what they share."""
+"""Deployment, DaemonSet, StatefulSet, ReplicaSet, ReplicationController, and shared parts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,7 +44,7 @@ def _admit_daemon_set(obj: Object) -> None:
 
 
 def _carry_daemon_set(new: Object, old: View) -> None:
-    """Count the changes of the template, in an annotation that nobody else can change."""
+    """Count the changes of the template, in an annotation that clients can't change."""
     before = (old["metadata"].get("annotations") or {}).get(_TEMPLATE_GENERATION, "1")
     spec, was = new.get("spec") or {}, old.get("spec") or {}
     moved = spec.get("template") != was.get("template")
@@ -132,7 +132,7 @@ def _check_selector(spec: View, kind: str) -> list[Cause]:
 
 
 def _check_selected(spec: View, kind: str, unreadable: str) -> list[Cause]:
-    """Return what is wrong with a template, which is looked at only by a selector that is one."""
+    """Return the violations of a template, checked only if the selector is valid."""
     labels = _template_labels(spec)
     found = selects(spec.get("selector"), labels)
     if found is None:
@@ -152,7 +152,7 @@ def _check_replica_set(obj: View) -> list[Cause]:
 
 
 def _strategy(spec: View, key: str) -> tuple[Any, Any, Object]:
-    """Return a strategy's type, its rolling update, and how the server shows it in messages."""
+    """Return a strategy's type, its rolling update, and the server's display of it."""
     strategy = spec.get(key) or {}
     kind, rolling = strategy.get("type"), strategy.get("rollingUpdate")
     return kind, rolling, {"Type": kind, "RollingUpdate": rolling}

@@ -1,1 +1,1 @@
-"""Objects as they are kept: the store, its journal, and the rules on the way to it."""
+"""Storage: the store, its journal, and the rules for writes."""

@@ -1,4 +1,4 @@
-"""What of a write is taken from the state before, since its path does not write that."""
+"""Keeps parts of the previous state that a write does not change."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ Object = dict[str, Any]
 
 
 def carry_metadata(metadata: Object, before: Object) -> None:
-    """Take what a server alone writes, and what an update leaves out, from the metadata before."""
+    """Keep metadata that only the server writes, or that an update omits."""
     metadata["resourceVersion"] = before["resourceVersion"]
     metadata.pop("selfLink", None)
     for key in ("uid", "creationTimestamp"):
@@ -27,7 +27,7 @@ def carry_metadata(metadata: Object, before: Object) -> None:
 
 
 def keep_status_only(resource: APIResource, new: Object, old: Object) -> None:
-    """Take from a write to the status path the status alone, and what metadata it may carry."""
+    """For a write to the status, keep everything except the status and some metadata."""
     for key in (new.keys() | old.keys()) - {"status", "metadata"}:
         carry(new, old, key)
     metadata, before = new["metadata"], old["metadata"]
@@ -44,7 +44,7 @@ def keep_status_only(resource: APIResource, new: Object, old: Object) -> None:
 
 
 def reset_fields(resource: APIResource, subresource: str) -> tuple[tuple[str, ...], ...]:
-    """Return the parts that a path of the object does not write, so that nobody gets them."""
+    """Return the fields that this subresource cannot own."""
     if subresource == "status":
         if resource.custom is not None:
             return (

@@ -1,4 +1,4 @@
-"""What admission asks about the objects that are stored and the kinds that are served."""
+"""Gives admission access to stored objects and served kinds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ _CONFIGURATION = (
 
 
 class StoredCluster:
-    """Answers what `admission/matching.py` asks. As the store: one event loop, no awaits."""
+    """Implements `admission/matching.py`'s `Cluster`. Like the store: one event loop, no awaits."""
 
     def __init__(self, store: Storage, table: ResourceTable) -> None:
         self._store = store
@@ -41,7 +41,7 @@ class StoredCluster:
         """Return the labels of a namespace.
 
         Raises:
-            NotFoundError: 404, there is none of that name.
+            NotFoundError: 404, the namespace does not exist.
         """
         entry = self._namespaces.entries.get(name)
         if entry is None:
@@ -49,7 +49,7 @@ class StoredCluster:
         return entry.labels
 
     def equivalents(self, resource: APIResource, subresource: str) -> Sequence[APIResource]:
-        """Return the other versions and groups under which the same objects are served."""
+        """Return the other versions and groups that serve the same objects."""
         return [
             each
             for each in self._table.of_storage(resource.storage)
@@ -83,7 +83,7 @@ class StoredCluster:
 
 
 class StoredConfiguration:
-    """Answers what `admission/policies.py` asks. As the store: one event loop, no awaits."""
+    """Implements `admission/policies.py`'s `Configuration`. Like the store: one loop, no awaits."""
 
     def __init__(self, store: Storage) -> None:
         self._buckets = {
@@ -91,11 +91,11 @@ class StoredConfiguration:
         }
 
     def exists(self, plural: str) -> bool:
-        """Tell whether there are any objects of a kind."""
+        """Return whether there are any objects of a kind."""
         return bool(self._buckets[plural].entries)
 
     def version(self, plural: str) -> int:
-        """Return a number that each change of an object of a kind raises."""
+        """Return a number that increases with each change of an object of a kind."""
         return self._buckets[plural].version
 
     def objects(self, plural: str) -> Iterator[tuple[int, Object]]:

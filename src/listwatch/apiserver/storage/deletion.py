@@ -1,4 +1,4 @@
-"""What a delete asks for, and what it makes of an object that does not go at once."""
+"""Options of a delete, and its effect on an object that stays for now."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -13,15 +13,15 @@ from listwatch.apiserver.storage.store import Entry
 
 Object = dict[str, Any]
 
-#: Grace periods beyond it end where no time stamp does: thirty years.
+#: Longer grace periods end beyond any timestamp: thirty years.
 _LONGEST_PERIOD = 10**9
 
 
 class DeleteOptions(msgspec.Struct, frozen=True):
-    """What a delete asks for; None is unsaid.
+    """The options of a delete; None means not given.
 
     Attributes:
-        admission: the policies and webhooks that are asked about it, if there are any.
+        admission: the policies and webhooks to ask, if any.
     """
 
     grace_period: int | None = None
@@ -33,7 +33,7 @@ class DeleteOptions(msgspec.Struct, frozen=True):
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """What a delete did: `entry` is the last state; `gone` whether the object is."""
+    """The result of a delete: `entry` is the last state; `gone` whether the object is removed."""
 
     entry: Entry
     gone: bool
@@ -42,7 +42,7 @@ class Deletion(msgspec.Struct, frozen=True):
 def begin_grace(
     resource: APIResource, obj: Object, options: DeleteOptions, now: Callable[[float], str]
 ) -> bool:
-    """Set or shorten a pod's grace period; True where one is running that stays as it is."""
+    """Set or shorten a pod's grace period; return True if a running one stays as it is."""
     metadata = obj["metadata"]
     running = metadata.get("deletionGracePeriodSeconds")
     asked = None if options.grace_period is None else _period(options.grace_period)
@@ -50,7 +50,7 @@ def begin_grace(
         if not kind_of(resource).graceful:
             return False
         if running is None or asked is None or asked >= running:
-            # nothing is left to wait for, so that a second delete may finish the first
+            # nothing is left to wait for, so a second delete may finish the first
             return not (running == 0 and not metadata.get("finalizers"))
         begun = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp() - running
         metadata["deletionTimestamp"] = datetime.fromtimestamp(begun + asked, UTC).strftime(
@@ -95,5 +95,5 @@ def deletion_finalizers(
 
 
 def _period(seconds: int) -> int:
-    # a negative one is one second, as in `BeforeDelete` (apiserver/pkg/registry/rest/delete.go)
+    # like `BeforeDelete` (apiserver/pkg/registry/rest/delete.go), a negative one is one second
     return 1 if seconds < 0 else min(seconds, _LONGEST_PERIOD)

@@ -1,4 +1,4 @@
-"""A file that keeps a store's objects, resource version and history: SQLite with a log ahead."""
+"""Keeps a store's objects, resource version and history in a SQLite file with a write-ahead log."""
 
 import logging
 import sqlite3
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 _APPLICATION = 0x4C57_4150  # "LWAP"
 _FORMAT = 1
-_HIGHEST = 2**62  # leaves room to count on within SQLite's integers
+_HIGHEST = 2**62  # leaves room to continue within SQLite's integers
 _TABLES = (
     """CREATE TABLE objects (
         bucket TEXT NOT NULL, key TEXT NOT NULL, data BLOB NOT NULL, PRIMARY KEY (bucket, key)
@@ -41,19 +41,19 @@ MakeEntry = Callable[[str, bytes], Entry]
 
 
 class SQLiteJournal:
-    """Keeps each commit in a file before anybody sees it.
+    """Keeps each commit in a file before it becomes visible.
 
-    Each change is one transaction, so that a killed process leaves either all of it or nothing. A
-    power failure may lose the last ones, never the file. The file holds whatever the objects do,
-    Secrets too, so it is its owner's alone: rights that others have are taken away, with a
-    warning in the log. For the thread of the store.
+    Each change is one transaction, so a killed process leaves all of it or nothing. A power failure
+    may lose the last changes, never the file. The file contains whole objects, including Secrets,
+    so only its owner may read it: other permissions are removed, with a warning in the log. For the
+    thread of the store.
 
     Args:
-        path: the file, which is made when it is missing.
+        path: the file, created if missing.
 
     Raises:
-        ConfigError: the file is damaged, of something else, in use by another process, or others
-            can read it and that can't be changed; it is left as it is.
+        ConfigError: the file is damaged, not a journal, in use by another process, or readable by
+            others and that can't be changed; it is left unchanged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +92,7 @@ class SQLiteJournal:
         owner = execute("PRAGMA application_id").fetchone()[0]
         tables = execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if not owner and not tables:
-            # new, or left so by a process that was killed before it was done with this
+            # new, or left by a process that was killed before this step
             self._tighten()
             execute("PRAGMA journal_mode=WAL")
             execute("BEGIN EXCLUSIVE")
@@ -127,14 +127,14 @@ class SQLiteJournal:
         return self._connection
 
     def close(self) -> None:
-        """Let the file go. Harmless when called twice."""
+        """Release the file. Harmless when called twice."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        """Yield what executes statements, all or none of which are kept.
+        """Yield a function that executes statements, all or none of which are kept.
 
         Raises:
             NotStoredError: none are.
@@ -145,17 +145,17 @@ class SQLiteJournal:
             yield database.execute
             database.execute("COMMIT")
         except BaseException as error:
-            if database.in_transaction:  # SQLite has ended it itself after some errors
+            if database.in_transaction:  # after some errors SQLite has ended it itself
                 database.rollback()
             if isinstance(error, sqlite3.Error):
                 raise NotStoredError(f"{self._path}: {error}") from error
             raise
 
     def record(self, bucket: str, change: StoredChange, key: str) -> None:
-        """Keep a change.
+        """Record a change.
 
         Raises:
-            NotStoredError: it can't be kept, for instance as the disk is full.
+            NotStoredError: it can't be recorded, for example because the disk is full.
         """
         with self._transaction() as execute:
             if change.type is StoredChangeType.DELETED:
@@ -173,10 +173,10 @@ class SQLiteJournal:
             )
 
     def record_compaction(self, revision: int) -> None:
-        """Forget the history up to a revision.
+        """Discard the history up to a revision.
 
         Raises:
-            NotStoredError: the file can't be written.
+            NotStoredError: writing failed.
         """
         with self._transaction() as execute:
             last = execute("SELECT max(revision) FROM changes").fetchone()[0] or 0
@@ -185,14 +185,14 @@ class SQLiteJournal:
                 execute("INSERT OR REPLACE INTO state VALUES (?,?)", (name, value))
 
     def load(self, store: Storage, make: MakeEntry) -> None:
-        """Put into an unused store what was kept.
+        """Load the recorded data into an unused store.
 
         Args:
-            store: gets objects, revision and history.
-            make: makes an entry of a bucket's name and its bytes.
+            store: receives objects, revision and history.
+            make: creates an entry from a bucket's name and its bytes.
 
         Raises:
-            ConfigError: what was kept can't be read; the file is closed then.
+            ConfigError: the data can't be read; the file is then closed.
         """
         try:
             state = dict(self._db.execute("SELECT name, value FROM state").fetchall())

@@ -1,8 +1,8 @@
-"""Who owns which field: the sets of `metadata.managedFields`, and how writes change them.
+"""Field ownership: the sets of `metadata.managedFields`, and how writes change them.
 
-A set of fields is a tree of dicts in the form of FieldsV1, except that the mark "." of a field
-that is itself a member is always written here (FieldsV1 leaves it out where nothing is below).
-The rules are those of structured-merge-diff and `apimachinery/pkg/util/managedfields`.
+A set of fields is a tree of dicts in the form of FieldsV1, except that the mark "." of a field that
+is itself a member is always present (FieldsV1 omits it if nothing is below). The rules are those of
+structured-merge-diff and `apimachinery/pkg/util/managedfields`.
 """
 
 import json
@@ -17,7 +17,7 @@ Fields = dict[str, Any]
 
 _MISSING: Any = object()
 _MEMBER: Fields = {}
-#: Fields of metadata that the server keeps and nobody owns.
+#: Fields of metadata that the server sets and nobody owns.
 _UNOWNED_METADATA = frozenset(
     (
         "name",
@@ -53,12 +53,12 @@ def key_of(item: Mapping[str, Any], schema: Schema, key: str) -> Any:
     field = item_schema.fields.get(key)
     if field is not None and "default" in field.extra:
         return field.extra["default"]
-    # an empty one stands for no key (`structured-merge-diff/typed/helpers.go`)
+    # an empty one means no key (`structured-merge-diff/typed/helpers.go`)
     return item_schema.defaults.get(key) or None
 
 
 def item_key(item: Any, schema: Schema) -> str:
-    """Return what stands for an item of a set or keyed list, such as `k:{"name":"app"}`."""
+    """Return the key of an item of a set or keyed list, such as `k:{"name":"app"}`."""
     if schema.list_type == "set":
         return "v:" + _compact(item)
     if len(schema.map_keys) == 1:  # as most lists have it
@@ -75,12 +75,12 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 def _compact(value: object) -> str:
     try:
         return _encode_sorted(value).decode()
-    except OverflowError:  # a number of more than 64 bits
+    except OverflowError:  # a number over 64 bits
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
 
 
 def granular_items(value: Any, schema: Schema) -> dict[str, Any] | None:
-    """Return the items of a set or keyed list by their keys; None where it has one owner."""
+    """Return the items of a set or keyed list by their keys; None if it has one owner."""
     if schema.form is not Form.LIST or schema.list_type == "atomic":
         return None
     if schema.list_type == "map" and not all(isinstance(item, dict) for item in value):
@@ -89,7 +89,7 @@ def granular_items(value: Any, schema: Schema) -> dict[str, Any] | None:
 
 
 def children(value: Any, schema: Schema) -> Iterable[tuple[str, Any, Schema]] | None:
-    """Yield what a value is made of, as key in the tree, value and type; None for a leaf."""
+    """Yield the parts of a value, as key in the tree, value and type; None for a leaf."""
     if isinstance(value, dict):
         if schema.atomic:
             return None
@@ -127,14 +127,14 @@ def _there_when_empty(parent: Schema, key: str, field: Schema) -> bool:
         return False
     name = key[2:]
     if field.form is Form.STRUCT:
-        return name in parent.defaults  # Go holds it by value: nobody adds it
+        return name in parent.defaults  # Go holds it by value: it is never added
     return field.form in {Form.LIST, Form.MAP} and name in parent.required
 
 
 def created_fields(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """Return the fields of a new object in the form of the wire, without those of the server.
+    """Return the fields of a new object in FieldsV1 form, without those of the server.
 
-    The same as a difference from nothing, in one pass, since most objects are written once.
+    Equals the difference from nothing, in one pass, because most objects are written once.
     """
     result = _created(value, schema, owned=False)
     metadata = result.get("f:metadata")
@@ -153,7 +153,7 @@ def _created(value: Mapping[str, Any], schema: Schema, *, owned: bool) -> dict[s
     result: dict[str, Any] = {".": _MEMBER} if owned else {}
     fields = schema.fields if schema.form is Form.STRUCT else None
     item = schema.item or _ANY
-    # what an empty object has is new only where its parent is
+    # the content of an empty object is new only if its parent is
     by_value = schema.go_name != "" and not owned
     for key, each in sorted(value.items()):
         field = item if fields is None else fields.get(key, _ANY)
@@ -222,7 +222,7 @@ def difference_of_states(old: Any, new: Any, schema: Schema) -> tuple[Fields, Fi
             absent = {} if isinstance(each, dict) else [] if isinstance(each, list) else _MISSING
             held = old is not _MISSING and _there_when_empty(schema, key, field)
             if each is None and old is not _MISSING and schema.go_name:
-                continue  # Go writes null for what is empty, so that it was there before
+                continue  # Go writes null for an empty value, so it existed before
             previous = absent if held else _MISSING
         else:
             previous = before[0]
@@ -290,17 +290,17 @@ def intersection(first: Fields, second: Fields) -> Fields:
 
 
 def to_fields_v1(fields: Fields) -> dict[str, Any]:
-    """Return a set in the form of the wire."""
+    """Return a set in FieldsV1 form."""
     if len(fields) == 1 and "." in fields:
         return {}
     return {key: {} if key == "." else to_fields_v1(below) for key, below in sorted(fields.items())}
 
 
 def from_fields_v1(tree: Mapping[str, Any]) -> Fields:
-    """Return a set from the form of the wire.
+    """Return a set from its FieldsV1 form.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is invalid.
     """
     result: Fields = {}
     for key, below in tree.items():
@@ -320,7 +320,7 @@ def from_fields_v1(tree: Mapping[str, Any]) -> Fields:
 
 
 def without_server_fields(fields: Fields, reset: Iterable[tuple[str, ...]]) -> Fields:
-    """Return a set without what nobody owns: the server's metadata, and what an endpoint resets."""
+    """Return a set without unowned fields: the server's metadata, and reset fields."""
     result = {
         key: below for key, below in fields.items() if key not in ("f:apiVersion", "f:kind", ".")
     }
@@ -354,12 +354,12 @@ def _without_path(fields: Fields, path: tuple[str, ...]) -> Fields:
     return result
 
 
-#: What the elements of a path begin with: a field's name, an item's keys, its value, its index.
+#: Prefixes of a path element: a field's name, an item's keys, its value, its index.
 _ELEMENTS = frozenset(("f:", "k:", "v:", "i:"))
 
 
 class _Entry(msgspec.Struct, rename="camel"):
-    """An entry of managedFields as clients send it."""
+    """An entry of managedFields as sent by clients."""
 
     manager: str = ""
     operation: str = ""
@@ -371,7 +371,7 @@ class _Entry(msgspec.Struct, rename="camel"):
 
 
 class Owner(msgspec.Struct, frozen=True, order=True):
-    """Who wrote: one entry of managedFields is kept for each."""
+    """A writer: managedFields has one entry for each."""
 
     operation: str
     manager: str
@@ -388,10 +388,10 @@ class Managed:
 
     @classmethod
     def read(cls, entries: Iterable[Mapping[str, Any]] | None) -> "Managed":
-        """Read the entries of an object's managedFields.
+        """Parse the entries of an object's managedFields.
 
         Raises:
-            ValueError: there is something else among them.
+            ValueError: one of them is invalid.
         """
         managed = cls()
         for entry in msgspec.convert(entries or (), list[_Entry]):
@@ -447,14 +447,14 @@ class Managed:
         now: str,
         reset: Iterable[tuple[str, ...]] = (),
     ) -> None:
-        """Account for a create (old is None) or an update; what changed becomes the owner's."""
+        """Record a create (old is None) or an update; changed fields become the owner's."""
         changed, removed = difference_of_states(old or {}, new, schema)
         self.take(owner, without_server_fields(changed, reset), removed, now=now)
 
     def take(
         self, owner: Owner, changed: Fields, removed: Fields | None = None, *, now: str
     ) -> None:
-        """Give fields to an owner, from whomever had them, and what was removed to nobody."""
+        """Give fields to an owner, taking them from others, and remove deleted ones."""
         for other, fields in list(self.sets.items()):
             left = minus(fields, removed) if removed else fields
             if other != owner and changed:
@@ -471,12 +471,12 @@ class Managed:
     def with_creator(
         self, owner: Owner, fields: dict[str, Any], *, now: str
     ) -> list[dict[str, Any]]:
-        """Return the entries of a new object whose fields are an owner's; the others keep the rest.
+        """Return the entries of a new object whose fields have one owner; others keep the rest.
 
         Args:
-            owner: who creates the object.
-            fields: all that it has, in the form of the wire, as of `created_fields`.
-            now: the time stamp of the creation.
+            owner: the creator.
+            fields: all fields of the object, in FieldsV1 form, as from `created_fields`.
+            now: the timestamp of the creation.
         """
         if not fields or owner in self.sets:
             self.take(owner, from_fields_v1(fields), now=now)

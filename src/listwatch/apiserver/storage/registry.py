@@ -1,4 +1,4 @@
-"""Create, update and delete: from a checked object to a committed state."""
+"""Create, update and delete: from a validated object to a committed state."""
 
 import copy
 import random
@@ -65,17 +65,17 @@ _encode_into = msgspec.json.Encoder().encode_into
 
 
 class WriteContext(msgspec.Struct, frozen=True):
-    """How a write is asked for.
+    """The context of a write.
 
     Attributes:
-        manager: who owns the fields that are written.
-        dry_run: whether everything is done but the storing.
-        subresource: the path below the object that is written to; "" for the object.
+        manager: owner of the written fields.
+        dry_run: do everything except storing.
+        subresource: the subresource that is written; "" for the object.
         operation: "Apply" or "Update", for managedFields.
-        guard: gets the resource, the new and the old object (None where there is none); raises
-            what forbids the write.
-        warnings: gets what the client is to be warned of, if anybody is.
-        admission: the policies and webhooks that are asked about the write, if there are any.
+        guard: gets the resource, the new and the old object (None if there is none); raises what
+            forbids the write.
+        warnings: receives warnings for the client, if given.
+        admission: the policies and webhooks to ask, if any.
     """
 
     manager: str = ""
@@ -88,7 +88,7 @@ class WriteContext(msgspec.Struct, frozen=True):
 
 
 class Registry:
-    """The rules between requests and the store. As the store: one event loop, no awaits."""
+    """The rules between requests and the store. Like the store: one event loop, no awaits."""
 
     def __init__(self, store: Storage, clock: Clock, *, randomness: random.Random) -> None:
         self.store = store
@@ -96,12 +96,12 @@ class Registry:
         self._random = randomness
         self._addresses = Addresses(self._services)
         self._now = (0, "")
-        # encode() allocates in powers of two and gives the rest back as a hole in the heap that
-        # the next one does not fit into: 6 KB for each pod of 10
+        # encode() allocates in powers of two and returns the rest as a hole in the heap that the
+        # next result does not fit into: 6 KB for each pod of 10
         self._buffer = bytearray()
 
     def now(self, offset: float = 0.0) -> str:
-        """Return the time stamp of this second, or of one that many seconds later."""
+        """Return the timestamp of this second, or of that many seconds later."""
         request = CURRENT.get()
         second = int((self._clock.time() if request is None else request.time) + offset)
         if self._now[0] != second:
@@ -120,12 +120,12 @@ class Registry:
         return self.store.bucket(resource.storage)
 
     def find(self, resource: APIResource, namespace: str, name: str) -> Entry | None:
-        """Return the present state of an object, or None."""
+        """Return the current state of an object, or None."""
         key = f"{namespace}/{name}" if namespace else name
         return self.bucket(resource).entries.get(key)
 
     def get(self, resource: APIResource, namespace: str, name: str) -> Entry:
-        """Return the present state of an object; 404 where there is none."""
+        """Return the current state of an object; raise 404 if there is none."""
         entry = self.find(resource, namespace, name)
         if entry is None:
             raise refusal.not_found(resource, name)
@@ -136,7 +136,7 @@ class Registry:
     def create(
         self, resource: APIResource, namespace: str, obj: Object, context: WriteContext
     ) -> Entry:
-        """Store a new object, which was decoded and defaulted; returns its state."""
+        """Store a new object, already decoded and defaulted; return its state."""
         metadata: Object = obj["metadata"]
         if namespace:
             self.check_namespace(resource, namespace, metadata.get("name", ""))
@@ -173,7 +173,7 @@ class Registry:
         owners: list[Object],
         context: WriteContext,
     ) -> Entry:
-        """Complete, check and store a new object whose owners are noted in managedFields' form."""
+        """Complete, validate and store a new object whose owners are in managedFields form."""
         metadata: Object = obj["metadata"]
         for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"):
             metadata.pop(key, None)
@@ -222,9 +222,9 @@ class Registry:
         owners: list[Object],
         admission: Admission,
     ) -> tuple[Object, Object]:
-        """Return an object as policies and webhooks make it, and its metadata.
+        """Return an object as policies and webhooks change it, and its metadata.
 
-        Whose its fields are stays as it is: nobody owns what a mutator adds.
+        Ownership of its fields does not change: nobody owns what a mutator adds.
         """
         operation = "CREATE" if old is None else "UPDATE"
         changed = admission.mutate(operation, with_owners(obj, owners), old)
@@ -238,7 +238,7 @@ class Registry:
         return changed, metadata
 
     def check_namespace(self, resource: APIResource, namespace: str, name: str) -> None:
-        """Refuse to make an object in a namespace that is not there or on its way out."""
+        """Refuse to create an object in a namespace that is missing or terminating."""
         found = self.store.bucket("namespaces").entries.get(namespace)
         if found is None:
             raise refusal.not_found(_NAMESPACES, namespace)
@@ -287,7 +287,7 @@ class Registry:
             obj.pop("status", None)
 
     def _objects(self, storage: str, namespace: str) -> Iterable[Object]:
-        """Yield the objects under a key of the storage, in a namespace or ("") everywhere."""
+        """Yield the objects under a storage key, in a namespace or ("") in all."""
         bucket = self.store.bucket(storage)
         return map(self.decode, bucket.span(namespace)) if bucket.entries else ()
 
@@ -310,17 +310,17 @@ class Registry:
         *,
         is_put: bool,
     ) -> tuple[Entry, bool]:
-        """Replace an object by what `produce` makes of its present state.
+        """Replace an object by what `produce` returns for its current state.
 
         Args:
-            resource: what kind of object.
-            namespace: "" for an object that has none.
+            resource: the object's resource.
+            namespace: "" for a cluster-scoped object.
             name: of the object.
-            context: how the write is asked for.
-            produce: gets the present object and its entry (None twice where there is none);
-                returns the new object, decoded and defaulted; may keep the dict it got.
-            is_put: whether a body was sent whole, so that its uid and resource version are
-                conditions and a missing object may be created.
+            context: the context of the write.
+            produce: gets the current object and its entry (None twice if there is none); returns
+                the new object, decoded and defaulted; may keep the dict it got.
+            is_put: the whole body was sent, so its uid and resource version are preconditions and a
+                missing object may be created.
 
         Returns:
             the new state, and whether the object was created.
@@ -340,7 +340,7 @@ class Registry:
         self._check_conditions(resource, entry, new["metadata"], is_put=is_put)
         managed = self._managed(new, old, context.subresource)
         if managed.sets:
-            # without owners nobody asks for them, as in `skipNonAppliedManager`
+            # without owners there is nothing to update, as in `skipNonAppliedManager`
             managed.update(
                 Owner(
                     context.operation, context.manager, resource.api_version, context.subresource
@@ -355,7 +355,7 @@ class Registry:
 
     @staticmethod
     def _managed(new: Object, old: Object | None, subresource: str = "") -> Managed:
-        """Return the owners that a write starts from, as `decodeLiveOrNew` has them."""
+        """Return the owners that a write starts from, like `decodeLiveOrNew`."""
         given = None if subresource else new["metadata"].get("managedFields")
         if given in ([], [{}]):
             return Managed()
@@ -363,7 +363,7 @@ class Registry:
             try:
                 return Managed.read(given)
             except (msgspec.DecodeError, ValueError, RecursionError):
-                pass  # what can't be read changes nothing
+                pass  # invalid entries change nothing
         return Managed.read((old or {"metadata": {}})["metadata"].get("managedFields"))
 
     def _check_conditions(
@@ -403,7 +403,7 @@ class Registry:
         managed: Managed,
         context: WriteContext,
     ) -> Entry:
-        """Complete, check and store a changed object whose owners are noted."""
+        """Complete, validate and store a changed object whose owners are recorded."""
         admission = context.admission
         if admission is not None:
             new, _ = self._mutated(resource, new, old, managed.write(), admission)
@@ -433,7 +433,7 @@ class Registry:
             and not metadata.get("deletionGracePeriodSeconds")
             and not _is_held(resource, new)
         ):
-            # the last finalizer is gone: what is answered was never stored
+            # the last finalizer is gone: the response is a state that was never stored
             last = self.entry(resource, new, entry.revision)
             if not context.dry_run:
                 self.store.delete(self.bucket(resource), entry)
@@ -476,7 +476,7 @@ class Registry:
     def delete(
         self, resource: APIResource, namespace: str, name: str, options: DeleteOptions
     ) -> Deletion:
-        """Delete an object, or begin to; 404 where there is none, 409 where a condition fails."""
+        """Delete an object, or start to; 404 if there is none, 409 if a precondition fails."""
         entry = self.get(resource, namespace, name)
         if name in kind_of(resource).immortal:
             raise refusal.forbidden_object(resource, name, "this namespace may not be deleted")
@@ -539,7 +539,7 @@ class Registry:
     def evict(
         self, resource: APIResource, namespace: str, name: str, options: DeleteOptions
     ) -> Deletion:
-        """Delete a pod if its disruption budget allows that; 429 where it does not."""
+        """Delete a pod if its disruption budget allows that; otherwise 429."""
         pod = self.decode(self.get(resource, namespace, name))
         budgets = list(self._objects(_BUDGETS.storage, namespace))
         budget = spend(pod, budgets, self.now()) if budgets else None
@@ -555,7 +555,7 @@ class Registry:
         ending: Ending,
         options: DeleteOptions,
     ) -> Deletion:
-        """Do what a kind's own way to end says."""
+        """End an object as its kind specifies."""
         if ending is Ending.STAYS:
             return Deletion(entry, gone=False)
         if ending is Ending.MARKED:
@@ -568,7 +568,7 @@ class Registry:
         return Deletion(entry, gone=True)
 
     def finalize_namespace(self, resource: APIResource, entry: Entry) -> None:
-        """Let go of a namespace in which nothing is left."""
+        """Remove a namespace in which nothing is left."""
         obj = self.decode(entry)
         spec = obj.get("spec") or {}
         left = [name for name in spec.get("finalizers") or () if name != "kubernetes"]
@@ -583,7 +583,7 @@ class Registry:
     def bind(
         self, resource: APIResource, entry: Entry, node: str, *, dry_run: bool = False
     ) -> None:
-        """Give a pod its node; 409 where it has one or is on its way out."""
+        """Bind a pod to a node; 409 if it has one or is being deleted."""
         obj = self.decode(entry)
         spec = obj.setdefault("spec", {})
         why = ""
@@ -608,7 +608,7 @@ class Registry:
             self.store_as_is(resource, obj)
 
     def store_as_is(self, resource: APIResource, obj: Object) -> Entry:
-        """Store a changed object past the rules for updates, and without an owner of the change."""
+        """Store a changed object without the update rules, and without an owner of the change."""
         made = self.entry(resource, obj, self.store.revision + 1)
         self.store.put(self.bucket(resource), made)
         return made
@@ -644,7 +644,7 @@ class Registry:
         return versions is None or versions.is_current(self.decode(entry))
 
     def entry(self, resource: APIResource, obj: Mapping[str, Any], revision: int) -> Entry:
-        """Encode an object as the state at a revision; 0 is of one that is not stored."""
+        """Encode an object as the state at a revision; 0 for one that is not stored."""
         if resource.versions is not None:
             obj = resource.versions.inward(dict(obj))
         return self.entry_as_is(resource, obj, revision)
@@ -683,7 +683,7 @@ class Registry:
 
 
 def with_owners(obj: Object, owners: list[Object]) -> Object:
-    """Return an object that says whose its fields are; the original stays as it is."""
+    """Return an object with its field owners; the original stays unchanged."""
     metadata = {key: each for key, each in obj["metadata"].items() if key != "managedFields"}
     if owners:
         metadata["managedFields"] = owners
@@ -703,7 +703,7 @@ def _is_held(resource: APIResource, obj: Object) -> bool:
 
 
 def _names_a_version(metadata: Object) -> bool:
-    # what can't be read is as good as none, as in `store.Create` of apiserver/pkg/storage/etcd3
+    # like `store.Create` of apiserver/pkg/storage/etcd3, ignore invalid ones
     try:
         return whole_number(metadata.pop("resourceVersion", None) or "0", "ParseUint") != 0
     except ValueError:
@@ -711,12 +711,12 @@ def _names_a_version(metadata: Object) -> bool:
 
 
 def _shared(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return texts of which each is in memory once, as labels of many objects are alike."""
+    """Return texts as shared copies, because labels of many objects are alike."""
     return {sys.intern(key): sys.intern(value) for key, value in texts.items()}
 
 
 def _empty_status(resource: APIResource) -> Object:
-    # of what a client sends as status nothing stays but what the defaults put there
+    # of a client's status only what the defaults set stays
     probe: Object = {"metadata": {}}
     apply_defaults(resource, probe)
     status: Object = probe.get("status", {})

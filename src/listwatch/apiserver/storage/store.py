@@ -16,8 +16,8 @@ from listwatch.clock import Clock
 class Entry(msgspec.Struct, frozen=True):
     """One state of one object.
 
-    `data` is its JSON without kind and apiVersion, metadata first; `fields` are the values that
-    field selectors ask for beyond name and namespace; `owners` are the uids of its owners.
+    `data` is its JSON without kind and apiVersion, metadata first; `fields` are the values for
+    field selectors beyond name and namespace; `owners` are the uids of its owners.
     """
 
     namespace: str
@@ -32,14 +32,14 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The key in its bucket, which also gives the order of lists."""
+        """The key in its bucket, by which lists are ordered."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def at_revision(self, revision: int) -> "Entry":
         """Return this state with another resource version.
 
-        The first `"resourceVersion"` in the bytes is the object's own: before it stand only
-        name, generateName, namespace and uid, whose rules allow no quotes.
+        The first `"resourceVersion"` in the bytes is the object's own: only name, generateName,
+        namespace and uid precede it, whose rules allow no quotes.
         """
         data = self.data.replace(
             b'"resourceVersion":"%d"' % self.revision, b'"resourceVersion":"%d"' % revision, 1
@@ -48,7 +48,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class StoredChangeType(Enum):
-    """What a change did."""
+    """The type of a change."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -56,7 +56,7 @@ class StoredChangeType(Enum):
 
 
 class StoredChange(msgspec.Struct, frozen=True):
-    """One revision: `entry` is the new state, of a deletion the last one at the new revision."""
+    """One revision: `entry` is the new state; for a deletion the last one, at the new revision."""
 
     type: StoredChangeType
     entry: Entry
@@ -64,12 +64,12 @@ class StoredChange(msgspec.Struct, frozen=True):
 
     @property
     def revision(self) -> int:
-        """The change's place in the one sequence."""
+        """The revision of the change."""
         return self.entry.revision
 
 
 class CompactedError(Exception):
-    """A revision whose history is gone; `revision` is the oldest that can still be asked for."""
+    """The history of a revision is gone; `revision` is the oldest one available."""
 
     def __init__(self, revision: int) -> None:
         super().__init__(f"compacted up to revision {revision}")
@@ -77,24 +77,24 @@ class CompactedError(Exception):
 
 
 class NotStoredError(Exception):
-    """The journal could not keep a change, which has therefore not happened; says why."""
+    """The journal could not record a change, so it has not happened; the message says why."""
 
 
 class Journal(Protocol):
-    """Where a store writes what it commits, before anybody sees it."""
+    """Records a store's commits before they become visible."""
 
     def record(self, bucket: str, change: StoredChange, key: str) -> None:
-        """Keep a change.
+        """Record a change.
 
         Raises:
-            NotStoredError: it can't, and then the change did not happen.
+            NotStoredError: it failed, so the change did not happen.
         """
 
     def record_compaction(self, revision: int) -> None:
-        """Forget the history up to a revision.
+        """Discard the history up to a revision.
 
         Raises:
-            NotStoredError: it can't.
+            NotStoredError: it failed.
         """
 
 
@@ -104,14 +104,14 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 
 
 Listener = Callable[[StoredChange], None]
-#: So many changes are forgotten before the journal is told.
+#: Changes discarded before the journal is told.
 _JOURNAL_SLACK = 1000
-#: Of so many earlier revisions a bucket remembers how they differ from now.
+#: Number of earlier revisions whose difference from now a bucket remembers.
 _PASTS = 4
 
 
 class Bucket:
-    """The objects of one resource, of all its versions."""
+    """The objects of one resource, in all its versions."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -122,45 +122,45 @@ class Bucket:
         #: controllers that follow this bucket alone; they are no watches
         self.observers: list[Listener] = []
         self._pasts: dict[int, Past] = {}
-        #: raised by each change, so that what is derived from the bucket can be kept until then
+        #: incremented by each change, so that derived data can be cached until then
         self.version = 0
-        #: the revision at which the resource began to be served: watches reach back no further
+        #: the revision at which the resource was first served: watches reach back no further
         self.since_served = 0
 
     def current(self, namespace: str = "", *, start: str = "") -> list[Entry]:
-        """Return the entries of a namespace, or all, in the order of their keys.
+        """Return the entries of a namespace, or all, ordered by key.
 
         Args:
-            namespace: whose; all for an empty one.
-            start: the first key to return; whatever stands before it costs nothing.
+            namespace: the namespace; empty for all.
+            start: the first key to return; earlier ones cost nothing.
         """
         return list(self.span(namespace, start=start))
 
     def at(self, revision: int, namespace: str = "", *, start: str = "") -> list[Entry]:
-        """Return the entries as they were at a revision, otherwise as `current`."""
+        """Return the entries as of a revision, otherwise like `current`."""
         return list(self.span(namespace, start=start, revision=revision))
 
     def span(self, namespace: str = "", *, start: str = "", revision: int | None = None) -> "Span":
-        """Return what `current` does, or `at` where a revision is given, to be read in part."""
+        """Return the result of `current`, or of `at` with a revision, to be read in parts."""
         if revision is None or not self.history or self.history[-1].revision <= revision:
             return Span(self, namespace, start)
         past = self._pasts.pop(revision, None)
         if past is None or not past.follow():
             past = Past(self, revision)
-        self._pasts[revision] = past  # the last one of the dictionary was used last
+        self._pasts[revision] = past  # the last key of the dict is the most recently used
         if len(self._pasts) > _PASTS:
             del self._pasts[next(iter(self._pasts))]
         return Span(self, namespace, start, past)
 
     def clear(self) -> None:
-        """Forget everything, also what was."""
+        """Discard everything, including the history."""
         self.entries, self.keys = {}, []
         self.history.clear()
         self._pasts.clear()
         self.version += 1
 
     def forget_oldest(self) -> int:
-        """Forget the oldest change that is kept; returns its revision, which can still be read."""
+        """Discard the oldest recorded change; return its revision, which is still readable."""
         revision = self.history.popleft().revision
         for past in [past for past in self._pasts if past < revision]:
             del self._pasts[past]
@@ -177,7 +177,7 @@ class Bucket:
 
 
 class Past:
-    """What a bucket had at an earlier revision where that is not what it has now.
+    """The differences between a bucket now and at an earlier revision.
 
     Kept from one page of a list to the next, so that a page costs only the changes since the last
     one, however many there were since the revision.
@@ -186,16 +186,16 @@ class Past:
     def __init__(self, bucket: Bucket, revision: int) -> None:
         self._bucket = bucket
         self._seen = bucket.history[-1].revision
-        #: of each key that has changed since, what it was
+        #: the former entry of each key changed since
         self.entries: dict[str, Entry | None] = {}
         for change in bucket.since(revision):
             self.entries.setdefault(change.entry.key, change.previous)
-        #: of these keys, those that were there then, and those that are there now
+        #: the sorted keys that existed then, and those that exist now
         self.then = sorted(key for key, entry in self.entries.items() if entry is not None)
         self.now = sorted(key for key in self.entries if key in bucket.entries)
 
     def follow(self) -> bool:
-        """Take in what has changed meanwhile; False where a new beginning costs less."""
+        """Apply recent changes; return False if starting over costs less."""
         news = list(self._bucket.since(self._seen))
         if len(news) > 1000 + len(self.entries) // 10:
             return False
@@ -217,7 +217,7 @@ class Past:
 class Span:
     """The entries of a bucket between two keys, now or at an earlier revision, in order.
 
-    Its length and its beginning cost little, however long it is. Valid until the next change.
+    Its length and its first entries are cheap, however long it is. Valid until the next change.
     """
 
     def __init__(
@@ -229,10 +229,10 @@ class Span:
         self._end: str | None = None
         if namespace:
             self._first = max(start, f"{namespace}/")
-            self._end = f"{namespace}0"  # "0" is what follows "/" in the order of characters
+            self._end = f"{namespace}0"  # "0" follows "/" in character order
 
     def __len__(self) -> int:
-        """Return how many entries there are."""
+        """Return the number of entries."""
         count = len(self._places(self._bucket.keys))
         if self._past is not None:
             count += len(self._places(self._past.then)) - len(self._places(self._past.now))
@@ -257,14 +257,14 @@ class Span:
 
 
 class Snapshot(NamedTuple):
-    """The objects of a store at one moment."""
+    """The objects of a store at one time."""
 
     revision: int
     entries: Mapping[str, tuple[Entry, ...]]
 
 
 class StorageStatistics(msgspec.Struct, frozen=True):
-    """Figures of a store at one moment; `watchers` are the watches of clients."""
+    """Statistics of a store; `watchers` are the watches of clients."""
 
     revision: int
     compacted: int
@@ -276,16 +276,14 @@ class StorageStatistics(msgspec.Struct, frozen=True):
 class Storage:
     """Objects of all resources under one sequence of revisions.
 
-    For one event loop: every method runs to its end without giving way, so each sees and leaves a
-    whole state, and a caller may read, decide and commit without a lock as long as it does not
-    await in between.
+    For one event loop. Every method runs without yielding, so each sees and leaves a consistent
+    state. A caller may read, decide and commit without a lock if it does not await in between.
 
     Args:
         clock: dates the history.
-        history_limit: how many changes at most are kept for watches and exact lists.
-        history_seconds: how long, at most, after a kube-apiserver's five minutes between
-            compactions.
-        journal: keeps what is committed beyond the process's life.
+        history_limit: maximum changes kept for watches and exact lists.
+        history_seconds: maximum age of these changes; kube-apiserver compacts every five minutes.
+        journal: records the commits beyond the process's life.
     """
 
     def __init__(
@@ -297,22 +295,22 @@ class Storage:
         journal: Journal | None = None,
     ) -> None:
         self.revision = 1
-        #: the oldest revision that can be read
+        #: the oldest readable revision
         self.compacted = 0
         self._recorded = 0
         self.journal = journal
-        #: told of every change, after it was made and before the listeners of its bucket
+        #: called with every change, after it was made and before the listeners of its bucket
         self.observers: list[Callable[[Bucket, StoredChange], None]] = []
         self._clock = clock
         self._history_limit = history_limit
         self._history_seconds = history_seconds
         self._buckets: dict[str, Bucket] = {}
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        #: bucket and time of each change that is kept, oldest first
+        #: bucket and time of each recorded change, oldest first
         self._log: deque[tuple[float, Bucket]] = deque()
 
     def bucket(self, name: str) -> Bucket:
-        """Return the bucket of this name, made at the first call."""
+        """Return the bucket of this name; the first call creates it."""
         bucket = self._buckets.get(name)
         if bucket is None:
             bucket = self._buckets[name] = Bucket(name)
@@ -326,7 +324,7 @@ class Storage:
         """Commit a new state, whose revision must be `revision + 1`.
 
         Raises:
-            NotStoredError: the journal can't keep it; nothing has changed.
+            NotStoredError: the journal can't record it; nothing has changed.
         """
         key = entry.key
         previous = bucket.entries.get(key)
@@ -339,10 +337,10 @@ class Storage:
         self._commit(bucket, change)
 
     def delete(self, bucket: Bucket, entry: Entry) -> Entry:
-        """Commit that an object is gone; returns its last state at the deletion's revision.
+        """Commit a deletion; return the object's last state at the deletion's revision.
 
         Raises:
-            NotStoredError: the journal can't keep it; nothing has changed.
+            NotStoredError: the journal can't record it; nothing has changed.
         """
         key = entry.key
         previous = bucket.entries[key]
@@ -392,7 +390,7 @@ class Storage:
                     waiter.set_result(None)
 
     async def reached(self, revision: int, seconds: float) -> None:
-        """Return when a revision was committed, or after so many seconds."""
+        """Return when a revision is committed, or after this many seconds."""
         if revision <= self.revision:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -406,7 +404,7 @@ class Storage:
             self._waiters.remove(item)
 
     def compact(self, revision: int) -> None:
-        """Forget the history up to a revision, which can itself still be read; later is later.
+        """Discard the history up to a revision, which itself stays readable.
 
         A revision beyond the newest means the newest.
         """
@@ -423,7 +421,7 @@ class Storage:
             self._log.popleft()
 
     def check_readable(self, revision: int) -> None:
-        """Raise CompactedError where the state at a revision can't be told any more."""
+        """Raise CompactedError if the state at a revision is no longer known."""
         if revision < self.compacted:
             raise CompactedError(self.compacted)
 
@@ -434,9 +432,9 @@ class Storage:
         entries: Mapping[str, Iterable[Entry]],
         history: Iterable[tuple[str, StoredChange]] = (),
     ) -> None:
-        """Take over a state from a journal or a snapshot, in place of the present one.
+        """Replace the current state by one from a journal or a snapshot.
 
-        Nobody is told: who follows the store has to be cut off by the caller.
+        Sends no notifications: the caller must cut off whoever follows the store.
         """
         self.revision = revision
         self.compacted = self._recorded = compacted
@@ -454,7 +452,7 @@ class Storage:
             self._log.append((now, bucket))
 
     def snapshot(self) -> Snapshot:
-        """Return the present objects, for `restore`."""
+        """Return the current objects, for `restore`."""
         entries = {name: tuple(bucket.current()) for name, bucket in self._buckets.items()}
         return Snapshot(self.revision, entries)
 
@@ -473,7 +471,7 @@ class Storage:
         return Snapshot(revision, entries)
 
     def statistics(self) -> StorageStatistics:
-        """Return the figures of this moment."""
+        """Return current statistics."""
         buckets = self._buckets.values()
         return StorageStatistics(
             revision=self.revision,

@@ -1,1 +1,1 @@
-"""What makes pods of workloads and lets them run: controllers, a scheduler, kubelets."""
+"""Creates and runs the pods of workloads: controllers, a scheduler, kubelets."""

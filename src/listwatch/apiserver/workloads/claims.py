@@ -1,4 +1,4 @@
-"""Claims and volumes: bound to each other, made for each other, protected while they are used."""
+"""Claims and volumes: binding, provisioning, and protection while in use."""
 
 from listwatch.apiserver.kinds.rules import quantity
 from listwatch.apiserver.workloads.observed import (
@@ -23,14 +23,14 @@ _BY_CONTROLLER = {**_BOUND, "pv.kubernetes.io/bound-by-controller": "yes"}
 
 
 def claims_of(pod: View) -> list[str]:
-    """Return the names of the claims that a pod uses."""
+    """Return the names of a pod's claims."""
     volumes = pod["spec"].get("volumes") or ()
     sources = (each.get("persistentVolumeClaim") for each in volumes)
     return [source["claimName"] for source in sources if source is not None]
 
 
 def step_claim(observed: Observed, claim: View) -> Steps:
-    """Bind a claim to a volume, which is made for it where none fits; let go of one that ends."""
+    """Bind a claim to a volume, provisioned if none fits; release one that is being deleted."""
     metadata = claim["metadata"]
     if is_deleting(claim):
         finalizers = metadata.get("finalizers") or []
@@ -44,7 +44,7 @@ def step_claim(observed: Observed, claim: View) -> Steps:
         if volume is not None:
             return _bind(claim, volume["metadata"]["name"])
         if claim["spec"].get("storageClassName") == "":
-            return []  # it asks for a volume that an administrator makes
+            return []  # it needs a volume from an administrator
         made = _made_for(claim)
         return [Create(VOLUMES, made), *_bind(claim, made["metadata"]["name"])]
     volume = observed.find(VOLUMES, "", name)
@@ -64,12 +64,12 @@ def step_claim(observed: Observed, claim: View) -> Steps:
         spec = {**volume["spec"], "claimRef": _reference(claim)}
         steps.append(Update(VOLUMES, {**volume, "spec": spec}))
     elif reference.get("uid") != metadata["uid"]:
-        return []  # somebody else's
+        return []  # it belongs to another provisioner
     return [*steps, *status_update(CLAIMS, claim, {**(claim.get("status") or {}), **status})]
 
 
 def step_volume(observed: Observed, volume: View) -> Steps:
-    """Tell whether a volume is bound; let go of it when its claim is gone."""
+    """Update a volume's phase; release it when its claim is gone."""
     reference = volume["spec"].get("claimRef")
     claim = None
     if reference is not None:
@@ -101,7 +101,7 @@ def _is_used(observed: Observed, claim: View) -> bool:
 
 
 def _fitting(observed: Observed, claim: View) -> View | None:
-    """Return the smallest volume without a claim that has what this one asks for."""
+    """Return the smallest unclaimed volume that satisfies this claim."""
     spec = claim["spec"]
     wanted = quantity(((spec.get("resources") or {}).get("requests") or {}).get("storage", "0"))
     found = []
@@ -149,7 +149,7 @@ def _reference(claim: View) -> Object:
 
 
 def _made_for(claim: View) -> Object:
-    """Return a volume as a provisioner would make it."""
+    """Return the volume that a provisioner would create."""
     spec = claim["spec"]
     name = f"pvc-{claim['metadata']['uid']}"
     requests = (spec.get("resources") or {}).get("requests") or {}

@@ -1,4 +1,4 @@
-"""DaemonSet: one pod on each node that it may run on."""
+"""DaemonSet: one pod on each eligible node."""
 
 from listwatch.apiserver.workloads.observed import (
     DAEMON_SETS,
@@ -26,7 +26,7 @@ from listwatch.apiserver.workloads.rollouts import resolve
 from listwatch.apiserver.workloads.scheduler import reasons_against
 from listwatch.selector import LabelSelector
 
-#: What every pod of a DaemonSet tolerates (`AddOrUpdateDaemonPodTolerations`).
+#: The tolerations of every DaemonSet pod (`AddOrUpdateDaemonPodTolerations`).
 _TOLERATIONS = (
     ("node.kubernetes.io/not-ready", "NoExecute"),
     ("node.kubernetes.io/unreachable", "NoExecute"),
@@ -39,7 +39,7 @@ _GENERATION = "pod-template-generation"
 
 
 def step_daemon_set(observed: Observed, obj: View) -> Steps:
-    """Bring the pods of a DaemonSet nearer to its spec, and its status up to date."""
+    """Bring the pods of a DaemonSet closer to its spec, and its status up to date."""
     selector = LabelSelector.from_dict(obj["spec"].get("selector"))
     if selector.is_everything:
         return []
@@ -57,7 +57,7 @@ def step_daemon_set(observed: Observed, obj: View) -> Steps:
 
 
 class _Daemons:
-    """One look at a DaemonSet, its pods and the nodes; `digest` is of the present template."""
+    """One look at a DaemonSet, its pods and the nodes; `digest` is the current template's."""
 
     def __init__(
         self, observed: Observed, obj: View, pods: list[View], revisions: list[View], digest: str
@@ -70,7 +70,7 @@ class _Daemons:
         self._pods: dict[str, list[View]] = {}
         for pod in pods:
             self._pods.setdefault(_node_of(pod), []).append(pod)
-        # those that are as the template has them first, then the oldest
+        # those that match the template first, then the oldest
         for found in self._pods.values():
             found.sort(
                 key=lambda pod: (not self._is_new(pod), pod["metadata"]["creationTimestamp"])
@@ -109,14 +109,14 @@ class _Daemons:
         return not is_deleting(pod) and available_in(self._observed, pod, self._least) == 0
 
     def _place(self) -> Steps:
-        """Make what is missing; delete what has ended, is too much or in the wrong place."""
+        """Create missing pods; delete finished, surplus and misplaced ones."""
         steps: Steps = []
         wanted = set(self._wanted)
         for node in self._wanted:
             found = self._pods.get(node, [])
             ended = [pod for pod in found if is_finished(pod) and not is_deleting(pod)]
             steps += [Delete(PODS, pod) for pod in ended]
-            # the next one is made when the last one is gone
+            # the next one is created when the last one is gone
             living = [pod for pod in found if not is_deleting(pod) and pod not in ended]
             if not found:
                 steps.append(Create(PODS, self._pod(node)))
@@ -138,7 +138,7 @@ class _Daemons:
         return resolve(self._rolling.get("maxSurge", 0), len(self._wanted), up=True)
 
     def _roll(self) -> Steps:
-        """Replace pods of an older revision, as many as may be missing or too many."""
+        """Replace pods of an older revision, within maxUnavailable and maxSurge."""
         if (self._spec.get("updateStrategy") or {}).get("type") == "OnDelete":
             return []
         if self._surge:
@@ -151,13 +151,13 @@ class _Daemons:
             missing += not available
             if living and not self._is_new(living[0]):
                 old.append((available, living[0]))
-        # what serves nobody anyway goes at once
+        # unavailable pods go at once
         steps: Steps = [Delete(PODS, pod) for available, pod in old if not available]
         serving = [pod for available, pod in old if available]
         return steps + [Delete(PODS, pod) for pod in serving[: max(0, limit - missing)]]
 
     def _roll_over(self) -> Steps:
-        """Start new pods beside the old, which go when the new ones are available."""
+        """Start new pods beside the old ones, which go when the new ones are available."""
         steps: Steps = []
         surging = 0
         for node in self._wanted:
@@ -184,7 +184,7 @@ class _Daemons:
         term = {"matchFields": [{"key": _FIELD, "operator": "In", "values": [node]}]}
         affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
         required = affinity.setdefault(_REQUIRED, {"nodeSelectorTerms": [{}]})
-        # the node takes the place of other fields (`ReplaceDaemonSetPodNodeNameNodeAffinity`)
+        # the node name replaces other fields (`ReplaceDaemonSetPodNodeNameNodeAffinity`)
         required["nodeSelectorTerms"] = [
             {**each, **term} for each in required["nodeSelectorTerms"] or [{}]
         ]
@@ -226,7 +226,7 @@ _ALWAYS = frozenset(
 
 
 def _node_of(pod: View) -> str:
-    """Return the node that a pod is on or meant for."""
+    """Return the node that a pod is on or intended for."""
     spec = pod["spec"]
     if spec.get("nodeName"):
         return str(spec["nodeName"])

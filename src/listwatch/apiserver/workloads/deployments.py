@@ -1,4 +1,4 @@
-"""Deployment: its ReplicaSets made, scaled and forgotten, and how far that has come."""
+"""Deployment: creates, scales and deletes its ReplicaSets, and reports progress."""
 
 import copy
 
@@ -45,12 +45,12 @@ _HISTORY = "deployment.kubernetes.io/revision-history"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 #: Annotations of a Deployment that its ReplicaSets don't get.
 _OWN = frozenset((_LAST_APPLIED, _REVISION, _HISTORY, DESIRED, MOST))
-#: A deadline that is none.
+#: The value of a missing deadline.
 _NEVER = 2**31 - 1
 
 
 def step_deployment(observed: Observed, deployment: View) -> Steps:
-    """Bring the ReplicaSets of a Deployment nearer to its spec, and its status up to date."""
+    """Bring the ReplicaSets of a Deployment closer to its spec, and its status up to date."""
     selector = LabelSelector.from_dict(deployment["spec"].get("selector"))
     if selector.is_everything:
         return []
@@ -64,7 +64,7 @@ def step_deployment(observed: Observed, deployment: View) -> Steps:
 
 
 class _Rollout:
-    """One look at a Deployment and its ReplicaSets, the oldest first."""
+    """One look at a Deployment and its ReplicaSets, oldest first."""
 
     def __init__(self, observed: Observed, deployment: View, sets: list[View]) -> None:
         self._observed = observed
@@ -126,7 +126,7 @@ class _Rollout:
         )
 
     def _is_scaling(self) -> bool:
-        """Tell whether the number of replicas changed since the ReplicaSets were last scaled."""
+        """Return whether the number of replicas changed since the ReplicaSets were last scaled."""
         return any(
             replicas_of(each)
             and (each["metadata"].get("annotations") or {}).get(DESIRED)
@@ -159,7 +159,7 @@ class _Rollout:
         digest = name_hash(template, collisions)
         name = f"{metadata['name']}-{digest}"
         if self._observed.find(REPLICA_SETS, metadata["namespace"], name) is not None:
-            # somebody else's: another name is tried, as in `getNewReplicaSet`
+            # it belongs to another owner: try another name, as in `getNewReplicaSet`
             status = {**self._status, "collisionCount": collisions + 1}
             return status_update(DEPLOYMENTS, self._deployment, status)
         template["metadata"] = dict(template.get("metadata") or {})
@@ -389,7 +389,7 @@ class _Rollout:
             for each in self._status.get("conditions") or ()
             if each.get("type") != "ReplicaFailure"
         ]
-        # the newest one's failure counts more than an older one's
+        # the newest one's failure takes precedence
         for each in [*([] if self._new is None else [self._new]), *self._old]:
             if is_true(each, "ReplicaFailure"):
                 failure = dict(condition(each, "ReplicaFailure") or {})
@@ -400,7 +400,7 @@ class _Rollout:
 
 
 def _plain(template: View) -> Object:
-    """Return a template without the label that tells ReplicaSets apart."""
+    """Return a template without the label that distinguishes ReplicaSets."""
     metadata = dict(template.get("metadata") or {})
     labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key != _HASH}
     metadata["labels"] = labels
@@ -414,7 +414,7 @@ def _revision_of(replica_set: View) -> int:
 
 
 def _moved(counts: Object, before: View) -> bool:
-    """Tell whether a status shows progress (`DeploymentProgressing`)."""
+    """Return whether a status shows progress (`DeploymentProgressing`)."""
     updated, total = before.get("updatedReplicas", 0), before.get("replicas", 0)
     return bool(
         counts["updatedReplicas"] > updated

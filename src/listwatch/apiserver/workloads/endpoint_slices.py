@@ -1,4 +1,4 @@
-"""EndpointSlices and Endpoints: which pods a Service leads to."""
+"""EndpointSlices and Endpoints: the pods behind a Service."""
 
 import itertools
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ from listwatch.apiserver.workloads.observed import (
 )
 from listwatch.apiserver.workloads.pods import is_deleting, is_finished, is_ready
 
-#: So many endpoints a slice has at most.
+#: Maximum endpoints of a slice.
 _SLICE = 100
-#: So many addresses an Endpoints object has at most.
+#: Maximum addresses of an Endpoints object.
 _MOST = 1000
 _SERVICE = "kubernetes.io/service-name"
 _MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
@@ -35,7 +35,7 @@ _OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"
 
 
 def selects_pod(service: View, labels: View) -> bool:
-    """Tell whether a Service leads to pods with such labels."""
+    """Return whether a Service selects pods with such labels."""
     selector = service["spec"].get("selector")
     return bool(selector) and selector.items() <= labels.items()
 
@@ -56,13 +56,13 @@ def step_service(observed: Observed, service: View) -> Steps:
 
 
 def without_service(observed: Observed, namespace: str, name: str) -> Steps:
-    """Delete the Endpoints of a Service that is gone; its slices go with their owner."""
+    """Delete the Endpoints of a deleted Service; its slices go with their owner."""
     found = observed.find(ENDPOINTS, namespace, name)
     return [] if found is None or is_deleting(found) else [Delete(ENDPOINTS, found)]
 
 
 def _ports(service: View, pod: View | None) -> _Ports:
-    """Return the ports of a Service as a pod has them; a name that it lacks is left out."""
+    """Return the ports of a Service resolved for a pod; a named port that it lacks is omitted."""
     found = []
     for port in service["spec"].get("ports") or ():
         number = _number(port, pod)
@@ -116,7 +116,7 @@ def _slices(observed: Observed, service: View, pods: list[View]) -> Steps:
     for pod in pods:
         endpoint = _endpoint(observed, service, pod)
         groups.setdefault(_ports(service, pod), []).append(endpoint)
-    # a Service that leads nowhere has one slice that is empty
+    # a Service without endpoints has one empty slice
     wanted: dict[_Ports, list[list[Object]]] = {
         ports: list(_chunks(endpoints, _SLICE)) for ports, endpoints in groups.items()
     } or {(): [[]]}

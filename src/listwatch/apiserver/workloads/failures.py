@@ -1,4 +1,4 @@
-"""Which pods and nodes fail, as a test picks them."""
+"""Failures of pods and nodes, chosen by a test."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -12,27 +12,27 @@ View = Mapping[str, Any]
 
 #: On a pod, or in its template: how it fails. On a node: "NodeLost".
 FAIL = "listwatch/fail"
-#: On a pod, or in its template: after how many seconds its containers end well.
+#: On a pod, or in its template: seconds until its containers complete.
 RUN_SECONDS = "listwatch/run-seconds"
 
 ERROR, OOM_KILLED, CRASH_LOOP = "Error", "OOMKilled", "CrashLoopBackOff"
 IMAGE_PULL, EVICTED, NODE_LOST = "ImagePullBackOff", "Evicted", "NodeLost"
-#: How a pod can fail.
+#: The ways in which a pod can fail.
 REASONS = (CRASH_LOOP, ERROR, EVICTED, IMAGE_PULL, NODE_LOST, OOM_KILLED)
 
 
 class PodFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which pods fail, and how. What is left out matches every pod.
+    """Which pods fail, and how. A condition left empty matches every pod.
 
     Attributes:
-        reason: "CrashLoopBackOff" (containers end at once, each time), "Error" (the same, but a pod
-            that may not restart them ends as Failed), "OOMKilled", "ImagePullBackOff" (they never
-            start), "Evicted" (by their node), "NodeLost" (their node is not heard of any more).
+        reason: "CrashLoopBackOff" (containers exit at once, each time), "Error" (the same, but a
+            pod that must not restart them becomes Failed), "OOMKilled", "ImagePullBackOff" (they
+            never start), "Evicted" (by their node), "NodeLost" (their node becomes unreachable).
         namespace: a pattern, such as `team-*`.
         name: a pattern, such as `web-*`.
-        selector: of labels, such as `app=web`.
-        times: how many ends of containers, evictions or failing pods there are; 0 is no limit.
-        exit_code: of containers that end.
+        selector: a label selector, such as `app=web`.
+        times: maximum container exits, evictions or failing pods; 0 for no limit.
+        exit_code: of exiting containers.
     """
 
     reason: str
@@ -45,11 +45,11 @@ class PodFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.reason not in REASONS:
             raise ValueError(f"no such failure: {self.reason}; there are {', '.join(REASONS)}")
-        parse_label_selector(self.selector)  # raises where it can't be read
+        parse_label_selector(self.selector)  # raises if it is invalid
 
 
 class _Rule:
-    """A failure, and what it has hit: each attempt of a pod counts once, however often asked."""
+    """A failure, and what it has hit: each attempt of a pod counts once, however often checked."""
 
     def __init__(self, failure: PodFailure) -> None:
         self.failure = failure
@@ -73,31 +73,31 @@ class _Rule:
 
 
 class Failures:
-    """The failures in force. For the event loop of the store."""
+    """The active failures. For the event loop of the store."""
 
     def __init__(self) -> None:
         self._rules: list[_Rule] = []
         self._lost: set[str] = set()
 
     def add(self, failure: PodFailure) -> None:
-        """Let pods fail from now on; the first failure that matches a pod applies."""
+        """Make pods fail from now on; the first failure that matches a pod applies."""
         self._rules.append(_Rule(failure))
 
     def clear(self) -> None:
-        """Let no more pods fail, and find all nodes again."""
+        """End all failures of pods, and recover all nodes."""
         self._rules.clear()
         self._lost.clear()
 
     def lose(self, node: str) -> None:
-        """Let a node be heard of no more."""
+        """Make a node unreachable."""
         self._lost.add(node)
 
     def recover(self, node: str) -> None:
-        """Let a node be heard of again."""
+        """Recover a node."""
         self._lost.discard(node)
 
     def is_lost(self, node: View) -> bool:
-        """Tell whether a node is not heard of."""
+        """Return whether a node is unreachable."""
         metadata = node["metadata"]
         annotations = metadata.get("annotations") or {}
         return metadata["name"] in self._lost or annotations.get(FAIL) == NODE_LOST

@@ -1,4 +1,4 @@
-"""The kubelets of all nodes: pods that start, run, end, restart and fail without any container."""
+"""The kubelets of all nodes: pods start, run, end, restart and fail without containers."""
 
 from typing import Literal
 
@@ -25,16 +25,16 @@ from listwatch.apiserver.workloads.scheduler import toleration_of
 
 _UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
 _SIDECAR = "Always"
-#: How containers end that are told to, and those that take too much memory.
+#: Exit codes of containers that are stopped, and of those that exceed their memory.
 _TERMINATED, _KILLED = 143, 137
-#: Failures that are ends of containers.
+#: Failures in which containers exit.
 _CRASHES = frozenset((causes.CRASH_LOOP, causes.ERROR, causes.OOM_KILLED))
 
 Truth = Literal["True", "False"]
 
 
 def step_pod(observed: Observed, failures: Failures, options: Workloads, pod: View) -> Steps:
-    """Do what the kubelet of a pod's node would do next, or what follows when it is lost."""
+    """Return what the kubelet of a pod's node does next, or what follows if the node is lost."""
     name = pod["spec"].get("nodeName")
     if not name:
         return []
@@ -53,7 +53,7 @@ def step_pod(observed: Observed, failures: Failures, options: Workloads, pod: Vi
 
 
 class _Run:
-    """One look at a pod that is bound to a node."""
+    """One look at a pod bound to a node."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class _Run:
         return max((each.get("restartCount", 0) for each in self._states), default=0)
 
     def _wait(self, state: str, seconds: float) -> Steps:
-        """Return when a pod has been in a state for so long; nothing where it has."""
+        """Return the wait until a pod has been in a state this long; nothing if it has."""
         left = seconds - self._observed.elapsed(self._pod["metadata"]["uid"], state)
         return [Later(left)] if left > 0 else []
 
     # -- ends --------------------------------------------------------------------------------
 
     def without_node(self) -> Steps:
-        """Let go of a pod whose node is gone, as the garbage collector of pods does."""
+        """Delete a pod whose node is gone, like the pod garbage collector."""
         if is_deleting(self._pod) or self._status.get("startTime"):
             return self._gone()
         return []
@@ -93,11 +93,11 @@ class _Run:
     def _gone(self) -> Steps:
         metadata = self._pod["metadata"]
         if is_deleting(self._pod) and not metadata.get("deletionGracePeriodSeconds"):
-            return []  # finalizers are all that holds it
+            return []  # only finalizers keep it
         return [Delete(PODS, self._pod, grace=0)]
 
     def lost(self) -> Steps:
-        """Mark a pod of a node that is not heard of, and delete it when its tolerance is over."""
+        """Mark a pod of an unreachable node, and delete it when its toleration expires."""
         if is_finished(self._pod) or is_deleting(self._pod):
             return []
         ready = condition(self._pod, "Ready")
@@ -121,7 +121,7 @@ class _Run:
         return [*self._write(status), Delete(PODS, self._pod)]
 
     def end(self) -> Steps:
-        """Stop the containers of a pod that is deleted, and let it go."""
+        """Stop the containers of a pod being deleted, and remove it."""
         metadata = self._pod["metadata"]
         grace = metadata.get("deletionGracePeriodSeconds") or 0
         waiting = self._wait("ending", min(self._options.stop_seconds, float(grace)))
@@ -129,14 +129,14 @@ class _Run:
             return waiting
         steps: Steps = []
         if metadata.get("finalizers") and not is_finished(self._pod):
-            # whoever holds it learns how it ended
+            # a finalizer's owner sees how it ended
             steps = self._write(self._ended(_TERMINATED, causes.ERROR, phase="Failed"))
         return [*steps, *self._gone()]
 
     # -- life --------------------------------------------------------------------------------
 
     def go_on(self, failure: PodFailure | None) -> Steps:
-        """Take the next step of a pod that lives."""
+        """Take the next step of a running pod."""
         if failure is not None and failure.reason == causes.EVICTED:
             return self._write(self._evicted())
         phase = self._status.get("phase", "Pending")
@@ -168,12 +168,12 @@ class _Run:
         return self._wait("starting", self._options.start_seconds) or self._start()
 
     def _restarting(self) -> Steps:
-        if self.attempt == 0:  # the first restart comes at once, as a kubelet's does
+        if self.attempt == 0:  # like a kubelet's, the first restart comes at once
             return self._start(restarts=1)
         return self._write(self._backing_off())
 
     def _start(self, restarts: int = 0) -> Steps:
-        # what is to fail never gets ready, so that nobody counts on it in between
+        # a pod that will fail never becomes ready, so that nothing relies on it
         failure = self._failures.of(self._pod, self.attempt + restarts)
         ready = failure is None or failure.reason not in _CRASHES
         return self._write(self._started(restarts, ready=ready))
@@ -196,13 +196,13 @@ class _Run:
         return waiting or self._write(self._ended(0, "Completed"))
 
     def _run_seconds(self) -> float | None:
-        """Return how long the containers run; None is for ever."""
+        """Return how long the containers run; None for ever."""
         text = (self._pod["metadata"].get("annotations") or {}).get(RUN_SECONDS)
         if text is not None:
             try:
                 return max(0.0, float(text))
             except ValueError:
-                pass  # a text that is no number is as good as none
+                pass  # ignore a value that is not a number
         owner = controller_of(self._pod)
         if owner is not None and owner.get("kind") == "Job":
             return self._options.run_seconds
@@ -298,7 +298,7 @@ class _Run:
         return self._with_conditions(status, new)
 
     def _started(self, restarts: int, *, ready: bool) -> Object:
-        """Return the status of a pod whose containers run; those that ended run again."""
+        """Return the status of a pod whose containers run; exited ones run again."""
         stamp = self._observed.stamp
         states = []
         for spec, state in zip(self._spec.get("containers") or (), self._states, strict=False):
@@ -358,7 +358,7 @@ class _Run:
         return {**self._status, "containerStatuses": states}
 
     def _ended(self, code: int, reason: str, phase: str = "") -> Object:
-        """Return the status after the first container, or with code 0 all of them, has ended."""
+        """Return the status after the first container, or with code 0 all of them, has exited."""
         stamp = self._observed.stamp
         restarted = self._spec.get("restartPolicy", "Always")
         ends_all = code == 0 or phase or restarted == "Never"

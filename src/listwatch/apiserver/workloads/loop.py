@@ -1,4 +1,4 @@
-"""The one loop that feeds the controllers from the store's changes and does what they ask for."""
+"""The loop that feeds the controllers with changes and performs their writes."""
 
 import asyncio
 import logging
@@ -61,9 +61,9 @@ from listwatch.errors import StatusError
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that the loop works before other tasks get their turn.
+#: Seconds of work before other tasks run.
 _TURN = 0.005
-#: Seconds until a step is taken again whose writes the journal could not keep.
+#: Seconds until a step is repeated whose writes the journal could not record.
 _NOT_STORED_SECONDS = 10.0
 #: What the bytes of a pod have in them whose end a Job counts.
 _TRACKING = f'"{TRACKING}"'.encode()
@@ -71,18 +71,18 @@ _MANAGER = "kube-controller-manager"
 
 
 class _Controller(NamedTuple):
-    """One controller: whose objects it looks at, its step, and in whose name it writes."""
+    """One controller: its resource, its step, and its field manager."""
 
     resource: str
     step: Callable[[View], Steps]
     manager: str = _MANAGER
-    #: what is to be done when an object is gone, given its namespace and name
+    #: steps after an object's deletion, given its namespace and name
     gone: Callable[[str, str], Steps] | None = None
 
 
 _Key = tuple[str, str]
 
-#: The resources of kinds that own pods and what leads to these, by group and kind.
+#: The resources of kinds that own pods, and of those that lead to them, by group and kind.
 _OWNERS: Mapping[tuple[str, str], str] = {
     ("apps", "Deployment"): kinds.DEPLOYMENTS,
     ("apps", "ReplicaSet"): kinds.REPLICA_SETS,
@@ -93,7 +93,7 @@ _OWNERS: Mapping[tuple[str, str], str] = {
     ("batch", "CronJob"): kinds.CRON_JOBS,
     ("", "Service"): kinds.SERVICES,
 }
-#: What takes over objects that nobody controls, by their resource.
+#: The resources that adopt orphans, by the orphans' resource.
 _ADOPTERS: Mapping[str, tuple[str, ...]] = {
     kinds.PODS: ("replicasets", "replicationcontrollers", "statefulsets", "daemonsets", "jobs"),
     kinds.REPLICA_SETS: ("deployments",),
@@ -102,9 +102,9 @@ _ADOPTERS: Mapping[str, tuple[str, ...]] = {
 
 
 class RunningWorkloads:
-    """Follows every change of a store and brings workloads nearer to their specs.
+    """Follows every change of a store and brings workloads closer to their specs.
 
-    For the event loop of the store. Only one step is taken at a time, each on what is stored then.
+    For the event loop of the store. Takes one step at a time, each on the current state.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class RunningWorkloads:
         for name, controller in self._controllers.items():
             if name != "tracked":  # asked only about pods that are, see `_after_pod`
                 self._by_resource.setdefault(controller.resource, []).append(name)
-        #: controller and key of each object to look at, in order
+        #: controller and key of each object to process, in order
         self._due: dict[_Key, None] = {}
         self._timers: dict[_Key, Timer] = {}
         self._failed: dict[_Key, int] = {}
@@ -163,7 +163,7 @@ class RunningWorkloads:
     # -- life --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to work, on what is there and on each change."""
+        """Start to work, on existing objects and on each change."""
         if self._task is None:
             self._make_nodes()
             self._wake = wake = asyncio.Event()
@@ -171,7 +171,7 @@ class RunningWorkloads:
             self._task = asyncio.get_running_loop().create_task(self._run(wake))
 
     async def stop(self) -> None:
-        """Stop to work; changes are still noted."""
+        """Stop working; changes are still recorded."""
         task, self._task, self._wake = self._task, None, None
         if task is not None:
             task.cancel()
@@ -182,7 +182,7 @@ class RunningWorkloads:
         self._due.clear()
 
     def reset(self) -> None:
-        """Look at all objects anew, after a change that nobody was told of."""
+        """Look at all objects again, after a change without a notification."""
         self._observed.clear()
         self._note_all()
         self._look_at_all()
@@ -205,18 +205,18 @@ class RunningWorkloads:
     # -- failures ----------------------------------------------------------------------------
 
     def fail(self, failure: PodFailure) -> None:
-        """Let pods fail from now on, also those that run."""
+        """Make pods fail from now on, including running ones."""
         self.failures.add(failure)
         self._look_at(kinds.PODS)
 
     def heal(self) -> None:
-        """Let nothing fail any more; nodes that were lost are heard of again."""
+        """End all failures; recover lost nodes."""
         self.failures.clear()
         self._look_at(kinds.NODES)
         self._look_at(kinds.PODS)
 
     def lose_node(self, name: str) -> None:
-        """Let a node be heard of no more.
+        """Make a node unreachable.
 
         Raises:
             ValueError: there is no such node.
@@ -226,7 +226,7 @@ class RunningWorkloads:
         self._plan("nodes", name)
 
     def recover_node(self, name: str) -> None:
-        """Let a node be heard of again.
+        """Recover a node.
 
         Raises:
             ValueError: there is no such node.
@@ -240,7 +240,7 @@ class RunningWorkloads:
         if name not in nodes:
             raise ValueError(f"no such node: {name}; there are {', '.join(nodes) or 'none'}")
 
-    # -- what is to be looked at -------------------------------------------------------------
+    # -- what to look at -----------------------------------------------------------------------
 
     def _plan(self, controller: str, key: str) -> None:
         if self._wake is not None:
@@ -367,7 +367,7 @@ class RunningWorkloads:
                     begun, turns = self._clock.now(), 0
 
     def _take(self, key: _Key) -> None:
-        """Take one step, and plan the next where it says when or failed."""
+        """Take one step, and plan the next if it says when, or failed."""
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -403,9 +403,9 @@ class RunningWorkloads:
         _log.info("%s of %s was refused: %s", name, place, refused)
         failures = self._failed[key] = self._failed.get(key, 0) + 1
         if uid and uid not in self._observed.refusals:
-            # the first words stay, since later ones may differ by a generated name alone
+            # keep the first message: later ones may differ only by a generated name
             self._observed.refusals[uid] = refused
-            self._plan(*key)  # its status tells of that
+            self._plan(*key)  # its status reports that
         else:
             self._again(key, WORK_ITEM.delay(failures))
 
@@ -422,7 +422,7 @@ class RunningWorkloads:
     # -- writes ------------------------------------------------------------------------------
 
     def _perform(self, steps: Steps, manager: str) -> str | None:
-        """Do what a controller asks for; returns what the server refused first, in its words.
+        """Perform a controller's steps; return the server's first refusal.
 
         After a refusal only statuses are still written.
         """
@@ -472,7 +472,7 @@ class RunningWorkloads:
             if entry is not None and entry.uid != metadata["uid"]:
                 raise refusal.conflict(resource, entry.name)
             new = _copied(step.obj)
-            # what this plan itself has written since does not stand in the way
+            # this plan's own earlier writes must not cause a conflict
             new["metadata"].pop("resourceVersion", None)
             return new
 

@@ -1,4 +1,4 @@
-"""Nodes: one made where there is none, their conditions, and the taints that follow from these."""
+"""Nodes: created if there are none, their conditions, and the resulting taints."""
 
 from listwatch.apiserver.workloads.failures import Failures
 from listwatch.apiserver.workloads.observed import (
@@ -12,11 +12,11 @@ from listwatch.apiserver.workloads.observed import (
     with_condition,
 )
 
-#: What the addresses of nodes begin with.
+#: Prefix of the nodes' addresses.
 _NETWORK = "172.18"
 _NOT_READY, _UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
-#: The taints that conditions and the spec of a node ask for.
+#: The taints that follow from a node's conditions and spec.
 _OWN = frozenset((_NOT_READY, _UNREACHABLE, _UNSCHEDULABLE))
 _CAPACITY = {
     "cpu": "1k",
@@ -32,7 +32,7 @@ _WELL = (
 
 
 def made_node(number: int) -> Object:
-    """Return a node for a cluster that has none."""
+    """Return a node for a cluster without any."""
     name = f"node-{number}"
     return {
         "metadata": {
@@ -51,7 +51,7 @@ def made_node(number: int) -> Object:
 
 
 def address_of(node: View) -> str:
-    """Return the address of a node in the cluster, or ""."""
+    """Return the node's address in the cluster, or ""."""
     for each in (node.get("status") or {}).get("addresses") or ():
         if each.get("type") == "InternalIP":
             return str(each.get("address", ""))
@@ -59,15 +59,15 @@ def address_of(node: View) -> str:
 
 
 def is_node_ready(node: View) -> bool:
-    """Tell whether a node is ready."""
+    """Return whether a node is ready."""
     ready = condition(node, "Ready")
     return ready is not None and ready.get("status") == "True"
 
 
 def step_node(observed: Observed, failures: Failures, node: View) -> Steps:
-    """Give a node the status of one whose kubelet runs, or is lost, and the taints that follow.
+    """Set the status of a node whose kubelet runs, or is lost, and the resulting taints.
 
-    A condition `Ready` that somebody else has set stays.
+    A condition `Ready` set by another client stays.
     """
     status = _status(observed, node, lost=failures.is_lost(node))
     if status != (node.get("status") or {}):

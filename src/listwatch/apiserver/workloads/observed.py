@@ -1,4 +1,4 @@
-"""What the controllers see, and what they ask for: the objects of the store, and writes as data."""
+"""The objects that controllers see, and the writes that they request, as data."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -28,21 +28,21 @@ REVISIONS = "apps/controllerrevisions"
 REPLICATION_CONTROLLERS = "replicationcontrollers"
 JOBS = "batch/jobs"
 CRON_JOBS = "batch/cronjobs"
-#: What workloads take over when nobody controls it.
+#: What workloads adopt if it has no controller.
 _ADOPTED = frozenset((PODS, REPLICA_SETS, REVISIONS, JOBS))
-#: How many addresses pods have.
+#: Number of pod addresses.
 _HOSTS = 65_000
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Make an object, whose namespace is in its metadata."""
+    """Create an object; its namespace is in its metadata."""
 
     resource: str
     obj: Object
 
 
 class Update(msgspec.Struct, frozen=True):
-    """Replace an object, or the part of it below a subresource, if it is still as observed."""
+    """Replace an object, or a subresource of it, if it is still as observed."""
 
     resource: str
     obj: Object
@@ -50,11 +50,11 @@ class Update(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Delete an object that was observed.
+    """Delete an observed object.
 
     Attributes:
-        grace: seconds that a pod gets; None leaves that to the pod.
-        propagation: what becomes of its dependents; None leaves that to the kind.
+        grace: seconds for a pod; None for the pod's own.
+        propagation: for its dependents; None for the kind's default.
     """
 
     resource: str
@@ -64,26 +64,26 @@ class Delete(msgspec.Struct, frozen=True):
 
 
 class Bind(msgspec.Struct, frozen=True):
-    """Give a pod that was observed its node."""
+    """Bind an observed pod to a node."""
 
     obj: View
     node: str
 
 
 class Later(msgspec.Struct, frozen=True):
-    """Look again after so many seconds, unless a change asks for it before."""
+    """Look again after this many seconds, unless a change comes first."""
 
     seconds: float
 
 
-#: What a controller wants done, in this order.
+#: A controller's writes, in order.
 Steps = list[Create | Update | Delete | Bind | Later]
 
 
 class Observed:
-    """The objects as they are now, decoded once for each state. For the event loop of the store.
+    """The current objects, each state decoded once. For the event loop of the store.
 
-    What it returns must not be changed. It follows the store by `note`.
+    Its results must not be changed. It follows the store through `note`.
     """
 
     def __init__(self, store: Storage, clock: Clock) -> None:
@@ -93,7 +93,7 @@ class Observed:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything, before all objects are taken in anew."""
+        """Forget everything, before all objects are added again."""
         self._decoded: dict[tuple[str, str], tuple[Entry, View]] = {}
         self._owned: dict[str, dict[tuple[str, str], None]] = {}
         self._on_node: dict[str, dict[str, None]] = {}
@@ -101,13 +101,13 @@ class Observed:
         self._unbound: dict[str, None] = {}
         self._addresses: set[str] = set()
         self._entered: dict[str, tuple[str, float]] = {}
-        #: what is taken of each node
+        #: the resources in use on each node
         self.occupancy = Occupancy()
-        #: what the server said when it first refused what an object's controller asked for, by uid
+        #: the server's first refusal of a write for an object, by uid
         self.refusals: dict[str, str] = {}
 
     def note(self, bucket: Bucket, change: StoredChange) -> None:
-        """Take in one change of the store."""
+        """Record one change of the store."""
         previous, entry = change.previous, change.entry
         if previous is not None:
             self._forget(bucket.name, previous)
@@ -121,7 +121,7 @@ class Observed:
             self.add(bucket.name, entry)
 
     def add(self, name: str, entry: Entry) -> None:
-        """Take in an object that was there before."""
+        """Record an existing object."""
         for owner in entry.owners:
             self._owned.setdefault(owner, {})[name, entry.key] = None
         if name in _ADOPTED and not (entry.owners and controller_of(self.view(name, entry))):
@@ -183,11 +183,11 @@ class Observed:
         return [self.view(resource, entry) for entry in bucket.current(namespace)]
 
     def entries(self, resource: str, namespace: str = "") -> Iterable[Entry]:
-        """Return the same as they are stored, for what needs only their names and labels."""
+        """Yield the same in the stored form, if only names and labels are needed."""
         return self._store.bucket(resource).span(namespace)
 
     def orphans(self, resource: str, namespace: str) -> list[View]:
-        """Return the objects of a namespace that nobody controls, by name."""
+        """Return the objects of a namespace without a controller, by name."""
         keys = sorted(self._orphans.get((resource, namespace), ()))
         return [view for view in (self.at(resource, key) for key in keys) if view is not None]
 
@@ -199,12 +199,12 @@ class Observed:
         return [view for view in views if view is not None and controller_uid(view) == uid]
 
     def pods_on(self, node: str) -> list[View]:
-        """Return the pods that are bound to a node."""
+        """Return the pods bound to a node."""
         views = (self.at(PODS, key) for key in sorted(self._on_node.get(node, ())))
         return [view for view in views if view is not None]
 
     def unbound(self) -> list[str]:
-        """Return the keys of the pods that have no node."""
+        """Return the keys of the pods without a node."""
         return list(self._unbound)
 
     def free_address(self) -> str:
@@ -225,7 +225,7 @@ class Observed:
 
     @property
     def stamp(self) -> str:
-        """The time stamp of this second."""
+        """The timestamp of this second."""
         return datetime.fromtimestamp(int(self.now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def elapsed(self, uid: str, state: str) -> float:
@@ -237,7 +237,7 @@ class Observed:
         return now - known[1]
 
     def since(self, stamp: str | None) -> float:
-        """Return the seconds since a time stamp; of none, none."""
+        """Return the seconds since a timestamp; 0 without one."""
         return 0.0 if not stamp else self.now - datetime.fromisoformat(stamp).timestamp()
 
 
@@ -269,12 +269,12 @@ def owner_reference(api_version: str, kind: str, owner: View) -> Object:
 
 
 def changed(obj: View, **parts: Any) -> Object:
-    """Return an object with other top-level parts."""
+    """Return an object with some top-level parts replaced."""
     return {**obj, **parts}
 
 
 def with_metadata(obj: View, **parts: Any) -> Object:
-    """Return an object with other parts of its metadata; those that are None go."""
+    """Return an object with parts of its metadata replaced; None removes a part."""
     metadata = {**obj["metadata"], **parts}
     return {**obj, "metadata": {key: value for key, value in metadata.items() if value is not None}}
 
@@ -289,15 +289,15 @@ def condition(obj: View, kind: str) -> View | None:
 
 
 def is_true(obj: View, kind: str) -> bool:
-    """Tell whether a condition of an object's status is True."""
+    """Return whether a condition of an object's status is True."""
     found = condition(obj, kind)
     return found is not None and found.get("status") == "True"
 
 
 def with_condition(conditions: Iterable[View], new: Object) -> list[View]:
-    """Return conditions with a new one in the place of the old of its type.
+    """Return conditions with a new one replacing the old one of its type.
 
-    The time of the last transition stays as long as the status does.
+    The last transition time stays as long as the status does.
     """
     result: list[View] = []
     placed = False

@@ -1,4 +1,4 @@
-"""What the pods of each node have asked for."""
+"""The resources that the pods of each node request."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +12,12 @@ PODS_RESOURCE = "pods"
 
 
 def thousandths(amounts: Mapping[str, str]) -> dict[str, int]:
-    """Return amounts of resources in thousandths of their units."""
+    """Return amounts of resources in thousandths."""
     return {name: round(quantity(str(amount)) * 1000) for name, amount in amounts.items()}
 
 
 def requests_of(pod: View) -> dict[str, int]:
-    """Return what a pod asks of its node: all containers, or the largest init container."""
+    """Return a pod's requests: those of all containers, or of the largest init container."""
     spec = pod.get("spec") or {}
     total: dict[str, int] = {PODS_RESOURCE: 1000}
     largest: dict[str, int] = {}
@@ -61,7 +61,7 @@ class Occupancy:
                 total[name] = total.get(name, 0) + amount
 
     def drop(self, key: str) -> None:
-        """Count a pod no longer."""
+        """Stop counting a pod."""
         known = self._pods.pop(key, None)
         if known is not None:
             total = self._nodes[known[0]]
@@ -69,5 +69,5 @@ class Occupancy:
                 total[name] -= amount
 
     def on(self, node: str) -> Mapping[str, int]:
-        """Return what is taken of a node."""
+        """Return the resources in use on a node."""
         return self._nodes.get(node, {})

@@ -1,4 +1,4 @@
-"""Pods as their owners see them: whether one counts, who goes first, how one is made."""
+"""Pods from their owners' view: which count, in which order they go, how one is created."""
 
 import copy
 import json
@@ -19,17 +19,17 @@ from listwatch.apiserver.workloads.observed import (
 )
 from listwatch.selector import LabelSelector
 
-#: The letters of hashes in names, as in `apimachinery/pkg/util/rand`.
+#: The characters of hashes in names, as in `apimachinery/pkg/util/rand`.
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _FINISHED = frozenset(("Succeeded", "Failed"))
 _COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 def name_hash(value: object, collisions: int = 0) -> str:
-    """Return a hash for names: FNV-1a of 32 bits in letters that form no words.
+    """Return a hash for names: 32-bit FNV-1a in characters that form no words.
 
-    The form is that of `ComputeHash` (pkg/controller/controller_utils.go); the value is not, which
-    follows from the types of Go.
+    The form is that of `ComputeHash` (pkg/controller/controller_utils.go); the value differs,
+    because Go's depends on its types.
     """
     number = 0x811C9DC5
     data = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
@@ -39,27 +39,27 @@ def name_hash(value: object, collisions: int = 0) -> str:
 
 
 def is_finished(pod: View) -> bool:
-    """Tell whether a pod's containers have ended for good."""
+    """Return whether a pod's containers have ended for good."""
     return (pod.get("status") or {}).get("phase") in _FINISHED
 
 
 def is_deleting(obj: View) -> bool:
-    """Tell whether an object is on its way out."""
+    """Return whether an object is being deleted."""
     return bool(obj["metadata"].get("deletionTimestamp"))
 
 
 def is_active(pod: View) -> bool:
-    """Tell whether a pod counts as one of its owner's replicas."""
+    """Return whether a pod counts as one of its owner's replicas."""
     return not is_finished(pod) and not is_deleting(pod)
 
 
 def is_ready(pod: View) -> bool:
-    """Tell whether a pod is ready."""
+    """Return whether a pod is ready."""
     return is_true(pod, "Ready")
 
 
 def available_in(observed: Observed, pod: View, min_ready: int) -> float | None:
-    """Return in how many seconds a pod will be available, 0 where it is; None of one not ready."""
+    """Return the seconds until a pod is available, 0 if it is; None if it is not ready."""
     ready = condition(pod, "Ready")
     if ready is None or ready.get("status") != "True":
         return None
@@ -69,7 +69,7 @@ def available_in(observed: Observed, pod: View, min_ready: int) -> float | None:
 
 
 class Counts:
-    """How many pods are ready and available, and when the next one will be."""
+    """The numbers of ready and available pods, and when the next one becomes available."""
 
     def __init__(self, observed: Observed, pods: Iterable[View], min_ready: int) -> None:
         self.ready = self.available = 0
@@ -85,12 +85,12 @@ class Counts:
                 self.next = seconds
 
     def later(self) -> Steps:
-        """Return when to look again."""
+        """Return the steps to look again then."""
         return [] if self.next is None else [Later(self.next)]
 
 
 def deletion_rank(pod: View) -> tuple[object, ...]:
-    """Sort pods by who is deleted first, as `ActivePodsWithRanks` does."""
+    """Return the sort key for deletion order, like `ActivePodsWithRanks`."""
     status, metadata = pod.get("status") or {}, pod["metadata"]
     ready = condition(pod, "Ready") or {}
     restarts = sum(each.get("restartCount", 0) for each in status.get("containerStatuses") or ())
@@ -114,15 +114,15 @@ def _latest_first(stamp: str) -> tuple[int, ...]:
 def pod_of(
     template: View, owner: View, api_version: str, kind: str, *, name: str = "", base: str = ""
 ) -> Object:
-    """Return a new pod of a template.
+    """Return a new pod from a template.
 
     Args:
-        template: of the owner.
-        owner: what will control the pod.
+        template: the owner's.
+        owner: the pod's controller.
         api_version: of the owner.
         kind: of the owner.
         name: of the pod; "" lets the server complete `base`.
-        base: what a made name begins with; "" is the owner's name.
+        base: prefix of a generated name; "" for the owner's name.
     """
     given = template.get("metadata") or {}
     metadata: Object = {
@@ -147,10 +147,10 @@ def claim(
     kind: str,
     resource: str = PODS,
 ) -> tuple[list[View], Steps]:
-    """Return the objects that an owner controls, and how it takes and lets go of others.
+    """Return the objects that an owner controls, and the steps to adopt and release others.
 
-    It takes what it selects and nobody controls, and lets go of what it selects no more, as
-    `ControllerRefManager` does.
+    It adopts orphans that it selects, and releases what it no longer selects, like
+    `ControllerRefManager`.
     """
     kept: list[View] = []
     steps: Steps = []
@@ -180,6 +180,6 @@ def claim(
 
 
 def status_update(resource: str, obj: View, status: View) -> Steps:
-    """Return the write of a status, if it differs from what is there."""
+    """Return the write of a status, if it differs from the current one."""
     before = obj.get("status") or {}
     return [] if before == status else [Update(resource, {**obj, "status": dict(status)}, "status")]

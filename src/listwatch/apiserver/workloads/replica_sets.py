@@ -1,4 +1,4 @@
-"""ReplicaSet and ReplicationController: as many pods as were asked for."""
+"""ReplicaSet and ReplicationController: keep the requested number of pods."""
 
 from listwatch.apiserver.workloads.observed import (
     PODS,
@@ -23,18 +23,18 @@ from listwatch.apiserver.workloads.pods import (
 )
 from listwatch.selector import LabelSelector
 
-#: So many pods are made or deleted in one step, as `BurstReplicas` in pkg/controller/replicaset.
+#: Maximum pods created or deleted in one step, like `BurstReplicas` in pkg/controller/replicaset.
 _BURST = 500
 
 
 def step_replica_set(observed: Observed, replica_set: View) -> Steps:
-    """Bring the pods of a ReplicaSet nearer to its spec, and its status up to date."""
+    """Bring the pods of a ReplicaSet closer to its spec, and its status up to date."""
     selector = LabelSelector.from_dict(replica_set["spec"].get("selector"))
     return _step(observed, replica_set, selector, REPLICA_SETS, "apps/v1", "ReplicaSet")
 
 
 def step_replication_controller(observed: Observed, controller: View) -> Steps:
-    """Bring the pods of a ReplicationController nearer to its spec, and its status up to date."""
+    """Bring a ReplicationController's pods closer to its spec, and its status up to date."""
     selector = LabelSelector.from_dict({"matchLabels": controller["spec"].get("selector") or {}})
     if selector.is_everything or "template" not in controller["spec"]:
         return []
@@ -94,7 +94,7 @@ def _labelled(obj: View, pods: list[View]) -> int:
 
 
 def _conditions(observed: Observed, obj: View, difference: int) -> list[View]:
-    """Return the conditions of the status: that pods could not be made or deleted."""
+    """Return the status conditions: pods could not be created or deleted."""
     conditions = (obj.get("status") or {}).get("conditions") or []
     why = observed.refusals.get(obj["metadata"]["uid"])
     if why is None or difference == 0:

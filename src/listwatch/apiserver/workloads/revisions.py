@@ -24,14 +24,14 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class Revisions(NamedTuple):
-    """The revisions of an owner, the oldest first."""
+    """The revisions of an owner, oldest first."""
 
     all: list[View]
-    #: the one of the present template; None before it is made
+    #: the one for the current template; None before it is created
     update: View | None
-    #: how often a name was taken, when that has grown
+    #: how often a name was taken, if that has increased
     collisions: int | None
-    #: what makes the newest revision that of the template
+    #: the steps that make the current template's revision the newest
     steps: Steps
 
 
@@ -41,7 +41,7 @@ def number_of(revision: View) -> int:
 
 
 def template_of(revision: View) -> Object:
-    """Return the template that a revision keeps."""
+    """Return the template in a revision."""
     template = dict(revision["data"]["spec"]["template"])
     template.pop("$patch", None)
     return template
@@ -50,14 +50,14 @@ def template_of(revision: View) -> Object:
 def revisions_of(
     observed: Observed, owner: View, selector: LabelSelector, kind: str, label: str
 ) -> Revisions:
-    """Return an owner's revisions, and what is to be written so that its template has one.
+    """Return an owner's revisions, and the writes that record its current template.
 
     Args:
-        observed: what is there.
+        observed: the current objects.
         owner: a StatefulSet or DaemonSet.
         selector: the owner's.
         kind: the owner's.
-        label: of a revision, whose value is its hash.
+        label: the label of a revision whose value is its hash.
     """
     found, steps = claim(observed, owner, selector, "apps/v1", kind, resource=REVISIONS)
     found.sort(key=lambda each: (number_of(each), each["metadata"]["name"]))
@@ -101,12 +101,12 @@ def revisions_of(
 def forget_old(
     revisions: Iterable[View], live: Iterable[str], limit: int, names: str = "name"
 ) -> Steps:
-    """Return what deletes the oldest revisions beyond a limit that nobody needs any more.
+    """Return the steps that delete the oldest unused revisions beyond a limit.
 
     Args:
-        revisions: all, the oldest first.
-        live: the names of those that are needed, or the values of a label that they have.
-        limit: how many others are kept.
+        revisions: all, oldest first.
+        live: the names of those in use, or their values of a label.
+        limit: how many others to keep.
         names: the label, or "name".
     """
     needed = set(live)

@@ -1,4 +1,4 @@
-"""How many replicas each ReplicaSet of a Deployment gets."""
+"""Computes the replicas of each ReplicaSet of a Deployment."""
 
 import math
 
@@ -9,17 +9,17 @@ MOST = "deployment.kubernetes.io/max-replicas"
 
 
 def replicas_of(obj: View) -> int:
-    """Return how many replicas an object asks for."""
+    """Return the replicas that an object asks for."""
     return int(obj["spec"].get("replicas", 1))
 
 
 def available_of(replica_set: View) -> int:
-    """Return how many pods of a ReplicaSet are available."""
+    """Return the number of available pods of a ReplicaSet."""
     return int((replica_set.get("status") or {}).get("availableReplicas", 0))
 
 
 def resolve(value: int | str | None, total: int, *, up: bool) -> int:
-    """Return a number, or what a percentage of a total comes to."""
+    """Return a number, or the number for a percentage of a total."""
     if isinstance(value, str):
         share = int(value.removesuffix("%")) * total / 100
         return math.ceil(share) if up else math.floor(share)
@@ -27,7 +27,7 @@ def resolve(value: int | str | None, total: int, *, up: bool) -> int:
 
 
 def surge_and_unavailable(deployment: View) -> tuple[int, int]:
-    """Return how many pods may be too many and how many may be missing (`ResolveFenceposts`)."""
+    """Return maximum surge and maximum unavailable pods (`ResolveFenceposts`)."""
     total = replicas_of(deployment)
     strategy = deployment["spec"].get("strategy") or {}
     if strategy.get("type") != "RollingUpdate" or not total:
@@ -41,7 +41,7 @@ def surge_and_unavailable(deployment: View) -> tuple[int, int]:
 
 
 def new_replicas(deployment: View, new: View, sets: list[View]) -> int:
-    """Return how many replicas the newest ReplicaSet gets next (`NewRSNewReplicas`)."""
+    """Return the next replicas of the newest ReplicaSet (`NewRSNewReplicas`)."""
     total, present = replicas_of(deployment), replicas_of(new)
     if present >= total or deployment["spec"]["strategy"]["type"] == "Recreate":
         return total
@@ -51,9 +51,9 @@ def new_replicas(deployment: View, new: View, sets: list[View]) -> int:
 
 
 def old_replicas(deployment: View, new: View, old: list[View]) -> dict[str, int]:
-    """Return how many replicas the older ReplicaSets get next, by name of those that change.
+    """Return the next replicas of older ReplicaSets, by name, for those that change.
 
-    Those that don't get ready go first, then as many as the available ones allow.
+    Unready ones shrink first, then as many as the available ones allow.
     """
     if not sum(map(replicas_of, old)):
         return {}
@@ -83,10 +83,10 @@ def old_replicas(deployment: View, new: View, old: list[View]) -> dict[str, int]
 
 
 def scaled(deployment: View, new: View | None, old: list[View]) -> dict[str, int]:
-    """Return how many replicas each ReplicaSet gets when only the number of replicas changed.
+    """Return the replicas of each ReplicaSet when only the number of replicas changed.
 
-    In the middle of a rollout all grow or shrink in proportion, as `scale` of
-    pkg/controller/deployment/sync.go has it.
+    During a rollout all grow or shrink in proportion, like `scale` of
+    pkg/controller/deployment/sync.go.
     """
     sets = [*old, *([] if new is None else [new])]
     total = replicas_of(deployment)
@@ -107,7 +107,7 @@ def scaled(deployment: View, new: View | None, old: list[View]) -> dict[str, int
 
 
 def _in_proportion(active: list[View], add: int, allowed: int) -> dict[str, int]:
-    # the largest first; of those alike the newest where replicas are added, else the oldest
+    # the largest first; among equals the newest if replicas are added, otherwise the oldest
     order = sorted(active, key=lambda each: each["metadata"]["creationTimestamp"], reverse=add > 0)
     order.sort(key=replicas_of, reverse=True)
     plan, added = {}, 0

@@ -1,4 +1,4 @@
-"""The scheduler: which node a pod goes to, or why none will take it."""
+"""The scheduler: the node for a pod, or the reason why none fits."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ _NAME = "default-scheduler"
 
 
 def step_unbound(observed: Observed, pod: View) -> Steps:
-    """Bind a pod that has no node to the emptiest that fits, or say why none does."""
+    """Bind an unscheduled pod to the emptiest node that fits, or report why none does."""
     spec = pod["spec"]
     if spec.get("nodeName") or is_deleting(pod) or is_finished(pod):
         return []
@@ -63,7 +63,7 @@ def step_unbound(observed: Observed, pod: View) -> Steps:
 
 
 def _missing_claim(observed: Observed, pod: View) -> str:
-    """Return why the claims of a pod keep it waiting, or ""."""
+    """Return why a pod's claims block it, or ""."""
     for name in claims_of(pod):
         claim = observed.find(CLAIMS, pod["metadata"]["namespace"], name)
         if claim is None:
@@ -93,7 +93,7 @@ def _tell(observed: Observed, pod: View, reason: str, message: str) -> Steps:
 def reasons_against(
     observed: Observed, pod: View, node: View, wanted: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Return why a node can't take a pod, in the words of kube-scheduler."""
+    """Return why a node can't run a pod, in kube-scheduler's words."""
     spec = pod["spec"]
     if node["spec"].get("unschedulable") and not _tolerates_unschedulable(spec):
         return ["node(s) were unschedulable"]
@@ -125,7 +125,7 @@ def _tolerates_unschedulable(spec: View) -> bool:
 
 
 def tolerated(spec: View, taint: View) -> bool:
-    """Tell whether a pod's tolerations allow a taint."""
+    """Return whether a pod's tolerations allow a taint."""
     return toleration_of(spec, taint) is not None
 
 
@@ -143,7 +143,7 @@ def toleration_of(spec: View, taint: View) -> View | None:
 
 
 def selected(spec: View, node: View) -> bool:
-    """Tell whether a pod's node selector and required node affinity allow a node."""
+    """Return whether a pod's node selector and required node affinity allow a node."""
     labels = node["metadata"].get("labels") or {}
     if not (spec.get("nodeSelector") or {}).items() <= labels.items():
         return False

@@ -1,4 +1,4 @@
-"""StatefulSet: pods with names and claims of their own, one after the other where that is asked."""
+"""StatefulSet: pods with their own names and claims, one after the other by default."""
 
 import copy
 
@@ -34,7 +34,7 @@ _REVISION_HASH = "controller.kubernetes.io/hash"
 
 
 def step_stateful_set(observed: Observed, obj: View) -> Steps:
-    """Bring the pods of a StatefulSet nearer to its spec, and its status up to date."""
+    """Bring the pods of a StatefulSet closer to its spec, and its status up to date."""
     selector = LabelSelector.from_dict(obj["spec"].get("selector"))
     if selector.is_everything:
         return []
@@ -116,7 +116,7 @@ class _Members:
                 continue
             if self._ordered:
                 return steps
-        # those beyond the wanted go from the last one on
+        # surplus pods go from the last one on
         for ordinal in sorted(self._pods, reverse=True):
             if ordinal in self._wanted:
                 continue
@@ -128,7 +128,7 @@ class _Members:
         return steps or self._roll()
 
     def _roll(self) -> Steps:
-        """Delete the pods of an older revision, from the last one on, as many as may be missing."""
+        """Delete pods of an older revision, from the last one on, within maxUnavailable."""
         strategy = self._spec.get("updateStrategy") or {}
         if strategy.get("type") == "OnDelete":
             return []
@@ -167,7 +167,7 @@ class _Members:
         return self._update
 
     def _count(self, revision: View) -> int:
-        """Return how many pods that stay are of a revision."""
+        """Return how many remaining pods are of a revision."""
         name = revision["metadata"]["name"]
         return sum(
             self._revision(pod) == name and not is_deleting(pod) and not is_finished(pod)
@@ -240,7 +240,7 @@ class _Members:
         return [each for each in found if each is not None]
 
     def _retain_claims(self) -> Steps:
-        """Let claims belong to the StatefulSet, or to nobody, as the retention policy says."""
+        """Set the claims' owner to the StatefulSet, or to nobody, by the retention policy."""
         uid = self._obj["metadata"]["uid"]
         delete = self._retention("whenDeleted") == "Delete"
         steps: Steps = []
@@ -259,7 +259,7 @@ class _Members:
         return steps
 
     def _orphan_claims(self, pod: View) -> Steps:
-        """Let the claims of a pod that is one too many go with it, if the policy says so."""
+        """Let the claims of a surplus pod go with it, if the policy says so."""
         if self._retention("whenScaled") != "Delete":
             return []
         reference = self._plain_reference("Pod", pod)
@@ -305,5 +305,5 @@ class _Members:
         return forget_old(self._revisions, live, limit)
 
 
-#: Kinds of owners that the retention policy gives claims.
+#: Kinds of owners that the retention policy sets on claims.
 _RETAINERS = frozenset(("StatefulSet", "Pod"))
