@@ -20,10 +20,12 @@ from listwatch.testing.load_balancer_conformance import (
     LoadBalancerConformance,
     Subject,
     ask,
+    ask_udp,
     converse,
     free_port,
     make_service,
     named_server,
+    named_udp_server,
 )
 from listwatch.testing.waiting import eventually
 
@@ -38,7 +40,7 @@ class TestHAProxyProvider(LoadBalancerConformance):
         async with HAProxyProvider(
             pool, endpoint_slices=slices.source, health_check_seconds=0.2
         ) as provider:
-            yield Subject(provider=provider, publish=slices.publish, lacks=frozenset({"udp"}))
+            yield Subject(provider=provider, publish=slices.publish)
         assert len(pool) == 0
 
 
@@ -169,13 +171,51 @@ async def test_backends_are_told_who_connected() -> None:
         await eventually(is_told, "a header")
 
 
-async def test_udp_and_a_missing_program_are_refused_in_words() -> None:
+async def test_udp_is_served_beside_it_without_a_reload_of_its_own() -> None:
     slices = Slices()
-    async with running(slices) as provider:
-        service = make_service(ports=[{"port": 53, "protocol": "UDP", "name": ""}])
-        with pytest.raises(ProviderError, match="53/UDP: this provider forwards only TCP"):
-            await provider.ensure("c", service, ())
-    missing = HAProxyProvider(endpoint_slices=slices.source, binary="no-such-haproxy")
+    async with (
+        running(slices) as provider,
+        named_server("tcp") as tcp,
+        named_udp_server("udp") as udp,
+    ):
+        port = free_port()
+        ports = [
+            {"port": port, "protocol": "TCP", "name": "t"},
+            {"port": port, "protocol": "UDP", "name": "u"},
+        ]
+        service = make_service(ports=ports)
+        await slices.publish(service, {"t": [tcp], "u": [udp]})
+        status = await provider.ensure("c", service, ())
+        address = (status.ingress[0].ip, port)
+        assert [(each.protocol, each.port) for each in status.ingress[0].ports] == [
+            ("TCP", port),
+            ("UDP", port),
+        ]
+
+        async def answers() -> bool:
+            return [await ask(address), await ask_udp(address)] == ["tcp hello", "udp hello"]
+
+        await eventually(answers, "an answer by both protocols")
+        reloads = provider.statistics().reloads
+        alone = make_service("alone", ports=ports[1:])
+        await slices.publish(alone, {"u": [udp]})
+        status = await provider.ensure("c", alone, ())
+        other = (status.ingress[0].ip, port)
+
+        async def answers_alone() -> bool:
+            return await ask_udp(other) == "udp hello"
+
+        await eventually(answers_alone, "an answer")
+        await provider.ensure_deleted("c", alone)
+        assert provider.statistics().reloads == reloads
+        await provider.ensure("c", make_service(ports=ports[:1]), ())
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+            free.bind(address)
+        assert await ask(address) == "tcp hello"
+
+
+async def test_a_missing_program_is_told_in_words() -> None:
+    missing = HAProxyProvider(endpoint_slices=Slices().source, binary="no-such-haproxy")
     with pytest.raises(HAProxyError, match="apt-get install haproxy"):
         async with missing:
             pass

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -489,6 +489,46 @@ async def test_a_udp_backend_that_refuses_is_passed_over() -> None:
         answers = [await ask_udp((host, port)) for _ in range(6)]
         assert answers.count("one hello") >= 5
         assert it.provider.statistics().failed_backends == 1
+
+
+async def test_a_udp_backend_that_refused_is_tried_again_ever_later_until_it_answers() -> None:
+    async with bench() as it, named_udp_server("one") as one:
+        gone = ("127.0.0.1", free_port(socket.SOCK_DGRAM))
+        service = make_service(ports=[{"port": free_port(), "protocol": "UDP", "name": ""}])
+        await it.publish(service, one, gone)
+        address = await it.ensure(service)
+
+        async def refuse() -> None:
+            for _ in range(2):
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+                    client.sendto(b"hello", address)
+            await until(lambda: it.provider.statistics().failed_backends == 1)
+
+        await refuse()
+        for delay in (2, 4, 8):
+            await it.clock.advance(delay - 0.1)
+            assert it.provider.statistics().failed_backends == 1
+            await it.clock.advance(0.1)
+            assert it.provider.statistics().failed_backends == 0
+            if delay < 8:
+                await refuse()
+        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+            Echo, local_addr=gone
+        )
+        answers = {await ask_udp(address) for _ in range(4)}
+        assert answers == {"one hello", "back hello"}
+        transport.close()
+        await refuse()
+        await it.clock.advance(2)
+        assert it.provider.statistics().failed_backends == 0
+
+
+class Echo(asyncio.DatagramProtocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self._transport.sendto(b"back " + data, addr)
 
 
 async def test_udp_from_elsewhere_than_the_source_ranges_is_dropped() -> None:

@@ -10,12 +10,14 @@ from typing import Self
 
 import msgspec
 
+from listwatch.accepting import ShortageLog
 from listwatch.backoff import RESTART
 from listwatch.cache.list_watch import ListerWatcher
 from listwatch.clock import Clock
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import default_load_balancer_name
 from listwatch.controllers.services.providers.address_pool import AddressPool
+from listwatch.controllers.services.providers.balancing import Balancer
 from listwatch.controllers.services.providers.claims import Claim
 from listwatch.controllers.services.providers.frontend import (
     PortKey,
@@ -42,6 +44,7 @@ from listwatch.controllers.services.providers.pool_provider import (
     PoolProvider,
 )
 from listwatch.controllers.services.providers.private_directory import private_directory
+from listwatch.controllers.services.providers.udp import UDPListener
 from listwatch.controllers.services.service import LoadBalancerStatus, Service, ServicePort
 
 _logger = logging.getLogger(__name__)
@@ -67,14 +70,17 @@ class _LoadBalancer(LoadBalancer):
     def __init__(self, service: Service, addresses: Sequence[str]) -> None:
         super().__init__(service, addresses)
         self.frontends: dict[PortKey, Frontend] = {}
+        #: UDP, which HAProxy does not forward, by address and port.
+        self.datagrams: dict[tuple[str, int], UDPListener] = {}
 
 
 class HAProxyProvider(PoolProvider[_LoadBalancer]):
     """Makes load balancers with one HAProxy process: a `LoadBalancerProvider`.
 
-    TCP only. Backends change through the runtime API. Any other change writes a new configuration,
-    checked and replaced in one step, and reloads. A reload passes the listening sockets on, so no
-    connection is lost: the old process serves its connections to their end.
+    HAProxy forwards TCP; this process forwards UDP beside it. Backends change through the runtime
+    API. Any other change writes a new configuration, checked and replaced in one step, and reloads.
+    A reload passes the listening sockets on, so no connection is lost: the old process serves its
+    connections to their end.
 
     Use it as `async with HAProxyProvider(...) as provider:`; at the end the process and its files
     are removed. For one event loop.
@@ -114,6 +120,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         self._dirty: set[str] = set()
         self._news = asyncio.Event()
         self._reloads = self._runtime_changes = self._restarts = 0
+        self._shortages = ShortageLog(self._clock)
 
     # --- Life ---
 
@@ -129,6 +136,11 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         _ = self._spawn(self._keep_running())
         _ = self._spawn(self._follow_endpoints())
         return self
+
+    def _end(self) -> None:
+        for balancer in self._balancers.values():
+            _close(balancer.datagrams.values())
+        super()._end()
 
     async def _start(self) -> None:
         # The file may contain a change that did not take effect.
@@ -181,37 +193,72 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             HAProxyError: the configuration did not take effect.
         """
         self._running()
-        rules, ports = rules_of(service), ports_of(service, ("TCP",))
+        rules, ports = rules_of(service), ports_of(service)
         claim = Claim.of(service)
         before = self._balancers.get(service.uid)
+        datagrams = {} if before is None else before.datagrams
         held = {(ip, *key) for ip in before.addresses for key in before.ports} if before else set()
+        opened: dict[tuple[str, int], UDPListener] = {}
 
-        async def check(address: str) -> None:
-            _check_ports(address, [key for key in ports if (address, *key) not in held])
+        async def open_ports(address: str) -> None:
+            missing = [key for key in ports if (address, *key) not in held]
+            _check_ports(address, [port for protocol, port in missing if protocol == "TCP"])
+            made: dict[tuple[str, int], UDPListener] = {}
+            try:
+                for protocol, port in missing:
+                    if protocol == "UDP":
+                        made[address, port] = await self._open_datagrams(address, port, rules)
+            except BaseException:
+                _close(made.values())
+                raise
+            opened.update(made)
 
-        addresses = await self._place(claim, service, check)
+        try:
+            addresses = await self._place(claim, service, open_ports)
+        except BaseException:
+            _close(opened.values())
+            raise
         balancer = _LoadBalancer(service, addresses)
         balancer.ports, balancer.nodes = ports, nodes
+        balancer.datagrams = {
+            at: listener
+            for at, listener in (datagrams | opened).items()
+            if at[0] in addresses and ("UDP", at[1]) in ports
+        }
         for key, port in ports.items():
-            old = before.frontends.get(key) if before else None
-            balancer.frontends[key] = self._frontend(balancer, port, rules, old)
+            if key[0] == "TCP":
+                old = before.frontends.get(key) if before else None
+                balancer.frontends[key] = self._frontend(balancer, port, rules, old)
         self._put(service, balancer)
         try:
-            if before is None or _needs_reload(before, balancer):
-                for key, frontend in balancer.frontends.items():
-                    frontend.assign(self._backends(balancer, ports[key]))
-                await self._reload()
-            else:
-                await self._change_backends(balancer)
+            await self._bring_into_force(before, balancer)
         except BaseException:
             # The previous state is in effect, or will be with the next configuration.
             for address in addresses:
                 if before is None or address not in before.addresses:
                     self._pool.release(service.uid, address)
+            _close(opened.values())
             self._put(service, before)
             raise
         self._pool.keep(claim, addresses)
+        _close(listener for at, listener in datagrams.items() if at not in balancer.datagrams)
+        for listener in balancer.datagrams.values():
+            listener.rules = rules
+            listener.balancer.affinity_seconds = service.spec.affinity_seconds
+            listener.balancer.least_connections = rules.least_connections
         return status_of(addresses, ports)
+
+    async def _bring_into_force(
+        self, before: _LoadBalancer | None, balancer: _LoadBalancer
+    ) -> None:
+        if before is not None and not _needs_reload(before, balancer):
+            await self._change_backends(balancer)
+            return
+        self._set_datagram_backends(balancer)
+        for key, frontend in balancer.frontends.items():
+            frontend.assign(self._backends(balancer, balancer.ports[key]))
+        if balancer.frontends or (before is not None and before.frontends):
+            await self._reload()
 
     async def ensure_deleted(self, cluster: str, service: Service) -> None:  # noqa: ARG002 - as above
         """Close a service's ports; its connections continue to their end."""
@@ -220,11 +267,30 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             return
         self._put(service, None)
         try:
-            await self._reload()
+            if balancer.frontends:
+                await self._reload()
         except BaseException:
             self._put(service, balancer)
             raise
+        _close(balancer.datagrams.values())
         self._pool.release_all(service.uid)
+
+    async def _open_datagrams(self, address: str, port: int, rules: Rules) -> UDPListener:
+        listener = UDPListener(
+            address,
+            port,
+            Balancer(self._clock),
+            rules,
+            clock=self._clock,
+            drain_seconds=self._drain_seconds,
+            shortages=self._shortages,
+        )
+        await listener.open()
+        return listener
+
+    def _set_datagram_backends(self, balancer: _LoadBalancer) -> None:
+        for (_, port), listener in balancer.datagrams.items():
+            listener.set_backends(self._backends(balancer, balancer.ports["UDP", port]))
 
     # --- Making ---
 
@@ -272,6 +338,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
 
     async def _change_backends(self, balancer: _LoadBalancer) -> None:
         """Apply the current backends, through the runtime API if there are free slots."""
+        self._set_datagram_backends(balancer)
         commands: list[str] = []
         grown = False
         for key, frontend in balancer.frontends.items():
@@ -350,10 +417,15 @@ def _one_line(name: str) -> str:
     return f"a{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:31]}"
 
 
-def _check_ports(address: str, keys: Iterable[PortKey]) -> None:
-    """Check in advance whether ports are free; HAProxy would only refuse to reload."""
-    for _, port in keys:
+def _check_ports(address: str, ports: Iterable[int]) -> None:
+    """Check for taken TCP ports with our own error messages; HAProxy would only fail to reload."""
+    for port in ports:
         bind(socket.SOCK_STREAM, address, port).close()
+
+
+def _close(listeners: Iterable[UDPListener]) -> None:
+    for listener in listeners:
+        listener.close(drain=False)
 
 
 def _needs_reload(before: _LoadBalancer, after: _LoadBalancer) -> bool:

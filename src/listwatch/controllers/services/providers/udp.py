@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final, cast
 
 from listwatch.accepting import ShortageLog
+from listwatch.backoff import DATAGRAM
 from listwatch.clock import Clock, Timer
 from listwatch.controllers.services.providers.balancing import Backend, Balancer
 from listwatch.controllers.services.providers.listening import (
@@ -78,14 +79,12 @@ class _Flow:
                 self._fail(error)
                 return
             self.used = self._listener.clock.now()
-            self._listener.answer(data, self._client)
+            self._listener.answer(data, self._client, self.backend)
 
     def _fail(self, error: OSError) -> None:
         # Nothing listens there: the client's next datagram goes to another backend.
-        listener = self._listener
-        if listener.balancer.report(self.backend, well=False):
-            _logger.warning("backend %s:%d does not answer: %s", *self.backend, error)
-        listener.forget(self._client)
+        self._listener.refused_by(self.backend, error)
+        self._listener.forget(self._client)
 
     def close(self) -> None:
         self._loop.remove_reader(self._socket)
@@ -128,6 +127,9 @@ class UDPListener:
         self._limit = flow_limit()
         self._sweeper: Timer | None = None
         self._timers: set[Timer] = set()
+        # Of backends that refused: how often in a row, and when each is tried again.
+        self._failures: dict[Backend, int] = {}
+        self._retries: dict[Backend, Timer] = {}
         # Ordered by last datagram from the client.
         self._flows: OrderedDict[tuple[str, int], _Flow] = OrderedDict()
         self._accepted = self._refused = self._failed = self._bytes_in = self._bytes_out = 0
@@ -181,8 +183,8 @@ class UDPListener:
         except OSError as error:
             if is_shortage(error):
                 self._shortages.tell(f"no socket to backend {backend.host}:{backend.port}", error)
-            elif self.balancer.report(backend, well=False):
-                _logger.warning("backend %s:%d can't be reached: %s", *backend, error)
+            else:
+                self.refused_by(backend, error)
             return None
         self._accepted += 1
         self.balancer.began(backend)
@@ -199,8 +201,32 @@ class UDPListener:
         self.forget(next(iter(self._flows)))
         return _Flow(self, client, backend)
 
-    def answer(self, data: bytes, client: tuple[str, int]) -> None:
+    def refused_by(self, backend: Backend, error: OSError) -> None:
+        """Pass a backend over that refused a datagram, until it is time to try it again."""
+        if not self.balancer.report(backend, well=False):
+            return
+        failures = self._failures.get(backend, 0)
+        self._failures[backend] = failures + 1
+        delay = DATAGRAM.delay(failures)
+        _logger.warning(
+            "backend %s:%d does not answer (%s), next try in %g s", *backend, error, delay
+        )
+        self._retries[backend] = self.clock.call_later(delay, self._try_again, backend)
+
+    def _try_again(self, backend: Backend) -> None:
+        self._retries.pop(backend, None)
+        self.balancer.report(backend, well=True)
+
+    def _answered_by(self, backend: Backend) -> None:
+        del self._failures[backend]
+        if (timer := self._retries.pop(backend, None)) is not None:
+            timer.cancel()
+        self.balancer.report(backend, well=True)
+
+    def answer(self, data: bytes, client: tuple[str, int], backend: Backend) -> None:
         """Send a backend's datagram to its client, from the address that the client used."""
+        if backend in self._failures:
+            self._answered_by(backend)
         if self._socket is None:
             return
         self._bytes_out += len(data)
@@ -229,6 +255,10 @@ class UDPListener:
     def set_backends(self, backends: Iterable[Backend]) -> None:
         """Use these backends for new clients; others change within the drain time."""
         gone = self.balancer.set_backends(backends)
+        for backend in gone:
+            self._failures.pop(backend, None)
+            if (timer := self._retries.pop(backend, None)) is not None:
+                timer.cancel()
         leaving = {client for client, flow in self._flows.items() if flow.backend in gone}
         if not leaving:
             return
@@ -245,9 +275,10 @@ class UDPListener:
 
     def close(self, *, drain: bool) -> None:  # noqa: ARG002 - the protocol's: without the socket no answer could be sent
         """Stop listening; answers still to come are lost."""
-        for timer in self._timers:
+        for timer in (*self._timers, *self._retries.values()):
             timer.cancel()
         self._timers.clear()
+        self._retries.clear()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for client in list(self._flows):
