@@ -57,28 +57,28 @@ _CLUSTER = "listwatch"
 class EmbeddedAPIServer:
     """An API server for Kubernetes clients, in this process, without nodes.
 
-    An asynchronous context manager: it listens from `async with` to its end. For one event loop;
-    one instance may be started and stopped several times and keeps its objects.
+    An asynchronous context manager: it listens within `async with`. For one event loop; one
+    instance may be started and stopped several times and keeps its objects.
 
     Args:
         host: the address to listen on.
-        port: the port; 0 takes a free one, which stays the same through `restart`.
+        port: the port; 0 for a free one, which `restart` keeps.
         clock: dates objects and times watches.
         data: a file that keeps the objects; None keeps them in memory.
-        tokens: who the bearer of each token is; None lets everybody do everything.
-        controllers: whether the garbage collector and the deletion of namespaces run.
-        workloads: whether workloads get pods and pods run, see `listwatch.testing.Workloads`; True
-            is as that says by default.
-        history_limit: how many changes at most are kept for watches and exact lists.
-        seed: makes uids, generated names and time-outs the same in each run; None does not.
-        backlog_limit: how many changes may wait for the slow client of a watch.
-        tls: encrypts connections; with it, client certificates name users. None speaks plain HTTP.
-        test_api: whether the paths below /-/ let clients control the server, for tests.
-        services: where the services of webhooks are: host and port, by `NAMESPACE/NAME`, or what
-            a function of namespace, name and port returns. There are no others.
+        tokens: the user of each token; None lets everybody do everything.
+        controllers: run the garbage collector and the deletion of namespaces.
+        workloads: create and run the pods of workloads, see `listwatch.testing.Workloads`; True for
+            its defaults.
+        history_limit: maximum changes kept for watches and exact lists.
+        seed: makes uids, generated names and time-outs the same in each run.
+        backlog_limit: changes that may wait for the slow client of a watch.
+        tls: encrypts connections, and authenticates client certificates. None for plain HTTP.
+        test_api: serve the paths below /-/ for tests.
+        services: host and port of webhooks' services, by `NAMESPACE/NAME`, or a function of
+            namespace, name and port that returns them. Other services are unreachable.
 
     Raises:
-        ConfigError: at the start, the port is taken or the data can't be used.
+        ConfigError: at the start, the port is taken or the data is unusable.
     """
 
     def __init__(

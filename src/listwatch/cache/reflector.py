@@ -213,7 +213,7 @@ class Reflector:
 
     def _step(self, message: Input) -> machine.Effect:
         if isinstance(message, Ended | machine.Stopped):
-            self._watch_now = None  # it has told how far it came
+            self._watch_now = None  # it has reported how far it came
         if isinstance(message, Ended):
             if message.lasted >= HEALTHY_SECONDS:
                 self._budget.recovered()

@@ -120,7 +120,7 @@ _OBJECTS: Mapping[str, Mapping[str, Type]] = {
 
 
 class _Layers(Mapping[str, Mapping[str, Type]]):
-    """Types of objects from several places, the first of which counts."""
+    """Types of objects from several sources; the first one counts."""
 
     def __init__(self, layers: Sequence[Mapping[str, Mapping[str, Type]]]) -> None:
         self._layers = layers
@@ -139,13 +139,13 @@ class _Layers(Mapping[str, Mapping[str, Type]]):
 
 
 OBJECT = object_named("Object")
-"""The type of what an ApplyConfiguration gives; its parts are `Object.spec`, `Object.metadata`."""
+"""The type of an ApplyConfiguration; its parts are `Object.spec`, `Object.metadata`."""
 JSON_PATCH = object_named("JSONPatch")
 """The type of one operation of a JSON patch."""
 
 
 class _AnyField(Mapping[str, Type]):
-    """The fields of an object of which nothing is known: any, of any type."""
+    """The fields of an object of unknown type: any name, of any type."""
 
     def __getitem__(self, name: str) -> Type:
         return DYN
@@ -165,7 +165,7 @@ _OPERATION: Mapping[str, Type] = {"op": STRING, "path": STRING, "from": STRING, 
 
 
 class _PatchTypes(Mapping[str, Mapping[str, Type]]):
-    """The types that patches are made of: `Object`, all that begin so, and `JSONPatch`."""
+    """The types in patches: `Object`, everything with that prefix, and `JSONPatch`."""
 
     def __getitem__(self, name: str) -> Mapping[str, Type]:
         if name == JSON_PATCH.name:
@@ -208,10 +208,9 @@ class OutOfBudgetError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A compiled expression, or why it does not compile.
+    """A compiled expression, or the reason why it does not compile.
 
-    `internal` is true of a constant that would fail in each run, which a server calls its own
-    error.
+    `internal` is true if a constant would always fail, which a server reports as an internal error.
     """
 
     source: str
@@ -227,6 +226,7 @@ class Vocabulary:
     Attributes:
         params: whether there is the variable `params`.
         authorizer: whether there is the variable `authorizer`.
+        patches: whether there are the types and functions for patches.
         objects: types besides those of requests and namespaces.
         types: types of variables that differ from the default.
     """
@@ -257,7 +257,7 @@ class Vocabulary:
         if self._composed:
             known["variables"] = _VARIABLES
             own[_VARIABLES.name] = dict(self._fields)
-        # what objects consist of may be found out when it is asked for
+        # the fields of objects may be resolved on access
         objects = _Layers((own, self.objects, _OBJECTS))
         if self.patches:
             objects = _Layers((_PatchTypes(), objects))
@@ -265,7 +265,7 @@ class Vocabulary:
         return Environment({**known, **self.types}, objects)
 
     def but(self, *, authorizer: bool = True, patches: bool = False) -> Vocabulary:
-        """Return the same with its variables, for expressions of another purpose."""
+        """Return the same with its variables, for expressions of another kind."""
         return replace(self, authorizer=authorizer and self.authorizer, patches=patches)
 
     def compose(self, variables: Sequence[Mapping[str, object]]) -> None:

@@ -1,4 +1,4 @@
-"""Custom resources made of Python types: their definitions, schemas and rules."""
+"""Custom resources from Python types: their definitions, schemas and rules."""
 
 from typing import TYPE_CHECKING
 

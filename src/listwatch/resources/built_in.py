@@ -11,7 +11,7 @@ class UnknownTypeError(ResourceTypeError):
     """Kubernetes has no type of this name, or several."""
 
 
-# Where several groups have a type, the one that other types mean.
+# If several groups have a type, prefer the one that other types mean.
 _FIRST = ("io.k8s.api.core.v1.", "io.k8s.apimachinery.pkg.apis.meta.v1.", "io.k8s.api.apps.v1.")
 _QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _INT_OR_STRING = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
@@ -19,7 +19,7 @@ _EITHER: Mapping[str, Any] = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
     "x-kubernetes-int-or-string": True,
 }
-# As `resource.Quantity` reads it (apimachinery, pkg/api/resource/quantity.go).
+# The format that `resource.Quantity` accepts (apimachinery, pkg/api/resource/quantity.go).
 _QUANTITY_PATTERN = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|"
     r"([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
@@ -41,10 +41,11 @@ def built_in_schema(name: str) -> dict[str, Any]:
     """Return the structural schema of a type, without descriptions.
 
     Args:
-        name: its last part, as "PodSpec", or all of it, as "io.k8s.api.core.v1.PodSpec".
+        name: the last part of its name, such as "PodSpec", or the full name, such as
+            "io.k8s.api.core.v1.PodSpec".
 
     Raises:
-        UnknownTypeError: there is none, or there are several; or it contains itself.
+        UnknownTypeError: there is no such type, there are several, or it is recursive.
     """
     return _schema(_full_name(name), ())
 
@@ -86,7 +87,7 @@ def _node(
             field: _node(part, {}, above) for field, part in raw["properties"].items()
         }
         for field, default in defaults.items():
-            # An empty default only says how Go writes a field that was not set.
+            # An empty default only says how Go writes an unset field.
             if default and field in made["properties"]:
                 made["properties"][field]["default"] = default
     elif isinstance(raw.get("additionalProperties"), Mapping):

@@ -1,4 +1,4 @@
-"""What a server would refuse in an object, found without one."""
+"""Finds what a server would refuse in an object, without a server."""
 
 import copy
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     Attributes:
         field: its path, such as "spec.replicas".
-        message: the server's words.
+        message: the server's message.
         reason: the server's reason, such as "FieldValueInvalid".
     """
 
@@ -42,7 +42,7 @@ def to_manifest(obj: object) -> dict[str, Any]:
     """Return an object of a resource type as a decoded manifest, with apiVersion and kind.
 
     Raises:
-        ResourceTypeError: its type is no resource.
+        ResourceTypeError: its type is not a resource.
     """
     known = custom_resource_of(type(obj)).resource
     value: Any
@@ -57,12 +57,12 @@ def check(obj: object, old: object = None) -> list[Problem]:
     """Return what a server would refuse in an object: schema first, then metadata and CEL rules.
 
     Args:
-        obj: an object of a type that `@resource` made one.
-        old: the object that it replaces; None for a new one. What did not change is then accepted
-            where a server accepts it, and rules that read `oldSelf` are asked.
+        obj: an object of a type decorated with `@resource`.
+        old: the object that it replaces; None for a new one. Unchanged parts are then accepted
+            where a server accepts them, and rules that read `oldSelf` apply.
 
     Raises:
-        ResourceTypeError: the type is no resource.
+        ResourceTypeError: the type is not a resource.
     """
     return check_manifest(
         definition(type(obj)), to_manifest(obj), None if old is None else to_manifest(old)
@@ -117,7 +117,7 @@ def _resource_of(definition: Mapping[str, Any], obj: Mapping[str, Any]) -> APIRe
 
 
 def _stored(resource: APIResource, obj: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return an object with its defaults and without unknown fields, and what those were."""
+    """Return an object with defaults and without unknown fields, and those fields as problems."""
     value: dict[str, Any] = copy.deepcopy(dict(obj))
     value["metadata"] = dict(value.get("metadata") or {})
     if resource.namespaced:

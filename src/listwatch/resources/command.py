@@ -22,7 +22,7 @@ _DEFINITION: Final = "CustomResourceDefinition"
 
 
 class UnreadableManifestError(ListWatchError):
-    """A file can't be read as manifests; the message names it and the place."""
+    """A file can't be parsed as manifests; the message names the file and the position."""
 
 
 @click.command("check")

@@ -17,7 +17,7 @@ from listwatch.resources.structural_schema import structural_schema
 
 T = TypeVar("T")
 
-#: Where a type keeps what it is as a resource.
+#: The attribute of a type with its resource.
 ATTRIBUTE: Final = "__custom_resource__"
 
 _KIND: Final = re.compile(r"[A-Z][A-Za-z0-9]*")
@@ -29,7 +29,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: its heading.
-        json_path: of the value, such as ".spec.replicas".
+        json_path: path of the value, such as ".spec.replicas".
         type: "integer", "number", "string", "boolean" or "date".
         format: such as "int32".
         description: for people.
@@ -44,7 +44,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
 
     def manifest(self) -> dict[str, Any]:
-        """Return the column as a definition has it."""
+        """Return the column in a definition's format."""
         fields = {
             "name": self.name,
             "type": self.type,
@@ -60,8 +60,8 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     """Where `kubectl scale` and autoscalers find the numbers of replicas.
 
     Attributes:
-        spec: JSON path of the wanted number.
-        status: JSON path of the present number.
+        spec: JSON path of the desired number.
+        status: JSON path of the current number.
         selector: JSON path of a label selector as text; autoscalers need it.
     """
 
@@ -71,20 +71,20 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CustomResource(msgspec.Struct, kw_only=True, dict=True):
-    """What a type is as a resource; `custom_resource_of` returns it.
+    """A type's custom resource; `custom_resource_of` returns it.
 
     Attributes:
         cls: the type.
-        resource: what servers call it.
+        resource: its names on a server.
         schema: the structural schema of its objects.
         columns: of `kubectl get`.
         scale: None without a scale subresource.
-        has_status: whether the status is a subresource, since the type has a field `status`.
-        selectable_fields: JSON paths that field selectors may name.
-        served: whether servers serve this version.
-        storage: whether objects are stored in this version; None to leave it to `definition`.
-        deprecated: whether clients are warned.
-        deprecation_warning: the warning; "" for the server's own words.
+        has_status: the status is a subresource, because the type has a field `status`.
+        selectable_fields: JSON paths for field selectors.
+        served: servers serve this version.
+        storage: store objects in this version; None to leave it to `definition`.
+        deprecated: warn clients.
+        deprecation_warning: the warning; "" for the server's default.
     """
 
     cls: type
@@ -101,11 +101,11 @@ class CustomResource(msgspec.Struct, kw_only=True, dict=True):
 
     @cached_property
     def singular(self) -> str:
-        """The name in the singular, as in `kubectl get website`."""
+        """The singular name, as in `kubectl get website`."""
         return self.resource.singular or self.resource.kind.lower()
 
     def version(self, *, storage: bool) -> dict[str, Any]:
-        """Return the type as one of the versions of a definition."""
+        """Return the type as one version of a definition."""
         subresources: dict[str, Any] = {}
         if self.has_status:
             subresources["status"] = {}
@@ -159,29 +159,29 @@ def resource(
             status: WebsiteStatus | None = None
 
     The type may be a msgspec Struct, a dataclass, an attrs class, a TypedDict or a pydantic model.
-    Its field `status` becomes a subresource. Whatever a server would refuse in the definition, and
-    whatever a schema can't express, is refused here.
+    Its field `status` becomes a subresource. Raises if a server would refuse the definition, or a
+    schema can't express the type.
 
     Args:
         group: a domain, such as "example.com".
         version: such as "v1" or "v1alpha1".
         kind: by default the name of the class.
-        plural: by default made of the kind, in lower case.
+        plural: by default derived from the kind, in lower case.
         singular: by default the kind in lower case.
         short_names: for command lines.
         categories: such as "all".
-        scope: whether objects live in namespaces.
+        scope: whether objects are namespaced.
         columns: of `kubectl get`.
-        scale: makes a scale subresource.
-        selectable_fields: JSON paths of fields that field selectors may name.
+        scale: adds a scale subresource.
+        selectable_fields: JSON paths for field selectors.
         served: whether this version is served.
         storage: whether objects are stored in this version; by default the newest one.
-        deprecated: warn who uses this version.
+        deprecated: warn clients of this version.
         deprecation_warning: the warning's text.
         rules: CEL rules of whole objects; `self` has spec and status.
 
     Raises:
-        ResourceTypeError: the type or a name can't be one of a custom resource; the message names
+        ResourceTypeError: the type or a name is invalid for a custom resource; the message names
             the field and what to write instead.
     """
 
@@ -227,7 +227,7 @@ def resource(
 
 
 def rules(*given: Rule) -> Callable[[type[T]], type[T]]:
-    """Give a type CEL rules, wherever a field has it; a class decorator.
+    """Give a type CEL rules, for every field of that type; a class decorator.
 
     For the type of a whole resource use `rules=` of `resource`.
     """
@@ -240,10 +240,10 @@ def rules(*given: Rule) -> Callable[[type[T]], type[T]]:
 
 
 def custom_resource_of(cls: type) -> CustomResource:
-    """Return what a type is as a resource.
+    """Return a type's custom resource.
 
     Raises:
-        ResourceTypeError: it is none; `@resource` makes it one.
+        ResourceTypeError: it has none; decorate it with `@resource`.
     """
     found = cls.__dict__.get(ATTRIBUTE)
     if not isinstance(found, CustomResource):
@@ -255,8 +255,8 @@ def definition(*types: type) -> dict[str, Any]:
     """Return the CustomResourceDefinition of one type, or of several versions of one.
 
     Args:
-        types: versions of one kind. One of them is stored: the one with `storage=True`, else the
-            newest that is served, as Kubernetes orders versions (v2, v1, v1beta2, v1alpha1).
+        types: versions of one kind. Objects are stored in the one with `storage=True`, otherwise in
+            the newest served one, in Kubernetes' order of versions (v2, v1, v1beta2, v1alpha1).
 
     Raises:
         ResourceTypeError: the types don't belong together, or a server would refuse the definition.
@@ -357,7 +357,7 @@ def _definition(versions: Sequence[CustomResource]) -> dict[str, Any]:
 
 
 def version_priority(version: str) -> tuple[int, int, int, str]:
-    """Return what versions are ordered by, the newest last (apimachinery, `pkg/version`)."""
+    """Return the sort key of a version, the newest last (apimachinery, `pkg/version`)."""
     match = _VERSION.fullmatch(version)
     if match is None:
         return (0, 0, 0, version)
@@ -376,7 +376,7 @@ def _check(manifest: Mapping[str, Any], kind: str) -> None:
 
 
 def _place(field: str) -> str:
-    """Return a field of a definition as a field of the type, where it is one."""
+    """Return a definition's field as the type's field, if it is one."""
     _, found, inner = field.partition(".openAPIV3Schema")
     if not found:
         return field

@@ -1,4 +1,4 @@
-"""What is wrong with a type that is to be a resource."""
+"""Errors of types that can't be resources."""
 
 from listwatch.errors import ListWatchError
 

@@ -1,4 +1,4 @@
-"""The JSON schema of a Python type, with what its markers say."""
+"""The JSON schema of a Python type, including its markers."""
 
 import dataclasses
 import types
@@ -22,16 +22,16 @@ from listwatch.resources.markers import (
 
 Node = dict[str, Any]
 
-#: Where `rules` keeps the rules of a type.
+#: The attribute in which `rules` keeps the rules of a type.
 RULES = "__kubernetes_rules__"
-#: Says that a node is a structural schema already.
+#: Marks a node that is already a structural schema.
 READY = "x-listwatch-ready"
 _SETS = (set, frozenset)
 _VALIDATIONS = "x-kubernetes-validations"
 
 
 def json_schema(cls: type) -> tuple[Node, dict[str, Node]]:
-    """Return the JSON schema of a class, and those of the classes in it by name.
+    """Return the JSON schema of a class, and those of nested classes by name.
 
     Args:
         cls: a msgspec Struct, a dataclass, an attrs class, a TypedDict or a pydantic model.
@@ -57,18 +57,18 @@ def json_schema(cls: type) -> tuple[Node, dict[str, Node]]:
 
 
 def is_pydantic(cls: type) -> bool:
-    """Tell whether a class is a pydantic model."""
+    """Return whether a class is a pydantic model."""
     return hasattr(cls, "model_json_schema")
 
 
 def referred(node: Mapping[str, Any], definitions: Mapping[str, Node]) -> Node | None:
-    """Return what a node refers to; None if it does not."""
+    """Return the target of a node's reference; None if it has none."""
     target = node.get("$ref")
     return None if target is None else definitions[str(target).removeprefix("#/$defs/")]
 
 
 class _Marking:
-    """Walks types and their JSON schema side by side."""
+    """Walks types and their JSON schema in parallel."""
 
     def __init__(self, definitions: dict[str, Node]) -> None:
         self._definitions = definitions
@@ -121,12 +121,12 @@ class _Marking:
                 continue
             self.mark(hint, properties[name])
             if isinstance(factory, type) and any(_fields(factory)):
-                # Its own fields' defaults make it whole.
+                # The defaults of its own fields make it complete.
                 properties[name].setdefault("default", {})
 
 
 def _fields(cls: type) -> Iterator[tuple[str, tuple[Any, object]]]:
-    """Yield the JSON name of each field, with its type and what makes its default."""
+    """Yield the JSON name of each field, with its type and its default or factory."""
     found: Iterable[tuple[str, str, object]]
     if is_pydantic(cls):
         fields: Any = cls.model_fields  # type: ignore[attr-defined] # pydantic's
@@ -178,7 +178,7 @@ def _apply(marker: object, node: Node) -> None:
             node.clear()
             node.update(built_in_schema(name), **kept, **{READY: True})
         case _:
-            pass  # somebody else's
+            pass  # not one of our markers
 
 
 def _is_list(node: Node) -> bool:

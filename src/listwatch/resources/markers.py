@@ -1,4 +1,4 @@
-"""What a type can say about its fields beyond Python's own words: `Annotated[T, marker]`."""
+"""Markers that say more about fields than Python types can: `Annotated[T, marker]`."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
@@ -7,9 +7,9 @@ import msgspec
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """Keywords for the schema of a field, as `x-kubernetes-list-type`.
+    """Keywords for the schema of a field, such as `x-kubernetes-list-type`.
 
-    They replace what the type itself says. For keywords without a marker of their own.
+    They replace those derived from the type. For keywords without their own marker.
 
     Attributes:
         keywords: of a structural schema.
@@ -19,7 +19,7 @@ class Marker(msgspec.Struct, frozen=True):
 
 
 class ListSet(msgspec.Struct, frozen=True):
-    """A list whose items are unique, and which several managers can apply items of."""
+    """A list of unique items, of which several managers can apply some."""
 
 
 class ListMap:
@@ -43,29 +43,29 @@ class ListMap:
 
 
 class Atomic(msgspec.Struct, frozen=True):
-    """A list or object that has one owner as a whole when it is applied."""
+    """A list or object that server-side apply treats as a whole, with one owner."""
 
 
 class FreeForm(msgspec.Struct, frozen=True):
-    """An object that keeps fields which its type does not have."""
+    """An object that keeps unknown fields."""
 
 
 class EmbeddedObject(msgspec.Struct, frozen=True):
-    """A whole object with apiVersion, kind and metadata of its own."""
+    """A complete object with its own apiVersion, kind and metadata."""
 
 
 class Rule(msgspec.Struct, frozen=True):
     """A CEL rule of a field or, in `rules=`, of a type; `self` is the value.
 
     Attributes:
-        rule: the expression, such as "self.min <= self.max"; one that reads `oldSelf` is asked for
-            updates only.
-        message: what to answer if it does not hold, without line breaks.
-        message_expression: CEL that makes the message.
+        rule: the expression, such as "self.min <= self.max"; one that reads `oldSelf` applies only
+            to updates.
+        message: the message if it does not hold, without line breaks.
+        message_expression: CEL that returns the message.
         reason: "FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired" or
             "FieldValueDuplicate".
-        field_path: JSON path of the field to blame, relative to the value, such as ".min".
-        optional_old_self: ask also where there is no old value; `oldSelf` is then optional.
+        field_path: JSON path of the invalid field, relative to the value, such as ".min".
+        optional_old_self: also apply without an old value; `oldSelf` is then optional.
     """
 
     rule: str
@@ -89,24 +89,24 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class BuiltIn(msgspec.Struct, frozen=True):
-    """A type of Kubernetes itself, by its name: `Annotated[dict[str, Any], BuiltIn("PodSpec")]`.
+    """One of Kubernetes' own types, by name: `Annotated[dict[str, Any], BuiltIn("PodSpec")]`.
 
     Attributes:
-        name: such as "PodTemplateSpec"; where several groups have one, "io.k8s.api.core.v1.Event".
+        name: such as "PodTemplateSpec"; if several groups have one, "io.k8s.api.core.v1.Event".
     """
 
     name: str
 
 
-#: A number with a unit, as "500m" or "2Gi".
+#: A number with a unit, such as "500m" or "2Gi".
 Quantity: TypeAlias = Annotated[int | str, BuiltIn("Quantity")]
 #: A number, or a text such as "25%" or the name of a port.
 IntOrString: TypeAlias = int | str
 #: A time as text, "2030-01-31T12:00:00Z"; `datetime.datetime` has the same schema.
 Time: TypeAlias = Annotated[str, Marker({"format": "date-time"})]
-#: A length of time as Go writes it, "1h30m".
+#: A duration in Go's format, "1h30m".
 Duration: TypeAlias = Annotated[str, Marker({"format": "duration", "x-go-duration": True})]
-#: Any object of JSON.
+#: Any JSON object.
 AnyObject: TypeAlias = Annotated[dict[str, Any], FreeForm()]
 
 PodTemplateSpec: TypeAlias = Annotated[dict[str, Any], BuiltIn("PodTemplateSpec")]

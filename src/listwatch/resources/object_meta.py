@@ -6,10 +6,10 @@ import msgspec
 
 
 class ObjectMeta(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """The metadata of an object, as the field `metadata` of a type.
+    """The metadata of an object, for the field `metadata` of a type.
 
-    Servers set uid, resource_version, generation and the two times. What is not here stays as it
-    is on the server, since only differences are written.
+    Servers set uid, resource_version, generation and the two times. Metadata missing here stays as
+    it is on the server, because only differences are written.
     """
 
     name: str = ""

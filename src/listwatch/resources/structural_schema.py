@@ -1,7 +1,7 @@
-"""A JSON schema as a structural schema, which definitions of custom resources need.
+"""Converts a JSON schema to a structural schema, as custom resource definitions need.
 
-The rules are those of apiextensions-apiserver (`pkg/apiserver/schema`); what they forbid is refused
-with the field and what to write instead.
+The rules are those of apiextensions-apiserver (`pkg/apiserver/schema`). What they forbid is
+refused, with the field and what to write instead.
 """
 
 import copy
@@ -15,7 +15,7 @@ from listwatch.schema.structural import apply_schema_defaults, build
 _PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
 _EITHER: Final = "x-kubernetes-int-or-string"
 
-# Keywords that a structural schema has as JSON schema has them.
+# Keywords with the same meaning in structural schemas and JSON schema.
 _KEPT: Final = frozenset(
     {
         "default",
@@ -35,7 +35,7 @@ _KEPT: Final = frozenset(
         "required",
     }
 )
-# Keywords that only describe; a structural schema has no place for them.
+# Descriptive keywords, which a structural schema can't have.
 _DROPPED: Final = frozenset(
     {
         "$comment",
@@ -50,7 +50,7 @@ _DROPPED: Final = frozenset(
         "writeOnly",
     }
 )
-# Keywords that are read by name below.
+# Keywords handled by name below.
 _READ: Final = frozenset(
     {
         "$ref",
@@ -116,7 +116,7 @@ _INSTEAD: Final = {
 
 
 class _Scope:
-    """Where a node stands: the type, the path of fields, and the classes around it."""
+    """The position of a node: the type, the path of fields, and the enclosing classes."""
 
     def __init__(self, where: str, definitions: Mapping[str, Node], above: tuple[str, ...]) -> None:
         self.where = where
@@ -143,7 +143,7 @@ def structural_schema(node: Node, definitions: Mapping[str, Node], where: str) -
 
     Args:
         node: the JSON schema, with its markers applied.
-        definitions: what it refers to, by name.
+        definitions: the schemas it refers to, by name.
         where: name of the type, for errors.
 
     Raises:
@@ -223,7 +223,7 @@ def _typed(node: Node, made: Node, scope: _Scope) -> Node:
     if kind in {"object", "array"}:
         whole = (_object if kind == "object" else _array)(node, made, scope)
         if "default" in whole:
-            # A server checks a default as it stands, before it knows the defaults within.
+            # A server checks a default as written, before it applies the defaults within.
             whole["default"] = copy.deepcopy(whole["default"])
             apply_schema_defaults(whole["default"], build(whole))
         return whole

@@ -1,6 +1,6 @@
-"""One candidate for a Lease: when it may write, and what it makes of what it reads.
+"""One candidate for a Lease: when it may write, and how it interprets what it reads.
 
-The rules are those of client-go's `tools/leaderelection`; `leader_election` says what is added.
+The rules are those of client-go's `tools/leaderelection`; `leader_election` lists the additions.
 """
 
 import logging

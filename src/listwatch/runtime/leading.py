@@ -1,4 +1,4 @@
-"""Whether this process leads, by every clock it has; work that stops once it does not."""
+"""Whether this process leads, by every clock it has; and work that stops once it does not."""
 
 import asyncio
 import math

@@ -42,7 +42,7 @@ def load_names(path: Path) -> Mapping[str, Any]:
     """Run a Python file and return its global names. No manager of it runs, now or later.
 
     Raises:
-        ConfigError: there is no such file, or it ends the process.
+        ConfigError: the file does not exist, or ends the process.
         Exception: whatever the file raises.
     """
     if not path.is_file():

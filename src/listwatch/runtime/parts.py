@@ -1,4 +1,4 @@
-"""The parts of a program: each ends with the block that runs it, and a failure of one stops all."""
+"""The parts of a program: each ends with its block, and a failure of one stops all."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ class Part:
         self._is_ending = False
 
     def cancel(self) -> None:
-        """Cancel it, the first time."""
+        """Cancel the part, once."""
         if not self._is_ending:
             self._is_ending = True
             self.task.cancel()
@@ -36,18 +36,18 @@ class Parts:
     For one event loop.
 
     Args:
-        clock: time.
-        grace: seconds that a cancelled part has to end.
+        clock: the time.
+        grace: seconds for a cancelled part to end.
     """
 
     def __init__(self, clock: Clock, grace: float) -> None:
         self._clock = clock
         self.grace = grace
-        #: Set once all shall stop.
+        #: Set once everything is to stop.
         self.stopping = asyncio.Event()
-        #: The part that failed first, and how.
+        #: The part that failed first, and its exception.
         self.failure: tuple[str, BaseException] | None = None
-        #: Whether the process may be killed when a part does not end.
+        #: Whether the process may be killed if a part does not end.
         self.owns_process = False
 
     @contextlib.asynccontextmanager
@@ -89,7 +89,7 @@ class Parts:
             self.fail(name, error)
 
     def fail(self, name: str, error: BaseException) -> None:
-        """Take what a part failed with, and stop all."""
+        """Record a part's failure, and stop everything."""
         error = unwrap(error)
         if self.failure is None:
             self.failure = (name, error)

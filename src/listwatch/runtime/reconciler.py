@@ -138,7 +138,7 @@ class Reconciler:
         self._owner: Resource | None = None
         self._caller: ReconcileCaller | None = None
         self._guard: LeadershipGuard | None = None
-        # While it works: how many sources have not synced yet.
+        # While it works: the number of sources that have not synced yet.
         self._syncing = 0
         self._all_synced = asyncio.Event()
         self._stopping = False

@@ -1,4 +1,4 @@
-"""The figures of a reconciler."""
+"""Statistics of a reconciler."""
 
 import msgspec
 

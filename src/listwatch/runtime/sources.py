@@ -81,11 +81,11 @@ class KeySource:
 
 
 class Feeds:
-    """Timers and streams that put keys into a queue, in a group of tasks once there is one.
+    """Timers and streams that put keys into a queue, in a task group once there is one.
 
     Args:
         put: receives the keys and their priority.
-        report: is told of what timers and streams raise, with its words.
+        report: called with exceptions of timers and streams, and a description.
         clock: the time.
     """
 
@@ -101,7 +101,7 @@ class Feeds:
 
     @property
     def are_running(self) -> bool:
-        """Whether what is added starts at once."""
+        """Whether new timers and streams start at once."""
         return self._group is not None
 
     def every(self, seconds: float, keys: Callable[[], Iterable[str]]) -> None:

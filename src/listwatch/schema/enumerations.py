@@ -37,7 +37,7 @@ _OTHERWISE = frozenset(
         ("VolumeMount", "mountPropagation"),
     )
 )
-#: Fields of which an empty value is none.
+#: Fields for which an empty value counts as missing.
 _WANTED = frozenset(("preemptionPolicy",))
 #: The server's order of the values, if it is not alphabetical.
 _ORDER: Mapping[tuple[str, str], tuple[str, ...]] = {
@@ -98,7 +98,7 @@ def _field(owner: Schema, name: str, field: Schema, above: tuple[str, ...]) -> _
     if not field.enum:
         return None
     known = _ORDER.get((owner.go_name, name), field.enum)
-    # that a value is needed is a rule of its own
+    # a separate rule checks that a value is present
     needed = name in owner.required
 
     def check_value(value: Any, path: str, causes: list[Cause]) -> None:

@@ -123,7 +123,7 @@ _PLAIN_SCALARS = frozenset(
         "unschedulable",
     )
 )
-#: Such fields that are pointers in other types.
+#: Fields with such names that are pointers in other types.
 _DROPPED = frozenset(
     (
         ("Condition", "observedGeneration"),
@@ -152,7 +152,7 @@ _KEPT_EMPTY: Mapping[str, frozenset[str]] = {
     "Container": frozenset(("restartPolicy",)),
     "EphemeralContainer": frozenset(("restartPolicy",)),
     "GlusterfsPersistentVolumeSource": frozenset(("endpointsNamespace",)),
-    # no policy is another thing than no word of policies
+    # no policies differ from an absent list
     "HPAScalingRules": frozenset(("policies",)),
     "HorizontalPodAutoscalerStatus": frozenset(("observedGeneration",)),
     "IngressClassParametersReference": frozenset(("namespace",)),
@@ -487,9 +487,9 @@ def canonical_quantity(value: str | float) -> str:
 
 
 def _stays(digits: str, suffix: str) -> bool:
-    """Tell whether a quantity stays as it was written, as `ParseQuantity` keeps most.
+    """Return whether a quantity stays as written, as `ParseQuantity` keeps most.
 
-    It looks at the digits alone, so that a sign, a point without a fraction and an exponent stay.
+    Checks only the digits, so a sign, a point without a fraction and an exponent stay.
     """
     whole, _, fraction = digits.lstrip("+-").partition(".")
     whole = whole.lstrip("0") or "0"

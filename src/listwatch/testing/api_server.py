@@ -64,6 +64,9 @@ class APIServer:
         tokens: users, as lines `token,user,uid,"group1,group2"` of kube-apiserver's token file; ""
             lets everybody do everything.
         controllers: run the garbage collector and the deletion of namespaces.
+        workloads: create and run the pods of Deployments and other workloads; a `Workloads` sets
+            the details.
+        clock: dates objects and times everything; a `FakeClock` for tests with `async with`.
         seed: makes uids, generated names and random faults the same in each run.
         tls: use HTTPS, with a CA made for this run; needs the extra `tls`.
 
@@ -284,29 +287,29 @@ class APIServer:
         times: int = 0,
         exit_code: int = 1,
     ) -> None:
-        """Let pods fail from now on, those that run and those to come; see `PodFailure`.
+        """Make pods fail from now on, running and future ones; see `PodFailure`.
 
         Raises:
-            ValueError: an unknown reason, a selector that can't be read, or a server that was made
-                without `workloads`.
+            ValueError: an unknown reason, an invalid selector, or a server created without
+                `workloads`.
         """
         failure = PodFailure(reason, namespace, name, selector, times, exit_code)
         self.control("fail-pods", failure)
 
     def heal_pods(self) -> None:
-        """Let no more pods fail, and find all lost nodes again."""
+        """End all failures of pods, and recover all lost nodes."""
         self.control("heal-pods")
 
     def lose_node(self, name: str) -> None:
-        """Let a node be heard of no more; its pods are deleted when their tolerance is over.
+        """Make a node unreachable; its pods are deleted when their tolerations expire.
 
         Raises:
-            ValueError: there is no such node, or the server was made without `workloads`.
+            ValueError: there is no such node, or the server was created without `workloads`.
         """
         self.control("lose-node", {"name": name})
 
     def recover_node(self, name: str) -> None:
-        """Let a lost node be heard of again.
+        """Recover a lost node.
 
         Raises:
             ValueError: as `lose_node`.

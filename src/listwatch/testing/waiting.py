@@ -1,4 +1,4 @@
-"""Waiting in tests until something holds."""
+"""Waits in tests until a condition holds."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ from listwatch.clock import Clock, FakeClock
 
 T = TypeVar("T")
 
-#: Seconds from one look to the next.
+#: Seconds between checks.
 _INTERVAL = 0.02
 
 
@@ -35,19 +35,19 @@ async def eventually(
     timeout: float = 20.0,  # noqa: ASYNC109 - of the clock that is given
     clock: Clock | None = None,
 ) -> Any:
-    """Return the first true value that a condition gives; look again until it does.
+    """Call a condition until it returns a true value, and return that.
 
-    A condition may use `assert`: an AssertionError means not yet. Any other exception passes
-    through. Cancel it at any time.
+    A condition may use `assert`: an AssertionError means not yet. Any other exception propagates.
+    May be cancelled at any time.
 
     Args:
         condition: a function or coroutine function without arguments.
-        words: what is waited for, for the message.
-        timeout: seconds of the clock.
-        clock: counts the seconds; the real one by default. A `FakeClock` is moved while waiting.
+        words: describes the condition, for the message.
+        timeout: time limit in seconds of the clock.
+        clock: the real one by default. A `FakeClock` is advanced while waiting.
 
     Raises:
-        AssertionError: no true value in time; says what came last.
+        AssertionError: no true value in time; the message has the last result.
 
     Example:
         await eventually(lambda: len(informer.lister.list()) == 3, "three pods are cached")

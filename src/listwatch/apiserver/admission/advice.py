@@ -130,7 +130,7 @@ def _at(obj: View, path: str) -> View:
 
 
 def pod_spec_of(resource: APIResource, obj: View) -> tuple[View, View] | None:
-    """Return the pod's spec that a kind makes pods of, and its metadata; None of other kinds."""
+    """Return the pod spec from which a kind creates pods, and its metadata; None for others."""
     path = None if resource.custom is not None else _POD_SPECS.get(resource.storage)
     if path is None:
         return None

@@ -144,6 +144,6 @@ class Admission:
 
 
 def whole_of(resource: APIResource, obj: View) -> Object:
-    """Return a stored object as its resource serves it, with kind and apiVersion."""
+    """Return a stored object in its resource's version, with kind and apiVersion."""
     shown = dict(obj) if resource.convert is None else resource.convert.outward(dict(obj))
     return {**shown, "apiVersion": resource.api_version, "kind": resource.kind}

@@ -85,7 +85,7 @@ class Attributes(msgspec.Struct):
 
     @property
     def kind(self) -> GroupVersionKind:
-        """The kind of the object that is written."""
+        """The kind of the written object."""
         return kind_for(self.resource, self.subresource)
 
     @property
@@ -106,7 +106,7 @@ class Cluster(Protocol):
     """What admission needs to know of other objects; `storage/cluster.py` implements it."""
 
     def namespace(self, name: str) -> Object | None:
-        """Return a namespace, decoded afresh, or None."""
+        """Return a namespace as a new dict, or None."""
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """Return the labels of a namespace.
@@ -122,15 +122,15 @@ class Cluster(Protocol):
         """Return the resource of a kind, or None."""
 
     def resource(self, group: str, version: str, plural: str) -> APIResource | None:
-        """Return the resource of a plural name, or None."""
+        """Return the resource of this plural name, or None."""
 
     def find(self, resource: APIResource, namespace: str, name: str) -> Object | None:
-        """Return an object as its resource serves it, or None."""
+        """Return an object in its resource's version, or None."""
 
     def select(
         self, resource: APIResource, namespace: str, selector: LabelSelector
     ) -> Sequence[Object]:
-        """Return the objects with these labels, in a namespace or ("") everywhere."""
+        """Return the objects with these labels, in a namespace or ("") in all."""
 
 
 class _Rule(msgspec.Struct, frozen=True):

@@ -1,9 +1,9 @@
-"""The Pod Security Standards, which a namespace's labels ask for.
+"""The Pod Security Standards that a namespace's labels ask for.
 
 The levels and their controls are those of the public standard
-(https://kubernetes.io/docs/concepts/security/pod-security-standards/); which label does what is
-that of `pod-security-admission`. A version in a label is checked and shown; pods are judged by the
-newest rules.
+(https://kubernetes.io/docs/concepts/security/pod-security-standards/); the labels work as in
+`pod-security-admission`. A version in a label is validated and shown, but pods are always judged by
+the newest rules.
 """
 
 import re
@@ -20,7 +20,7 @@ _VERSION = re.compile(r"latest|v1\.(0|[1-9][0-9]*)")
 
 
 class Level(NamedTuple):
-    """What pods are held to in one mode: a level of the standard, and of which version."""
+    """The requirement of one mode: a level of the standard, and its version."""
 
     name: str = "privileged"
     version: str = "latest"
@@ -30,7 +30,7 @@ class Level(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """What a namespace asks for: whom it refuses, and of whom it warns."""
+    """The levels of a namespace: for refusals and for warnings."""
 
     enforce: Level
     warn: Level
@@ -40,14 +40,14 @@ _NOTHING = Policy(Level(), Level())
 
 
 def policy_of(labels: Mapping[str, str]) -> Policy:
-    """Return the policy that a namespace's labels ask for.
+    """Return the policy in a namespace's labels.
 
-    A label that says nothing the standard knows counts as the strictest level, as on a real server.
+    As on a real server, an invalid label counts as the strictest level.
     """
     if not any(key.startswith(_PREFIX) for key in labels):
         return _NOTHING
     enforce = _level(labels, "enforce", "privileged")
-    # who is refused is warned of, too, if the namespace says nothing else
+    # without a label for warnings, what is refused also warns
     warn = _level(labels, "warn", enforce.name)
     if f"{_PREFIX}warn" not in labels:
         warn = enforce
@@ -63,7 +63,7 @@ def _level(labels: Mapping[str, str], mode: str, unsaid: str) -> Level:
 
 
 def label_causes(labels: Mapping[str, str], before: Mapping[str, str]) -> list[Cause]:
-    """Return the labels of a namespace that ask for what there is not, unless they did before."""
+    """Return the invalid labels of a namespace, except those that were invalid before."""
     causes: list[Cause] = []
     for mode in ("enforce", "audit", "warn"):
         for key, fits, why in (
@@ -77,12 +77,12 @@ def label_causes(labels: Mapping[str, str], before: Mapping[str, str]) -> list[C
 
 
 def violations(spec: View, metadata: View, level: Level) -> list[tuple[str, str]]:
-    """Return the controls that a pod breaks, each with what of the pod breaks it.
+    """Return the controls that a pod violates, each with the violating parts.
 
     Args:
         spec: the pod's spec, with defaults.
-        metadata: the pod's, for the annotations that were fields' forerunners.
-        level: what it is held to.
+        metadata: the pod's, for annotations that preceded fields.
+        level: the level to check.
     """
     if level.name == "privileged":
         return []
@@ -103,7 +103,7 @@ def told(found: Iterable[tuple[str, str]], level: Level) -> str:
 
 
 def matters(new: View, old: View) -> bool:
-    """Tell whether a pod's update changes what the standard looks at."""
+    """Return whether a pod's update changes anything that the standard checks."""
     for group in ("containers", "initContainers", "ephemeralContainers"):
         images = [(each.get("name"), each.get("image")) for each in new.get(group) or ()]
         if images != [(each.get("name"), each.get("image")) for each in old.get(group) or ()]:
@@ -112,7 +112,7 @@ def matters(new: View, old: View) -> bool:
 
 
 def warnings_of_pods(pods: Iterable[View], namespace: str, level: Level) -> list[str]:
-    """Return what a namespace's new level says of the pods that are there."""
+    """Return warnings about existing pods that violate a namespace's new level."""
     counted: dict[str, list[str]] = {}
     for pod in pods:
         found = violations(pod.get("spec") or {}, pod["metadata"], level)
@@ -163,7 +163,7 @@ def _context(container: View) -> View:
 
 
 def _named(word: str, names: Iterable[str]) -> str:
-    """Return one or several things by name: `container "a"`, `containers "a", "b"`."""
+    """Return one or several names with their noun: `container "a"`, `containers "a", "b"`."""
     names = list(dict.fromkeys(names))
     return f"{word}{'s' if len(names) > 1 else ''} " + ", ".join(f'"{name}"' for name in names)
 
@@ -174,7 +174,7 @@ def _where(pod: _Pod, holds: Callable[[View], bool], what: str) -> str:
 
 
 def _pod_and_containers(pod: _Pod, bad: Callable[[View], bool], what: str) -> str:
-    """Return whether the pod's or a container's context is bad, in words."""
+    """Return which contexts are bad, the pod's or the containers', as text."""
     parts = [f"pod {what}"] if bad(pod.context) else []
     inside = _where(pod, lambda each: bad(_context(each)), what)
     return " and ".join([*parts, *([inside] if inside else [])])
@@ -417,7 +417,7 @@ def _volume_types(pod: _Pod) -> str:
 def _said_of_each(
     pod: _Pod, key: Callable[[View], Any], good: Callable[[Any], bool], what: str, own: str
 ) -> str:
-    """Return which containers the pod's context leaves to themselves, or set it wrongly."""
+    """Return which containers the pod's context leaves unset, or set wrongly, as text."""
     parts = []
     whole = key(pod.context)
     if whole is not None and not good(whole):
@@ -479,7 +479,7 @@ _LAST: tuple[tuple[str, _Check], ...] = (
     ("forbidden sysctls", _sysctls),
     ("hostProcess", _host_process),
 )
-#: The controls of each level, in the order in which the server tells of them.
+#: The controls of each level, in the server's order.
 _BASELINE: tuple[tuple[str, _Check], ...] = (
     ("forbidden AppArmor profile", _app_armor),
     ("non-default capabilities", _capabilities),

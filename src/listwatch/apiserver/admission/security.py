@@ -1,6 +1,6 @@
-"""When the Pod Security Standards are asked, and what follows from their answer.
+"""When the Pod Security Standards apply, and what follows.
 
-The rules are those of `pod-security-admission`: pods are refused, what makes pods is warned of.
+The rules are those of `pod-security-admission`: pods are refused, workloads cause warnings.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,19 +23,19 @@ def secure(
     labels_of: Callable[[str], Mapping[str, str]],
     lookup: Lookup,
 ) -> list[str]:
-    """Return what the client of a write is warned of.
+    """Return warnings for the client of a write.
 
     Args:
-        resource: whose object is written.
-        new: the object as it will be.
-        old: as it was; None of a new one.
-        subresource: the path below the object that is written to; "" for the object.
+        resource: the written object's.
+        new: the new object.
+        old: the previous object; None for a creation.
+        subresource: the subresource that is written; "" for the object.
         labels_of: returns the labels of a namespace.
         lookup: returns the objects of a kind in a namespace.
 
     Raises:
-        ForbiddenError: 403, its namespace forbids the pod.
-        InvalidError: 422, a namespace asks for a level that is none.
+        ForbiddenError: 403, the namespace forbids the pod.
+        InvalidError: 422, a namespace asks for an invalid level.
     """
     if resource.storage == "namespaces":
         return _of_namespace(resource, new, old, lookup)

@@ -1,7 +1,7 @@
-"""What the types of the matched objects say against the expressions of a policy.
+"""Type-checks the expressions of a policy against the matched objects.
 
-Nothing is refused for it: the status of a policy tells its author. The rules are those of
-`apiserver/pkg/admission/plugin/policy/validating/typechecking.go`.
+Nothing is refused because of it: the policy's status shows the result to its author. The rules are
+those of `apiserver/pkg/admission/plugin/policy/validating/typechecking.go`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 View = Mapping[str, Any]
 
-#: So many types of one rule are looked at.
+#: Maximum types checked for one rule.
 _TYPES_LIMIT = 10
 _SIMPLE: Mapping[Form, Type] = {
     Form.STRING: STRING,
@@ -46,9 +46,9 @@ _SIMPLE: Mapping[Form, Type] = {
 
 
 class _ObjectTypes(Mapping[str, Mapping[str, Type]]):
-    """The fields of objects by the names of their types, found when they are asked for.
+    """The fields of objects by type name, resolved on access.
 
-    Schemas may refer to themselves, so that they can't be taken apart at once.
+    Schemas may be recursive, so they can't be expanded in advance.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class _ObjectTypes(Mapping[str, Mapping[str, Type]]):
         self._schemas: dict[str, Schema] = {}
 
     def of(self, schema: Schema, name: str) -> Type:
-        """Return the type of what a schema describes; `name` is that of its object type."""
+        """Return the type that a schema describes; `name` is its object type's."""
         if schema.form is Form.STRUCT:
             self._schemas[name] = schema
             return object_named(name)
@@ -84,11 +84,11 @@ class _ObjectTypes(Mapping[str, Mapping[str, Type]]):
 
 
 def expression_warnings(policy: View, cluster: Cluster) -> list[dict[str, str]]:
-    """Return what the status of a ValidatingAdmissionPolicy says of its expressions.
+    """Return the warnings in a ValidatingAdmissionPolicy's status about its expressions.
 
     Args:
         policy: the object.
-        cluster: knows the kinds that are served.
+        cluster: knows the served kinds.
     """
     spec = policy.get("spec") or {}
     matched = _types_to_check((spec.get("matchConstraints") or {}).get("resourceRules"), cluster)

@@ -130,7 +130,7 @@ def decode_value(
         value: the JSON object; may be kept and changed.
         resource: determines the kind.
         data: the body, for the words of a refusal.
-        default: whether to fill in the kind's defaults.
+        default: whether to set the kind's defaults.
 
     Raises:
         BadRequestError: of another kind, or with a value of another type.

@@ -220,11 +220,11 @@ class Reader:
     async def select(
         self, resource: APIResource, namespace: str, options: ListQuery
     ) -> tuple[list[Entry], dict[str, object]]:
-        """Return the entries that the options choose, in the resource's version, and metadata."""
+        """Return the selected entries, in the resource's version, and the list's metadata."""
         store, bucket = self._store, self._registry.bucket(resource)
         mirror: Mirror | None = resource.mirror
         if mirror is not None and options.resource_version != "0":
-            # where that fails, each object is converted now, and the answer says why it can't be
+            # if that fails, convert each object now, and let the response show the error
             mirror = mirror if await mirror.settled(FUTURE_WAIT) else None
         if mirror is not None:
             bucket = mirror.bucket
@@ -505,7 +505,7 @@ def converted(resource: APIResource, entry: Entry) -> Entry:
 
 
 def converted_all(resource: APIResource, entries: list[Entry]) -> list[Entry]:
-    """Return entries as the resource's version has them.
+    """Return entries in the resource's version.
 
     Raises:
         Unanswered: webhooks have to convert some of them first.

@@ -136,7 +136,7 @@ class Api:
     async def _consulted(
         self, call: Call, answer: Callable[[], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Answer a request for which webhooks may have to be asked."""
+        """Answer a request that may need webhooks."""
         seconds = timeout_seconds(call.query)
         consultation = Consultation(self._clock, min(seconds or math.inf, REQUEST_SECONDS))
         call.consultation = consultation
@@ -311,7 +311,7 @@ def _refused(call: Call, error: Exception) -> web.Response:
     return call.refuse(refusal.internal_error("the server failed; its log says why"))
 
 
-#: What the filter of a real server writes that ends late requests: as text, and without a kind.
+#: A real server's response to a request that takes too long: as text, and without a kind.
 _OUT_OF_TIME = {
     "metadata": {},
     "status": "Failure",

@@ -101,7 +101,7 @@ class Subresources:
     def _scale_of(
         self, resource: APIResource, entry: Entry, *, lacking: int | None = None
     ) -> Object:
-        """Return an object's scale; `lacking` is what counts where a custom one says none."""
+        """Return an object's scale; `lacking` is the default for a custom one without replicas."""
         obj = self._registry.present(resource, entry)
         metadata = obj["metadata"]
         shown = {
@@ -407,12 +407,12 @@ def custom_scale(resource: APIResource, obj: Object, lacking: int | None = None)
     """Return spec and status of a custom object's scale.
 
     Args:
-        resource: says where these stand.
+        resource: knows their paths.
         obj: the object.
-        lacking: what counts where it says no replicas.
+        lacking: the default for an object without replicas.
 
     Raises:
-        StatusError: 500, it says none, and nothing counts then.
+        StatusError: 500, the object has no replicas and there is no default.
     """
     assert resource.custom is not None  # noqa: S101 - asked for custom resources only
     paths = resource.custom["scale"]

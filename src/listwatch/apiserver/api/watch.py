@@ -204,7 +204,7 @@ class WatchStream:
         #: returns the revision at which the server stopped following its store, None while it
         #: follows; for tests
         self.lag: Callable[[], int | None] = _no_lag
-        #: returns up to which revision the changes of the bucket are known
+        #: returns the revision up to which the changes of the bucket are known
         self.progress: Callable[[], int] = lambda: store.revision
         #: the fault to inject into the stream, for tests
         self.fault: Fault | None = None

@@ -1,4 +1,4 @@
-"""What turns the objects of custom resources from one of their versions into another."""
+"""Provides the version conversions of custom resources."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +19,15 @@ Object = dict[str, Any]
 
 
 class Conversions:
-    """Gives custom resources their converters, and those that a webhook converts their mirrors.
+    """Gives custom resources their converters, and mirrors if a webhook converts.
 
     For one event loop.
 
     Args:
-        store: holds the objects; each change of it is followed.
-        registry: encodes what was converted.
+        store: contains the objects; each change of it is followed.
+        registry: encodes the converted objects.
         client: calls the webhooks.
-        clock: times what mirrors try again.
+        clock: times the mirrors' retries.
         stop_watches: ends the watches of a bucket.
     """
 
@@ -47,7 +47,7 @@ class Conversions:
         #: the definitions that have or had several versions
         self._several: set[str] = set()
         self._resources: dict[tuple[str, str], APIResource] = {}
-        #: of each definition, by version, with what it was made for
+        #: for each definition, by version, with the configuration it was created for
         self._mirrors: dict[str, dict[str, tuple[object, Mirror]]] = {}
         self._by_source: dict[Bucket, list[Mirror]] = {}
         self._started = False
@@ -58,13 +58,13 @@ class Conversions:
         return bool(self._by_source)
 
     def start(self) -> None:
-        """Begin to follow what webhooks convert. A loop is running."""
+        """Start to follow the objects that webhooks convert. Needs a running loop."""
         self._started = True
         for source in self._by_source:
             self._begin(source)
 
     async def stop(self) -> None:
-        """Stop to follow; what changes meanwhile is followed after the next start."""
+        """Stop following; later changes are followed after the next start."""
         self._started = False
         mirrors = self._all()
         for mirror in mirrors:
@@ -77,7 +77,7 @@ class Conversions:
     def attach(
         self, entry: Entry, definition: Mapping[str, Any], resources: list[APIResource]
     ) -> None:
-        """Give the resources of a definition what converts them; what is stored comes first."""
+        """Set the converters of a definition's resources; the storage version comes first."""
         spec = definition["spec"]
         versions = spec.get("versions") or ()
         if len(versions) > 1 or self._has_marks(spec):
@@ -106,7 +106,7 @@ class Conversions:
         self._mirror(entry, versions, resources if webhook is not None else ())
 
     def _has_marks(self, spec: Mapping[str, Any]) -> bool:
-        """Tell whether objects say in which version they are stored, as of several versions."""
+        """Return whether objects record their storage version, as with several versions."""
         mark = f',"apiVersion":"{spec["group"]}/'.encode()
         entries = self._store.bucket(f"{spec['group']}/{spec['names']['plural']}").entries
         return any(mark in each.data[-300:] for each in entries.values())
@@ -146,20 +146,20 @@ class Conversions:
         return Mirror(self._store, bucket, resource.version, convert, self._clock, begin)
 
     def _begin(self, source: Bucket) -> None:
-        """Begin to follow a resource, for all its versions: when the first request for it comes."""
+        """Start to follow a resource, for all its versions, at the first request for it."""
         if self._started:
             for mirror in self._by_source.get(source, ()):
                 mirror.start()
 
     def drop(self, name: str) -> None:
-        """Forget a definition that is gone."""
+        """Forget a deleted definition."""
         for version in list(self._mirrors.get(name, ())):
             self._drop(name, version)
         self._mirrors.pop(name, None)
         self._several.discard(name)
 
     def forget(self) -> None:
-        """Forget all that was converted, since what it was made of is another history now."""
+        """Forget all converted objects, because the history has changed."""
         for name in list(self._mirrors):
             self.drop(name)
 

@@ -22,16 +22,16 @@ _log = logging.getLogger(__name__)
 
 
 class CustomResources:
-    """Follows the definitions: serves what they define, and deletes what they leave behind.
+    """Follows the definitions: serves their resources, and deletes what they leave behind.
 
-    For one event loop, in which the store is changed.
+    For the store's event loop.
 
     Args:
-        table: gets and loses the custom resources.
-        registry: what the controller writes through.
-        store: holds the definitions; each change of it is followed.
-        stop_watches: ends the watches of a bucket whose resource is served no more.
-        conversions: turns objects from one version into another.
+        table: the served resources, which this changes.
+        registry: used to write.
+        store: contains the definitions; each change of it is followed.
+        stop_watches: ends the watches of a bucket whose resource is no longer served.
+        conversions: converts objects between versions.
     """
 
     def __init__(

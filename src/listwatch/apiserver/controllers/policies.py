@@ -1,4 +1,4 @@
-"""The controller that checks the types in policies and says in their status what it found."""
+"""The controller that type-checks policies and writes the result into their status."""
 
 import asyncio
 import logging
@@ -17,12 +17,12 @@ _MANAGER = "validatingadmissionpolicy-status"
 class PolicyStatus:
     """Writes `observedGeneration` and `typeChecking` of ValidatingAdmissionPolicies.
 
-    For one event loop, in which the store is changed.
+    For the store's event loop.
 
     Args:
-        registry: what the controller writes through.
-        store: holds the policies; their changes alone are followed.
-        cluster: knows the kinds that are served.
+        registry: used to write.
+        store: contains the policies; only their changes are followed.
+        cluster: knows the served kinds.
     """
 
     def __init__(self, registry: Registry, store: Storage, cluster: Cluster) -> None:

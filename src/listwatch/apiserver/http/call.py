@@ -67,7 +67,7 @@ class Call:
         self.annotations: dict[str, str] = {}
         #: the fault to inject into the response, for tests
         self.fault: Fault | None = None
-        #: what webhooks have said, where there are any
+        #: the webhooks' answers, if there are webhooks
         self.consultation: Consultation | None = None
         self._body: bytes | None = None
 
@@ -112,7 +112,7 @@ class Call:
         return self._body
 
     async def settled(self, attempt: Callable[[], T]) -> T:
-        """Return what a step returns, which may have to ask webhooks and begin again."""
+        """Return the result of a step, which may have to call webhooks and start over."""
         if self.consultation is None:
             return attempt()
 

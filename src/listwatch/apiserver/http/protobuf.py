@@ -202,7 +202,7 @@ def _read_schema_or_bool(data: bytes) -> Any:
 
 
 def _read_schema_or_others(data: bytes) -> Any:
-    # a schema, or else several, or the names of properties
+    # a schema, or several, or the names of properties
     others = []
     for number, raw in _wire(data):
         if number == 1:
@@ -250,7 +250,7 @@ def encode_json(body: bytes) -> bytes:
 
 
 def encode_item(version: str, kind: str, data: bytes) -> bytes:
-    """Return an object's JSON as an item of a list of a version and kind."""
+    """Return an object's JSON as an item of a list."""
     return put_bytes(2, writer_of(_known(version, kind))(msgspec.json.decode(data)))
 
 

@@ -158,7 +158,7 @@ _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 
 
 def timeout_seconds(query: Query) -> float:
-    """Return the time-out, checked by `check_timeout`, that a request asks for; 0 for none."""
+    """Return a request's time-out, checked by `check_timeout`; 0 for none."""
     return sum(
         float(number) * _UNITS[unit] for number, unit in _PART.findall(_first(query, "timeout"))
     )

@@ -1,4 +1,4 @@
-"""The rules of the spec of a claim, which templates of claims have too.
+"""The rules of claim specs, also in claim templates.
 
 They are those of `ValidatePersistentVolumeClaimSpec` in `pkg/apis/core/validation`.
 """
@@ -16,7 +16,7 @@ from listwatch.apiserver.kinds.rules import (
 )
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 
-#: How a volume may be used, with the short words of tables.
+#: Access modes, with their short forms in tables.
 MODES = {
     "ReadWriteOnce": "RWO",
     "ReadOnlyMany": "ROX",
@@ -27,12 +27,12 @@ _OWN_GROUP = "must be 'PersistentVolumeClaim' when referencing the default apiGr
 
 
 def check_claim_spec(spec: View, path: str, *, old_group: bool = False) -> list[Cause]:
-    """Return the rules that a claim's spec breaks.
+    """Return the rules that a claim's spec violates.
 
     Args:
         spec: the spec.
-        path: where it stands.
-        old_group: whether the claim named a group before, which then may be any.
+        path: its path.
+        old_group: the claim had an API group before, so any group is allowed.
     """
     causes = check_modes(spec.get("accessModes") or (), f"{path}.accessModes", claim=True)
     causes += label_selector(spec.get("selector"), f"{path}.selector")
@@ -62,7 +62,7 @@ def check_claim_spec(spec: View, path: str, *, old_group: bool = False) -> list[
 
 
 def check_modes(modes: Iterable[str], path: str, *, claim: bool = False) -> list[Cause]:
-    """Return the rules that the ways to use a volume break."""
+    """Return the rules that access modes violate."""
     modes = list(modes)
     causes = []
     if not modes:
@@ -89,7 +89,7 @@ _TEMPLATE_METADATA = frozenset(("annotations", "labels"))
 
 
 def check_claim_template(template: View, path: str) -> list[Cause]:
-    """Return the rules that a template of claims breaks, within a pod."""
+    """Return the rules that a claim template in a pod violates."""
     metadata, where = template.get("metadata") or {}, f"{path}.metadata"
     causes = validate_annotations(metadata.get("annotations"), f"{where}.annotations")
     causes += validate_labels(metadata.get("labels"), f"{where}.labels")

@@ -64,7 +64,7 @@ _ONE_SOURCE = "may not have more than one field specified at a time"
 
 
 class _Shared(NamedTuple):
-    """What the containers of one pod have in common."""
+    """What the containers of one pod share."""
 
     names: set[str]
     volumes: Mapping[str, View]
@@ -73,20 +73,20 @@ class _Shared(NamedTuple):
 
     @property
     def claims(self) -> set[str]:
-        """The names of the pod's claims of resources."""
+        """The names of the pod's resource claims."""
         return {each.get("name", "") for each in self.spec.get("resourceClaims") or ()} - {""}
 
 
 def check_containers(
     spec: View, path: str, volumes: Mapping[str, View], *, is_pod: bool
 ) -> list[Cause]:
-    """Return the rules that the containers of a pod's spec break.
+    """Return the rules that the containers of a pod's spec violate.
 
     Args:
         spec: the pod's spec.
-        path: where it stands.
-        volumes: its volumes by name, of which nothing is broken.
-        is_pod: whether it is a pod's own, not that of a template.
+        path: its path.
+        volumes: its valid volumes by name.
+        is_pod: the spec is a pod's, not a template's.
     """
     containers = spec.get("containers") or ()
     causes = [] if containers else [required(f"{path}.containers")]
@@ -100,7 +100,7 @@ def check_containers(
     for index, container in enumerate(spec.get("initContainers") or ()):
         here = f"{path}.initContainers[{index}]"
         causes += _check_container(container, here, shared)
-        # each runs alone; that causes name the first is the server's own way
+        # each is checked alone; like the real server, causes name the first
         where = f"{path}.initContainers[0]"
         causes += _check_host_ports(container, where, set(), {}, is_pod=is_pod)
         if container.get("restartPolicy") == "Always":
@@ -116,7 +116,7 @@ def check_containers(
     return causes
 
 
-#: What an ephemeral container may not have, as far as a client can set it.
+#: Fields that clients must not set on an ephemeral container.
 _LASTING = (
     "ports",
     "resources",
@@ -182,7 +182,7 @@ def _check_container(container: View, path: str, shared: _Shared) -> list[Cause]
 
 
 def _check_running(container: View, path: str, spec: View) -> list[Cause]:
-    """Return the rules that what goes on while a container runs breaks."""
+    """Return the violations in a container's probes and lifecycle."""
     causes: list[Cause] = []
     grace = spec.get("terminationGracePeriodSeconds")
     for key in ("postStart", "preStop"):
@@ -338,13 +338,13 @@ def _check_handler(handler: View, path: str, grace: int | None) -> list[Cause]:
 def check_resources(
     resources: View, path: str, claims: Collection[str] = (), *, of_pod: bool = False
 ) -> list[Cause]:
-    """Return the rules that requests and limits break.
+    """Return the rules that requests and limits violate.
 
     Args:
         resources: requests, limits and claims.
-        path: where they stand.
-        claims: the names of the claims that the pod has.
-        of_pod: whether they are the pod's, not a container's.
+        path: their path.
+        claims: the names of the pod's claims.
+        of_pod: they are the pod's, not a container's.
     """
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     causes: list[Cause] = []
@@ -389,12 +389,12 @@ def _check_claims(claims: Iterable[View], path: str, known: Collection[str]) -> 
 
 
 def is_extended(name: str) -> bool:
-    """Tell whether a resource is one that others than Kubernetes define."""
+    """Return whether a resource is an extended resource, defined outside Kubernetes."""
     return "/" in name and "kubernetes.io/" not in name
 
 
 def check_amount(name: str, amount: str, path: str, *, of_pod: bool = False) -> list[Cause]:
-    """Return why a resource may not be asked for in this amount."""
+    """Return why an amount of a resource is invalid."""
     causes = qualified_name(path, name)
     huge = name.startswith("hugepages-")
     if "/" not in name and not huge:
@@ -497,7 +497,7 @@ def _check_armor(profile: View, path: str) -> list[Cause]:
 
 
 def check_context(context: View, where: str, spec: View) -> list[Cause]:
-    """Return the rules that a container's security context breaks."""
+    """Return the rules that a container's security context violates."""
     causes = check_ids(context, where, "runAsUser", "runAsGroup")
     if context.get("procMount") == "Unmasked" and spec.get("hostUsers") is not False:
         why = "`hostUsers` must be false to use `Unmasked`"

@@ -28,16 +28,16 @@ class Converter(Protocol):
 
 
 class VersionConverter(Converter, Protocol):
-    """Turns objects of a custom resource between one of its versions and what is stored."""
+    """Converts objects of a custom resource between one of its versions and the stored form."""
 
     def to(self, obj: dict[str, Any], other: Any) -> dict[str, Any]:
-        """Return an object of the version in that of another converter of the resource."""
+        """Return an object of this version in the version of another converter."""
 
     def mark(self, obj: dict[str, Any]) -> None:
-        """Give an object, in place, the version in which it is stored where it lacks."""
+        """Set an object's storage version, in place, if it has none."""
 
     def is_current(self, obj: Mapping[str, Any]) -> bool:
-        """Tell whether a stored object would be stored in the same version now."""
+        """Return whether a stored object would be stored in the same version now."""
 
 
 class Ending(Enum):
@@ -58,39 +58,38 @@ class Kind(msgspec.Struct, frozen=True):
 
     Attributes:
         name_rule: "subdomain", "label", "dns1035" or "path" (any name without "/" and "%").
-        storage: the key of the kind under which its objects are stored, if not its own.
-        generation: whether generation counts the changes of the spec.
-        create_on_update: whether PUT makes a missing object.
+        storage: the storage key of its objects, if not its own.
+        generation: whether the generation counts changes of the spec.
+        create_on_update: whether PUT creates a missing object.
         unconditional_update: whether PUT needs no resource version.
-        returns_deleted: whether a delete answers with the object in place of a Status.
-        orphan_by_default: whether deleting without a policy leaves the dependents.
+        returns_deleted: whether a delete returns the object instead of a Status.
+        orphan_by_default: whether deleting without a policy orphans the dependents.
         graceful: whether a deletion waits for the grace period.
-        keeps_status: whether a create keeps the status that a client sends.
-        status_leaves: the part of metadata that a write to the status path does not touch, if
-            any.
+        keeps_status: whether a create keeps the client's status.
+        status_leaves: the part of metadata that a write to the status does not change, if any.
         new_generation: the generation of a new object; 0 for none.
-        generation_moves: whether a change moves the generation.
-        generation_with: parts of metadata whose change moves the generation as the spec's does.
-        immortal: names of objects that may not be deleted.
-        deprecation: what each answer warns of.
-        deletion_warning: what a deletion warns of that says nothing of the dependents.
+        generation_moves: returns whether a change increments the generation.
+        generation_with: parts of metadata whose change increments the generation like the spec's.
+        immortal: names of objects that can't be deleted.
+        deprecation: the warning in each response.
+        deletion_warning: the warning for a deletion without a propagation policy.
         fields: the field selectors beyond metadata.name and metadata.namespace, with the path of
-            each value and what stands for an absent one.
-        field_names: the names of these selectors in a version that has others, with the stored.
-        immutable: top-level fields that an update may not change.
-        converters: of versions that are stored in another form.
-        defaults: fills in what a client left out.
-        admit: adds to a new object what nobody owns, after its owners were noted.
-        sign: writes into a new object who asks for it: username, uid, groups and extra.
-        carry: keeps of the old object what a write to the main path may not change.
-        settle: completes a status that is written; gets the new and old object and a time stamp.
-        allocate: gives a new or changed object its addresses; returns what prevents it.
-        end: begins a deletion; gets the object, which it may mark, and a time stamp.
-        held: tells whether an object without finalizers of its metadata still can't go.
-        rule: returns what an object breaks, whenever it is written.
-        new_rule: returns what a new object breaks, beside that.
-        update_rule: returns what a change breaks; gets the new and the old object.
-        checks_metadata: how often the rules of metadata are asked about a change, as causes show.
+            each value and its default.
+        field_names: other names of these selectors in a version, with the stored names.
+        immutable: top-level fields that an update must not change.
+        converters: for versions that are stored in another form.
+        defaults: sets fields that a client omitted.
+        admit: adds to a new object fields without an owner, after its owners were recorded.
+        sign: writes the requesting user into a new object: username, uid, groups and extra.
+        carry: keeps the parts of the old object that a write to the main path must not change.
+        settle: completes a written status; gets the new and old object and a timestamp.
+        allocate: allocates addresses for a new or changed object; returns what prevents it.
+        end: starts a deletion; gets the object, which it may mark, and a timestamp.
+        held: returns whether an object without finalizers in its metadata must still be kept.
+        rule: returns the violations of an object, at every write.
+        new_rule: returns further violations of a new object.
+        update_rule: returns the violations of a change; gets the new and the old object.
+        checks_metadata: how often the metadata of a change is checked, as the causes show.
         cells: the cells of its tables, by column.
     """
 

@@ -1,7 +1,7 @@
-"""The rules of how containers mount volumes and use block devices.
+"""The rules of volume mounts and block devices in containers.
 
 They are those of `ValidateVolumeMounts` and `ValidateVolumeDevices` in `pkg/apis/core/validation`;
-as there, some causes don't say which mount they are of.
+like there, some causes don't name the mount.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ _RECURSIONS = ("Disabled", "Enabled", "IfPossible")
 
 
 def check_mounts(container: View, path: str, volumes: Mapping[str, View]) -> list[Cause]:
-    """Return the rules that the mounts and devices of a container break.
+    """Return the rules that the mounts and devices of a container violate.
 
     Args:
         container: the container.
-        path: where it stands.
-        volumes: the pod's volumes by name, of which nothing is broken.
+        path: its path.
+        volumes: the pod's valid volumes by name.
     """
     mounts, devices = container.get("volumeMounts") or (), container.get("volumeDevices") or ()
     causes: list[Cause] = []

@@ -56,11 +56,11 @@ _NAMESERVERS, _SEARCHES, _SEARCHES_LENGTH = 3, 32, 2048
 
 
 def check_pod_spec(spec: View, path: str, metadata: View | None = None) -> list[Cause]:
-    """Return the rules that a pod's spec breaks.
+    """Return the rules that a pod's spec violates.
 
     Args:
         spec: the spec.
-        path: where it stands, such as `spec.template.spec`.
+        path: its path, such as `spec.template.spec`.
         metadata: the pod's; None for a template.
     """
     causes: list[Cause] = []
@@ -101,7 +101,7 @@ def check_pod_spec(spec: View, path: str, metadata: View | None = None) -> list[
 
 
 def check_resource_claims(claims: Iterable[View], path: str) -> list[Cause]:
-    """Return the rules that a pod's claims of resources break."""
+    """Return the rules that a pod's resource claims violate."""
     causes: list[Cause] = []
     names: set[str] = set()
     for index, claim in enumerate(claims):
@@ -252,7 +252,7 @@ def _check_node_term(term: View, path: str, *, wanted: bool = False) -> list[Cau
     for index, each in enumerate(term.get("matchExpressions") or ()):
         here = f"{path}.matchExpressions[{index}]"
         found = selector_term(each, here, of_nodes=True)
-        # what is merely preferred may name values that no label can have
+        # a preferred term may have values that no label can have
         causes += [
             cause for cause in found if not wanted or not cause.field.startswith(f"{here}.values[")
         ]
@@ -322,7 +322,7 @@ def _check_pod_term(term: View, path: str) -> list[Cause]:
 
 
 def _check_label_keys(term: View, path: str) -> list[Cause]:
-    """Return why labels that a pod is to share, or not to share, are refused."""
+    """Return why the label keys of an affinity term are refused."""
     selector, causes = term.get("labelSelector"), list[Cause]()
     for group in ("matchLabelKeys", "mismatchLabelKeys"):
         keys, where = term.get(group) or (), f"{path}.{group}"

@@ -1,4 +1,4 @@
-"""The rules of what pods read: fields of their own, resources of containers, keys, paths of files.
+"""The rules of references in pods: to fields, container resources, keys, paths of files.
 
 They are those of `pkg/apis/core/validation`.
 """
@@ -27,7 +27,7 @@ _FILE_FIELDS = (
     "metadata.namespace",
     "metadata.uid",
 )
-#: What the downward API knows of a pod at all (`ConvertDownwardAPIFieldLabel`).
+#: The fields that the downward API supports (`ConvertDownwardAPIFieldLabel`).
 _KNOWN_FIELDS = frozenset(
     (
         *_VARIABLE_FIELDS,
@@ -56,8 +56,8 @@ def check_field_ref(reference: View, path: str, *, file: bool = False) -> list[C
 
     Args:
         reference: the reference.
-        path: where it stands.
-        file: whether it makes a file, not a variable, which other fields are open to.
+        path: its path.
+        file: it is for a file instead of a variable, which allows other fields.
     """
     where, named = f"{path}.fieldPath", reference.get("fieldPath", "")
     if not reference.get("apiVersion", "v1"):
@@ -79,7 +79,7 @@ def check_field_ref(reference: View, path: str, *, file: bool = False) -> list[C
 
 
 def check_resource_ref(reference: View, path: str, *, file: bool = False) -> list[Cause]:
-    """Return why a reference to a resource of a container is refused."""
+    """Return why a reference to a container's resource is refused."""
     causes: list[Cause] = []
     named = reference.get("resource", "")
     huge = named.startswith(("limits.hugepages-", "requests.hugepages-"))
@@ -102,14 +102,14 @@ def check_resource_ref(reference: View, path: str, *, file: bool = False) -> lis
 
 
 def check_key_ref(reference: View, path: str) -> list[Cause]:
-    """Return why a reference to a key of a ConfigMap or a Secret is refused."""
+    """Return why a reference to a key of a ConfigMap or Secret is refused."""
     causes = subdomain(f"{path}.name", reference.get("name", ""))
     key = reference.get("key", "")
     return causes + (config_key(f"{path}.key", key) if key else [required(f"{path}.key")])
 
 
 def check_file(item: View, path: str) -> list[Cause]:
-    """Return why a file that shows a part of the pod is refused."""
+    """Return why a file of the downward API is refused."""
     text = item.get("path", "")
     causes = local_path(f"{path}.path", text) if text else [required(f"{path}.path")]
     field, resource = item.get("fieldRef"), item.get("resourceFieldRef")
@@ -126,7 +126,7 @@ def check_file(item: View, path: str) -> list[Cause]:
 
 
 def check_mode(source: View, path: str, key: str) -> list[Cause]:
-    """Return why what stands under a key is no mode of a file."""
+    """Return why the value under a key is not a file mode."""
     mode = source.get(key)
     if mode is not None and not 0 <= mode <= _LARGEST_MODE:
         return [invalid_value(f"{path}.{key}", mode, _MODE_WORDS)]
@@ -149,7 +149,7 @@ def no_backsteps(path: str, text: str) -> list[Cause]:
 
 
 def local_path(path: str, text: str) -> list[Cause]:
-    """Return why a path may not be that of a file in a volume."""
+    """Return why a path is invalid for a file in a volume."""
     causes = descending_path(path, text)
     if text.startswith("..") and not text.startswith("../"):
         causes.append(invalid_value(path, text, "must not start with '..'"))

@@ -25,12 +25,12 @@ class APIResource:
     """One resource of one group and version.
 
     Attributes:
-        storage: the key under which its objects are stored; versions of one resource share it.
-        custom: the custom resource definition's facts, None for built-in kinds.
-        convert: turns objects from and to the form in which another version stores them.
-        versions: does so for a custom resource that has several versions, whose rules see objects
-            in the version of the request, not in the one that is stored.
-        mirror: the objects of a custom resource as a webhook has converted them to this version.
+        storage: the storage key of its objects, shared by all versions of a resource.
+        custom: facts from the custom resource definition; None for built-in kinds.
+        convert: converts objects from and to the stored form of another version.
+        versions: does so for a custom resource with several versions; its rules apply to the
+            request's version, not the stored one.
+        mirror: the objects of a custom resource, converted to this version by a webhook.
     """
 
     __slots__ = (

@@ -213,7 +213,7 @@ def enumeration(
 
 
 def not_among(obj: View, path: str, key: str, known: Sequence[str]) -> list[Cause]:
-    """Return the value under a key if it is there and none of those that are known."""
+    """Return the value under a key if it is present and not one of the known ones."""
     value = obj.get(key)
     return (
         [] if value is None or value in known else [not_supported(_under(path, key), value, known)]
@@ -252,7 +252,7 @@ def port_name_or_number(path: str, value: Any) -> list[Cause]:
     return port_name(path, value) if isinstance(value, str) else port_number(path, value)
 
 
-#: The resources that need no domain, of containers, of claims and of quotas.
+#: The standard resources, which need no domain, of containers, claims and quotas.
 STANDARD_RESOURCES = frozenset(
     (
         "cpu",

@@ -1,7 +1,7 @@
-"""The schedules of cron jobs: whether one can be read, and what is wrong with it.
+"""Validates the schedules of cron jobs.
 
-The grammar and the words are those of the parser of a real server (`robfig/cron`, the standard five
-fields and descriptors). When a schedule is due, `workloads/cron_schedule.py` says.
+Grammar and messages are those of a real server's parser (`robfig/cron`, the standard five fields
+and descriptors). `workloads/cron_schedule.py` computes when a schedule is due.
 """
 
 import re
@@ -11,7 +11,7 @@ from listwatch.schema.go_words import whole_number
 
 
 class Field(NamedTuple):
-    """One of the five fields of a schedule: its bounds, and the names that values have."""
+    """One of the five fields of a schedule: its bounds, and names of values."""
 
     low: int
     high: int
@@ -32,7 +32,7 @@ _DESCRIPTORS = frozenset(
     ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 )
 _DURATION = re.compile(r"[-+]?((\d+(\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h))+", re.ASCII)
-#: What a schedule begins with that is a period.
+#: The prefix of a schedule that is a period.
 EVERY = "@every "
 
 

@@ -72,7 +72,7 @@ def allocate(new: Object, old: Object | None, addresses: Addresses) -> list[Caus
 
 
 def needs_health_check(spec: View) -> bool:
-    """Tell whether nodes say on a port of their own whether they have endpoints."""
+    """Return whether nodes report on a separate port whether they have endpoints."""
     return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
 
 

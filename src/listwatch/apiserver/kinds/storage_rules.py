@@ -1,4 +1,4 @@
-"""The rules of classes of storage, of drivers and of what is attached to nodes.
+"""The rules of storage classes, volumes, CSI drivers and attachments.
 
 They are those of `pkg/apis/storage/validation`.
 """
@@ -31,7 +31,7 @@ _IMMUTABLE = "field is immutable"
 _INLINE = "may not be specified in the context of inline volumes"
 _MOST_PARAMETERS, _PARAMETERS_SIZE = 512, 256 << 10
 _ATTACHED = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
-#: What of a persistent volume's spec is no source.
+#: Fields of a persistent volume's spec that are not sources.
 _NO_SOURCE = frozenset(
     (
         "accessModes",
@@ -61,7 +61,7 @@ def _parameters(parameters: Mapping[str, str]) -> list[Cause]:
 
 
 def check_storage_class(obj: View) -> list[Cause]:
-    """Return the rules that a StorageClass breaks."""
+    """Return the rules that a StorageClass violates."""
     causes = _provisioner("provisioner", obj.get("provisioner", ""))
     causes += _parameters(obj.get("parameters") or {})
     if obj.get("reclaimPolicy"):
@@ -89,7 +89,7 @@ def check_storage_class(obj: View) -> list[Cause]:
 
 
 def check_storage_class_update(new: View, old: View) -> list[Cause]:
-    """Return what of a StorageClass may not change."""
+    """Return a StorageClass's changes of immutable fields."""
     return [
         invalid_value(field, new.get(field), _IMMUTABLE)
         for field in ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode")
@@ -98,7 +98,7 @@ def check_storage_class_update(new: View, old: View) -> list[Cause]:
 
 
 def check_attributes_class(obj: View) -> list[Cause]:
-    """Return the rules that a VolumeAttributesClass breaks."""
+    """Return the rules that a VolumeAttributesClass violates."""
     parameters = obj.get("parameters") or {}
     causes = _provisioner("driverName", obj.get("driverName", "")) + _parameters(parameters)
     if not parameters:
@@ -107,7 +107,7 @@ def check_attributes_class(obj: View) -> list[Cause]:
 
 
 def check_attributes_class_update(new: View, old: View) -> list[Cause]:
-    """Return what of a VolumeAttributesClass may not change."""
+    """Return a VolumeAttributesClass's changes of immutable fields."""
     return [
         forbidden_value(field, f"updates to {field} are forbidden.")
         for field in ("driverName", "parameters")
@@ -116,7 +116,7 @@ def check_attributes_class_update(new: View, old: View) -> list[Cause]:
 
 
 def check_volume(obj: View) -> list[Cause]:
-    """Return the rules that a PersistentVolume breaks."""
+    """Return the rules that a PersistentVolume violates."""
     return _check_volume_spec(obj.get("spec") or {}, "spec")
 
 
@@ -178,7 +178,7 @@ def _check_capacity(capacity: View, path: str) -> list[Cause]:
 
 
 def check_volume_update(new: View, old: View) -> list[Cause]:
-    """Return what of a PersistentVolume may not change."""
+    """Return a PersistentVolume's changes of immutable fields."""
     after, before = new.get("spec") or {}, old.get("spec") or {}
     causes = []
     if any(
@@ -208,7 +208,7 @@ def _source(after: View, before: View, key: str) -> object:
 
 
 def check_attachment(obj: View) -> list[Cause]:
-    """Return the rules that a VolumeAttachment breaks."""
+    """Return the rules that a VolumeAttachment violates."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     attacher, source = spec.get("attacher", ""), spec.get("source") or {}
     causes = [] if attacher else [required("spec.attacher")]
@@ -232,7 +232,7 @@ def check_attachment(obj: View) -> list[Cause]:
 
 
 def check_new_attachment(obj: View) -> list[Cause]:
-    """Return the rules that a VolumeAttachment breaks only when it is made."""
+    """Return the rules that only a new VolumeAttachment violates."""
     spec = obj.get("spec") or {}
     name = (spec.get("source") or {}).get("persistentVolumeName")
     causes = driver_name("spec.attacher", spec.get("attacher", ""))
@@ -240,7 +240,7 @@ def check_new_attachment(obj: View) -> list[Cause]:
 
 
 def check_attachment_update(new: View, old: View) -> list[Cause]:
-    """Return what of a VolumeAttachment may not change."""
+    """Return a VolumeAttachment's changes of immutable fields."""
     if new.get("spec") == old.get("spec"):
         return []
     return [invalid_value("spec", new.get("spec"), _IMMUTABLE)]
@@ -250,7 +250,7 @@ _SHORTEST_NODE_PERIOD, _SHORTEST_TOKEN, _LONGEST_TOKEN = 10, 600, 1 << 32
 
 
 def check_driver(obj: View) -> list[Cause]:
-    """Return the rules that a CSIDriver breaks."""
+    """Return the rules that a CSIDriver violates."""
     spec = obj.get("spec") or {}
     causes = not_among(spec, "spec", "fsGroupPolicy", ("File", "None", "ReadWriteOnceWithFSType"))
     audiences: set[str] = set()
@@ -278,7 +278,7 @@ def check_driver(obj: View) -> list[Cause]:
 
 
 def check_driver_update(new: View, old: View) -> list[Cause]:
-    """Return what of a CSIDriver may not change."""
+    """Return a CSIDriver's changes of immutable fields."""
     after, before = new.get("spec") or {}, old.get("spec") or {}
     return [
         invalid_value(f"spec.{told}", after.get(key), _IMMUTABLE)
@@ -294,7 +294,7 @@ _LONGEST_NODE_ID = 256
 
 
 def check_storage_node(obj: View) -> list[Cause]:
-    """Return the rules that a CSINode breaks."""
+    """Return the rules that a CSINode violates."""
     causes: list[Cause] = []
     names: set[str] = set()
     for index, driver in enumerate((obj.get("spec") or {}).get("drivers") or ()):
@@ -321,7 +321,7 @@ def check_storage_node(obj: View) -> list[Cause]:
 
 
 def check_storage_node_update(new: View, old: View) -> list[Cause]:
-    """Return what of a CSINode's drivers may not change."""
+    """Return a CSINode's changes of immutable driver fields."""
     before = {each.get("name"): each for each in (old.get("spec") or {}).get("drivers") or ()}
     return [
         invalid_value("spec.drivers", driver, _IMMUTABLE)
@@ -335,7 +335,7 @@ def check_storage_node_update(new: View, old: View) -> list[Cause]:
 
 
 def check_storage_capacity(obj: View) -> list[Cause]:
-    """Return the rules that a CSIStorageCapacity breaks."""
+    """Return the rules that a CSIStorageCapacity violates."""
     causes = label_selector(obj.get("nodeTopology"), "nodeTopology")
     causes += subdomain("storageClassName", obj.get("storageClassName", ""))
     amount = obj.get("capacity")

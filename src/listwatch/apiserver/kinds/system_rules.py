@@ -1,4 +1,4 @@
-"""What a pod may not ask of its operating system (`validateOS` and its like)."""
+"""What a pod must not request from its operating system (`validateOS` and similar)."""
 
 from collections.abc import Iterator
 
@@ -35,11 +35,11 @@ _OF_LINUX_CONTAINERS = (
 
 
 def check_system(spec: View, path: str) -> list[Cause]:
-    """Return what a pod's spec asks for that its operating system hasn't got.
+    """Return the fields of a pod's spec that its operating system does not support.
 
     Args:
         spec: the pod's spec.
-        path: where it stands.
+        path: its path.
     """
     causes = _check_host_processes(spec, path)
     system = spec.get("os")
@@ -87,7 +87,7 @@ def _for_windows(spec: View, path: str) -> Iterator[Cause]:
 
 
 def _check_host_processes(spec: View, path: str) -> list[Cause]:
-    """Return the rules that containers break which are processes of a Windows node."""
+    """Return the rules that containers violate that are host processes of a Windows node."""
     options = (spec.get("securityContext") or {}).get("windowsOptions") or {}
     whole = options.get("hostProcess")
     causes: list[Cause] = []

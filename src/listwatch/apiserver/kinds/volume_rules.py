@@ -1,6 +1,6 @@
-"""The rules of the volumes of pods and of persistent volumes (`pkg/apis/core/validation`).
+"""The rules of volumes of pods and of persistent volumes (`pkg/apis/core/validation`).
 
-Some causes name another path than that of the field; so does the real server.
+Like a real server's, some causes name another path than the field's.
 """
 
 import re
@@ -39,12 +39,12 @@ _LARGEST = 255
 def check_volumes(
     spec: View, path: str, causes: list[Cause], *, pod: str = ""
 ) -> Mapping[str, View]:
-    """Add the rules that the volumes of a pod's spec break; return the good ones by name.
+    """Add the rules that the volumes of a pod's spec violate; return the valid ones by name.
 
     Args:
         spec: the pod's spec.
-        path: where it stands.
-        causes: what is broken is added to.
+        path: its path.
+        causes: receives the violations.
         pod: the pod's name; "" for a template.
     """
     found: dict[str, View] = {}
@@ -72,11 +72,11 @@ def check_volumes(
 def check_one_source(
     volume: View, path: str, sources: list[str], *, lasting: bool = False
 ) -> list[Cause]:
-    """Return the rules that a volume's sources break, of which only one may be there.
+    """Return the violations of a volume's sources, of which there must be exactly one.
 
     Args:
-        volume: has the sources.
-        path: where it stands.
+        volume: contains the sources.
+        path: its path.
         sources: their keys.
         lasting: whether it is a persistent volume.
     """
@@ -100,7 +100,7 @@ def check_one_source(
     return causes
 
 
-#: The sources that a volume may have, in the order in which the server looks for them.
+#: The sources of a volume, in the server's order.
 _ORDER = (
     "emptyDir",
     "hostPath",
@@ -134,9 +134,9 @@ _ORDER = (
     "ephemeral",
     "image",
 )
-#: How causes name some sources.
+#: Other names of sources in causes.
 _WRITTEN = {"gcePersistentDisk": "persistentDisk"}
-#: How causes name some sources that are one too many.
+#: Other names of surplus sources in causes.
 _WRITTEN_FORBIDDEN = {"cephfs": "cephFS", "downwardAPI": "downwarAPI"}
 #: Required fields, by the type of a volume.
 _REQUIRED = {
@@ -285,7 +285,7 @@ def _check_storage_os(source: View, path: str) -> list[Cause]:
 
 
 def driver_name(path: str, name: str) -> list[Cause]:
-    """Return why a name is not that of a CSI driver."""
+    """Return why a name is not a CSI driver's."""
     causes = [] if name else [required(path)]
     if len(name) > 63:
         causes.append(Cause(path, "FieldValueTooLong", "Too long: may not be more than 63 bytes"))

@@ -115,7 +115,7 @@ def _check_claim_update(new: View, old: View) -> list[Cause]:
     size = quantity(_storage(before))
     for key in ("volumeName", "storageClassName"):
         if not before.get(key) and (key == "volumeName" or after.get(key) is not None):
-            before[key] = after.get(key)  # what a claim lacks may be written once
+            before[key] = after.get(key)  # missing fields of a claim may be set once
     if bound and (after.get("resources") or {}).get("requests"):
         after["resources"] = _with_storage(after["resources"], _storage(before))
     if bound and attributes is not None:

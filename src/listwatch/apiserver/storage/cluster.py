@@ -33,7 +33,7 @@ class StoredCluster:
         self._table = table
 
     def namespace(self, name: str) -> Object | None:
-        """Return a namespace, decoded afresh, or None."""
+        """Return a namespace as a new dict, or None."""
         entry = self._namespaces.entries.get(name)
         return None if entry is None else msgspec.json.decode(entry.data)
 
@@ -62,11 +62,11 @@ class StoredCluster:
         return self._table.of_kind(group, version, kind)
 
     def resource(self, group: str, version: str, plural: str) -> APIResource | None:
-        """Return the resource of a plural name, or None."""
+        """Return the resource of this plural name, or None."""
         return self._table.get(group, version, plural)
 
     def find(self, resource: APIResource, namespace: str, name: str) -> Object | None:
-        """Return an object as its resource serves it, or None."""
+        """Return an object in its resource's version, or None."""
         key = f"{namespace}/{name}" if namespace else name
         entry = self._store.bucket(resource.storage).entries.get(key)
         return None if entry is None else whole_of(resource, msgspec.json.decode(entry.data))
@@ -74,7 +74,7 @@ class StoredCluster:
     def select(
         self, resource: APIResource, namespace: str, selector: LabelSelector
     ) -> Sequence[Object]:
-        """Return the objects with these labels, in a namespace or ("") everywhere."""
+        """Return the objects with these labels, in a namespace or ("") in all."""
         return [
             whole_of(resource, msgspec.json.decode(entry.data))
             for entry in self._store.bucket(resource.storage).span(namespace)

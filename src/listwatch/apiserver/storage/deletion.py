@@ -77,7 +77,7 @@ def begin_grace(
 def deletion_finalizers(
     resource: APIResource, metadata: Object, options: DeleteOptions
 ) -> list[str]:
-    """Return the finalizers with which a delete leaves an object."""
+    """Return the finalizers of an object after a delete."""
     finalizers = list(metadata.get("finalizers") or ())
     policy = options.propagation
     orphan = "orphan" in finalizers

@@ -61,7 +61,7 @@ def item_key(item: Any, schema: Schema) -> str:
     """Return the key of an item of a set or keyed list, such as `k:{"name":"app"}`."""
     if schema.list_type == "set":
         return "v:" + _compact(item)
-    if len(schema.map_keys) == 1:  # as most lists have it
+    if len(schema.map_keys) == 1:  # the common case
         (key,) = schema.map_keys
         value = key_of(item, schema, key)
         return "k:" + _compact({} if value is None else {key: value})
@@ -262,7 +262,7 @@ def minus(first: Fields, second: Fields) -> Fields:
 
 
 def _minus_wire(first: Fields, second: Mapping[str, Any]) -> Fields:
-    """Return `minus` of a second set in the form of the wire."""
+    """Subtract a second set in FieldsV1 form, like `minus`."""
     result: Fields = {}
     for key, below in first.items():
         if key == ".":
@@ -481,7 +481,7 @@ class Managed:
         if not fields or owner in self.sets:
             self.take(owner, from_fields_v1(fields), now=now)
             return self.write()
-        # Most objects come alone: what is in the form of the wire is not brought there again.
+        # Most objects have one owner: fields already in FieldsV1 form are not converted again.
         left = {other: _minus_wire(each, fields) for other, each in self.sets.items()}
         self.sets = {other: each for other, each in left.items() if each}
         self.sets[owner] = {}

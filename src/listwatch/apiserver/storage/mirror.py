@@ -1,7 +1,7 @@
-"""The objects of a custom resource as a webhook has converted them to one version.
+"""The objects of a custom resource, converted to one version by a webhook.
 
-A real server has such a cache for each version that it serves. It is filled when objects are
-written, so that a webhook which breaks later harms no list and no watch.
+Like a real server's watch cache of each version. It is filled when objects are written, so a
+webhook that breaks later affects no list and no watch.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from listwatch.errors import ListWatchError
 
 _log = logging.getLogger(__name__)
 
-#: Seconds until a conversion that failed is tried again.
+#: Seconds until a failed conversion is retried.
 _RETRY_SECONDS = 1.0
 
 
@@ -30,11 +30,11 @@ class Mirror:
     """Follows a bucket, one change after the other. For one event loop.
 
     Args:
-        store: of the bucket.
+        store: the bucket's store.
         source: the bucket.
         version: a name for the objects' version.
-        convert: returns an entry in that version; raises why it can't.
-        clock: times the tries.
+        convert: returns an entry in that version; raises the reason if it can't.
+        clock: times the retries.
         begin: starts this mirror and those of the other versions, unless they run.
     """
 
@@ -47,7 +47,7 @@ class Mirror:
         clock: Clock,
         begin: Callable[[], None],
     ) -> None:
-        #: what was converted, with the revisions of the source
+        #: the converted objects, with the source's revisions
         self.bucket = Bucket(f"{source.name}@{version}")
         self.source = source
         self._store = store
@@ -68,30 +68,30 @@ class Mirror:
 
     @property
     def revision(self) -> int:
-        """Up to which revision the changes of the store have been followed."""
+        """The revision up to which the store's changes have been followed."""
         return self._waiting[0].revision - 1 if self._waiting else self._store.revision
 
     def start(self) -> None:
-        """Begin, or go on, to follow."""
+        """Start, or continue, to follow."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> None:
-        """Stop for now; what changes meanwhile is followed later. `ended` awaits the end."""
+        """Stop for now; later changes are followed after a start. `ended` awaits the end."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             self._ended.append(task)
 
     async def ended(self) -> None:
-        """Await the end of what was stopped."""
+        """Wait until it has stopped."""
         tasks, self._ended = self._ended, []
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, Exception):
                 _log.error("%s was not followed to its end", self.bucket.name, exc_info=result)
 
     def on_change(self, change: StoredChange) -> None:
-        """Take note of a change of the source."""
+        """Note a change of the source."""
         if change.type is not StoredChangeType.ADDED:
             self._skip(change.entry.key)
         self._waiting.append(change)
@@ -99,12 +99,12 @@ class Mirror:
         self._wake.set()
 
     def _skip(self, key: str) -> None:
-        """Drop what waits because it can't be converted, now that the object is another one."""
+        """Drop a change that can't be converted, now that the object has another state."""
         if self.failing:
             self._waiting = deque(each for each in self._waiting if each.entry.key != key)
 
     async def settled(self, seconds: float) -> bool:
-        """Wait until all changes have been followed; False if that takes longer or fails."""
+        """Wait until all changes have been followed; return False if that is late or fails."""
         self.begin()
         if not self._waiting:
             return True
@@ -132,13 +132,13 @@ class Mirror:
                         "%s: %s", self.bucket.name, error, exc_info=None if expected else error
                     )
                 self.failing = True
-                self._settled.set()  # who waits is told at once that it fails
+                self._settled.set()  # waiting tasks learn at once that it fails
                 await self._clock.sleep(_RETRY_SECONDS)
                 self._settled.clear()
                 continue
             self.failing = False
             if not self._waiting or self._waiting[0] is not change:
-                continue  # dropped while its conversion went on
+                continue  # dropped during its conversion
             self._waiting.popleft()
             self._apply(change, converted)
             if not self._waiting:
@@ -152,7 +152,7 @@ class Mirror:
 
     def _apply(self, change: StoredChange, entry: Entry | None) -> None:
         if entry is None:
-            return  # came and went while conversions failed
+            return  # created and deleted while conversions failed
         bucket, key = self.bucket, entry.key
         previous = bucket.entries.get(key)
         kind = change.type

@@ -260,7 +260,7 @@ class Registry:
     def _secure(
         self, resource: APIResource, new: Object, old: Object | None, context: WriteContext
     ) -> None:
-        """Refuse, or warn of, what the Pod Security Standards forbid in a namespace."""
+        """Refuse, or warn about, violations of a namespace's Pod Security Standards."""
         warnings = secure(resource, new, old, context.subresource, self._labels_of, self._objects)
         if context.warnings is not None:
             context.warnings.extend(warnings)
@@ -529,7 +529,7 @@ class Registry:
     def _ask_about_deletion(
         self, resource: APIResource, entry: Entry, obj: Object, options: DeleteOptions
     ) -> None:
-        """Raise what forbids a deletion; what can't be converted can't be deleted either."""
+        """Raise what forbids a deletion; an object that can't be converted can't be deleted."""
         if resource.versions is not None:
             resource.versions.mark(obj)
             obj = self.read(resource, entry)
@@ -622,17 +622,17 @@ class Registry:
         return obj
 
     def read(self, resource: APIResource, entry: Entry) -> Object:
-        """Return an entry's object as the rules of a resource see it: as `decode` in most cases.
+        """Return an entry's object for a resource's rules: the result of `decode` in most cases.
 
-        That of a custom resource with several versions is in the version of the resource.
+        A custom resource with several versions is converted to the resource's version.
         """
         obj = self.decode(entry)
         return obj if resource.versions is None else resource.versions.outward(obj)
 
     def present(self, resource: APIResource, entry: Entry) -> Object:
-        """Return what `read` does, without asking a webhook that has converted the object before.
+        """Return the same as `read`, without calling a webhook that has converted the object.
 
-        So that is what a change begins with, as the cache of a real server has it.
+        A change starts from this, as in a real server's watch cache.
         """
         known = None if resource.mirror is None else resource.mirror.bucket.entries.get(entry.key)
         if known is not None and known.revision == entry.revision:
@@ -650,7 +650,7 @@ class Registry:
         return self.entry_as_is(resource, obj, revision)
 
     def entry_as_is(self, resource: APIResource, obj: Mapping[str, Any], revision: int) -> Entry:
-        """Encode an object that is in the form in which it is stored."""
+        """Encode an object that is already in its stored form."""
         metadata = obj["metadata"]
         if revision:
             metadata = {**metadata, "resourceVersion": str(revision)}
@@ -664,7 +664,7 @@ class Registry:
             if key not in {"metadata", "kind", "apiVersion"}
         }
         if "apiVersion" in obj and (resource.custom is not None or resource.schema is ANY):
-            whole["apiVersion"] = obj["apiVersion"]  # in which of several versions it is stored
+            whole["apiVersion"] = obj["apiVersion"]  # the storage version, if there are several
         return Entry(
             namespace=metadata.get("namespace", ""),
             name=metadata["name"],

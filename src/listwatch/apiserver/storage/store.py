@@ -119,7 +119,7 @@ class Bucket:
         self.keys: list[str] = []
         self.history: deque[StoredChange] = deque()
         self.listeners: dict[Listener, str] = {}
-        #: controllers that follow this bucket alone; they are no watches
+        #: controllers that follow only this bucket; they are not watches
         self.observers: list[Listener] = []
         self._pasts: dict[int, Past] = {}
         #: incremented by each change, so that derived data can be cached until then

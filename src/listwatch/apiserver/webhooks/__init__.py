@@ -1,1 +1,1 @@
-"""Webhooks that the server asks: how they are reached, and what of their answers counts."""
+"""Webhooks: how they are called, and how their responses are used."""

@@ -1,6 +1,6 @@
-"""One call to a webhook: where it goes, how it is encrypted, and what went wrong, in Go's words.
+"""Calls a webhook: its address, TLS, and errors in Go's words.
 
-The rules and words are those of `apiserver/pkg/util/webhook`, client-go and Go's `net/http`.
+The rules and messages are those of `apiserver/pkg/util/webhook`, client-go and Go's `net/http`.
 """
 
 import asyncio
@@ -20,21 +20,21 @@ from yarl import URL
 from listwatch.clock import Clock
 from listwatch.schema.causes import go_quoted
 
-#: Where a service is: its host and port; None if nobody knows.
+#: Returns a service's host and port; None if unknown.
 Services = Callable[[str, str, int], tuple[str, int] | None]
 
-#: The largest answer that is read, in bytes.
+#: Maximum response size, in bytes.
 ANSWER_LIMIT = 16 * 1024 * 1024
 _HEADERS = {
     "Accept": "application/json, */*",
-    "Accept-Encoding": "identity",  # a small body can't become a large one
+    "Accept-Encoding": "identity",  # so that a small body can't expand to a large one
     "User-Agent": "kube-apiserver-admission",
 }
 _REDIRECTS = 10
-#: So many ways to webhooks are kept open; those that were not used for longest are closed.
+#: Connections kept open; beyond it the least recently used ones are closed.
 _KEPT = 16
 _UNKNOWN_AUTHORITY = "x509: certificate signed by unknown authority"
-#: OpenSSL's numbers of what is wrong with a certificate.
+#: OpenSSL's error codes for certificates, with Go's words.
 _CERTIFICATE_WORDS = {
     9: "x509: certificate has expired or is not yet valid",
     10: "x509: certificate has expired or is not yet valid",
@@ -43,7 +43,7 @@ _OTHER_HOST, _OTHER_ADDRESS = 62, 64
 
 
 def finder(services: Services | Mapping[str, tuple[str, int]] | None) -> Services:
-    """Return what finds services: in a mapping by `NAMESPACE/NAME`, or as a function does."""
+    """Return a lookup of services: in a mapping by `NAMESPACE/NAME`, or the function itself."""
     if callable(services):
         return services
     known = dict(services or {})
@@ -55,16 +55,15 @@ def finder(services: Services | Mapping[str, tuple[str, int]] | None) -> Service
 
 
 class WebhookCallError(Exception):
-    """A call that brought no answer of use; the message is Go's."""
+    """A call without a usable response; the message is Go's."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where a webhook is, as its `clientConfig` says.
+    """A webhook's address, from its `clientConfig`.
 
     Attributes:
         url: with a path, and without a query.
-        authority: the certificates, in PEM, that the webhook's is checked with; "" for the
-            system's.
+        authority: the CA certificates, in PEM, that verify the webhook's; "" for the system's.
         service: namespace, name and port of a service; None for a URL.
     """
 
@@ -74,7 +73,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "Endpoint":
-        """Read the `clientConfig` of a webhook or of a definition's conversion."""
+        """Parse the `clientConfig` of a webhook or of a definition's conversion."""
         authority = _pem(config.get("caBundle") or "")
         service = config.get("service")
         if service is None:
@@ -96,7 +95,7 @@ def _pem(bundle: str) -> str:
     try:
         return base64.b64decode(bundle).decode().strip()
     except (binascii.Error, ValueError):
-        return bundle  # no certificate, which the call will say
+        return bundle  # not a certificate; the call will report it
 
 
 class WebhookClient:
@@ -104,7 +103,7 @@ class WebhookClient:
 
     Args:
         clock: times the calls.
-        services: says where a service is.
+        services: returns the address of a service.
     """
 
     def __init__(self, clock: Clock, services: Services) -> None:
@@ -119,15 +118,15 @@ class WebhookClient:
             await session.close()
 
     async def post(self, endpoint: Endpoint, body: bytes, seconds: int) -> bytes:
-        """Send a review, and return the body of the answer.
+        """Send a review, and return the body of the response.
 
         Args:
             endpoint: the webhook.
             body: the review, in JSON.
-            seconds: how long the webhook has, which it is told as well.
+            seconds: time limit, which is also sent to the webhook.
 
         Raises:
-            WebhookCallError: no answer came, or one that tells of a failure.
+            WebhookCallError: no response came, or it reports a failure.
         """
         url = URL(endpoint.url).with_query(timeout=f"{seconds}s")
         call = _Call(self._session, self._services, endpoint)
@@ -176,7 +175,7 @@ def _context(authority: str) -> ssl.SSLContext:
 
 
 class _Call:
-    """One call, with the redirects that it is answered with."""
+    """One call, with its redirects."""
 
     def __init__(
         self,
@@ -189,15 +188,15 @@ class _Call:
         self._endpoint = endpoint
         self._method = "POST"
         self._url = URL(endpoint.url)
-        #: where the connection goes
+        #: the host of the connection
         self.host = ""
 
     def failed(self, words: str) -> str:
-        """Return words with what was tried."""
+        """Return an error message with the request that failed."""
         return f'{self._method.title()} "{self._url}": {words}'
 
     async def send(self, url: URL, body: bytes) -> bytes:
-        """Send the request and follow where it is sent to."""
+        """Send the request and follow redirects."""
         headers = {**_HEADERS, "Content-Type": "application/json"}
         sent: bytes | None = body
         for _ in range(_REDIRECTS + 1):
@@ -255,7 +254,7 @@ class _Call:
         return b"".join(pieces)
 
     async def certificate_words(self, error: Exception) -> str:
-        """Return what is wrong with the webhook's certificate."""
+        """Return the error in the webhook's certificate, in Go's words."""
         code = getattr(error, "verify_code", 0)
         if code not in {_OTHER_HOST, _OTHER_ADDRESS}:
             return _CERTIFICATE_WORDS.get(code, _UNKNOWN_AUTHORITY)
@@ -275,7 +274,7 @@ class _Call:
         return f"x509: certificate is valid for {', '.join(hosts)}, not {name}"
 
     async def _names(self) -> list[tuple[str, str]]:
-        """Return the names in the webhook's certificate, for the words alone: nothing is sent."""
+        """Return the names in the webhook's certificate, only for the message: sends nothing."""
         host, _, port = self.host.rpartition(":")
         context = _context(self._endpoint.authority)
         context.check_hostname = False
@@ -296,7 +295,7 @@ _PLAIN_HTTP = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_F
 
 
 def _words(error: Exception, host: str) -> str:
-    """Return what Go says of a connection that failed."""
+    """Return Go's message for a failed connection."""
     match error:
         case aiohttp.ClientConnectorDNSError():
             return f"dial tcp: lookup {host.rpartition(':')[0]}: no such host"
@@ -343,12 +342,12 @@ _REFUSALS: Mapping[int, str] = {
 
 
 def _refusal(code: int, body: bytes, *, text: bool) -> str:
-    """Return what client-go says of an answer that is no success.
+    """Return client-go's message for an unsuccessful response.
 
     Args:
-        code: of the answer.
-        body: of the answer; the message of a Status counts.
-        text: whether the body is text, which is shown.
+        code: of the response.
+        body: of the response; the message of a Status counts.
+        text: the body is text, and is shown.
     """
     try:
         status = msgspec.json.decode(body)

@@ -1,10 +1,9 @@
-"""What webhooks have said about one request so far, and the questions that are still open.
+"""The webhooks' answers for one request so far, and the open questions.
 
-A write runs in one step, without awaits, so that it either happens as a whole or not at all. Where
-a webhook's answer is missing, it raises `Unanswered` before it has changed anything; the webhook is
-asked, and the write runs again from its beginning, now with the answer. What another request has
-changed meanwhile makes other questions, which are asked too, as a real server does when it tries
-an update again.
+A write runs in one step, without awaits, so that it happens completely or not at all. If a
+webhook's answer is missing, it raises `Unanswered` before it has changed anything. The webhook is
+called, and the write runs again from its start, now with the answer. Concurrent changes lead to new
+questions, which are asked too, as when a real server retries an update.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
     from listwatch.clock import Clock
 
 _T = TypeVar("_T")
-#: After so many rounds others change the same object faster than webhooks answer.
+#: After this many rounds, others change the object faster than webhooks answer.
 _ROUNDS = 50
-#: So many questions of one request are asked at once.
+#: Maximum concurrent questions of one request.
 _AT_ONCE = 16
-#: Seconds that a request has, as a real server's default.
+#: Time limit of a request in seconds, a real server's default.
 REQUEST_SECONDS = 60.0
 
 
@@ -38,7 +37,7 @@ class Question(msgspec.Struct, frozen=True):
     """A question to a webhook.
 
     Attributes:
-        key: what is asked; the same key has the same answer for as long as the request lasts.
+        key: identifies the question; a key has the same answer throughout the request.
         ask: calls the webhook; returns the answer, or raises what forbids the request.
     """
 
@@ -55,37 +54,37 @@ class Unanswered(Exception):  # noqa: N818 - not an error: the request goes on w
 
 
 class AllottedTimeError(ListWatchError):
-    """504: the time that the client gave its request is over."""
+    """504: the request's time limit has expired."""
 
 
 class Consultation:
-    """The answers that one request has got. For one event loop.
+    """The answers that one request has received. For one event loop.
 
     Args:
         clock: times the request.
-        seconds: how long webhooks may take altogether.
+        seconds: time limit of all webhooks together.
     """
 
     def __init__(self, clock: Clock, seconds: float = REQUEST_SECONDS) -> None:
         self._clock = clock
         self._end = clock.now() + seconds
-        #: when the request came, in seconds since 1970: the same at each attempt
+        #: when the request came, in seconds since 1970; the same at each attempt
         self.time = clock.time()
         self._answers: dict[object, tuple[Any, Exception | None]] = {}
         self._drawn: dict[str, Any] = {}
 
     def once(self, name: str, make: Callable[[], _T]) -> _T:
-        """Return what was made under a name at the first attempt, such as a uid."""
+        """Return the value made under a name at the first attempt, such as a uid."""
         if name not in self._drawn:
             self._drawn[name] = make()
         made: _T = self._drawn[name]
         return made
 
     def answer(self, question: Question) -> Any:
-        """Return the answer to a question, or raise what it was answered with.
+        """Return the answer to a question, or raise its exception.
 
         Raises:
-            Unanswered: the webhook has not been asked.
+            Unanswered: the webhook has not been called.
         """
         known = self._answers.get(question.key)
         if known is None:
@@ -101,11 +100,11 @@ class Consultation:
         return [key for key in self._answers if key in wanted]
 
     async def settle(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """Run something until nothing is unanswered; returns what it returns.
+        """Run something until no question is open; return its result.
 
         Raises:
-            AllottedTimeError: the request's time is over.
-            ConflictError: 409, the object has been changed again and again meanwhile.
+            AllottedTimeError: the request's time limit has expired.
+            ConflictError: 409, the object has changed again and again.
         """
         for _ in range(_ROUNDS):
             try:
@@ -116,7 +115,7 @@ class Consultation:
         raise refusal.server_error("the object changes faster than webhooks answer")
 
     async def _ask(self, questions: Sequence[Question]) -> None:
-        """Ask all of these, several at a time."""
+        """Ask all these questions, several at a time."""
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def ask(question: Question) -> None:
@@ -136,7 +135,7 @@ class Consultation:
             raise AllottedTimeError from None
 
 
-#: of the request that is being answered, where webhooks can be asked
+#: of the current request, if it can call webhooks
 CURRENT: ContextVar[Consultation | None] = ContextVar("consultation", default=None)
 
 
@@ -150,21 +149,21 @@ def _as_current(consultation: Consultation) -> Iterator[None]:
 
 
 def can_ask() -> bool:
-    """Tell whether a request is being answered for which webhooks can be asked."""
+    """Return whether the current request can call webhooks."""
     return CURRENT.get() is not None
 
 
 def once(name: str, make: Callable[[], _T]) -> _T:
-    """Return what was made under a name at the request's first attempt, such as a uid."""
+    """Return the value made under a name at the request's first attempt, such as a uid."""
     consultation = CURRENT.get()
     return make() if consultation is None else consultation.once(name, make)
 
 
 def ask(question: Question) -> Any:
-    """Return the answer that the current request has to a question.
+    """Return the current request's answer to a question.
 
     Raises:
-        Unanswered: it has none yet.
+        Unanswered: there is none yet.
     """
     consultation = CURRENT.get()
     if consultation is None:
@@ -173,7 +172,7 @@ def ask(question: Question) -> Any:
 
 
 def ask_all(attempts: Sequence[Callable[[], _T]]) -> list[_T]:
-    """Return what each returns; where some are unanswered, all their questions are asked at once.
+    """Return the result of each attempt; open questions of all are asked at once.
 
     Raises:
         Unanswered: with the questions of all.

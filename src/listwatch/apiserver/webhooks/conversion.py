@@ -1,6 +1,6 @@
-"""The versions of a custom resource, and how its objects are turned from one into another.
+"""The versions of a custom resource, and the conversion of its objects.
 
-The rules and words are those of `apiextensions-apiserver/pkg/apiserver/conversion`.
+The rules and messages are those of `apiextensions-apiserver/pkg/apiserver/conversion`.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from listwatch.schema.structural import apply_schema_defaults, prune
 Object = dict[str, Any]
 
 _GROUP = "apiextensions.k8s.io"
-#: Seconds that a webhook has.
+#: Time limit of a webhook in seconds.
 _SECONDS = 30
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -40,19 +40,19 @@ class _Response(msgspec.Struct, rename="camel"):
 
 
 class ConversionReview(msgspec.Struct):
-    """What a webhook answers."""
+    """A webhook's response."""
 
     response: _Response | None = None
 
 
 class ConversionWebhook:
-    """Asks a definition's webhook to convert objects.
+    """Converts objects with a definition's webhook.
 
     Args:
-        client: calls it.
+        client: calls the webhook.
         webhook: as in `spec.conversion.webhook` of the definition.
         kind: of the objects.
-        identity: of the definition in its present state: what changes it makes new questions.
+        identity: of the definition's current state: a change of it leads to new questions.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class ConversionWebhook:
         self._identity = identity
 
     def convert(self, obj: Object, source: str, target: str) -> Object:
-        """Return an object of one version, without kind and apiVersion, as another one has it.
+        """Return an object of one version, without kind and apiVersion, in another version.
 
         Raises:
-            Unanswered: the webhook has not been asked yet.
+            Unanswered: the webhook has not been called yet.
             StatusError: 500, it can't convert the object.
         """
         metadata = obj["metadata"]
-        # as a real server has it while it stores an object, whose next version nobody knows
+        # like a real server storing an object, whose next resource version is unknown
         shown = {key: each for key, each in metadata.items() if key != "resourceVersion"}
         whole = {"apiVersion": source, "kind": self._kind, **obj, "metadata": shown}
         key = ("conversion", self._identity, target, _encode(whole))
@@ -82,7 +82,7 @@ class ConversionWebhook:
             return await self._convert(whole, target)
 
         converted = ask(Question(key, convert))
-        # the same object may be asked about in several states of its own bookkeeping
+        # one object may be converted in several states of its metadata
         return copy.deepcopy({**converted, "metadata": _restored(metadata, converted["metadata"])})
 
     async def _convert(self, obj: Object, target: str) -> Object:
@@ -157,7 +157,7 @@ def _object(raw: msgspec.Raw) -> Object:
 
 
 def _difference(old: Mapping[str, Any], new: Any) -> str:
-    """Return which part of the metadata that must stay is another one; "" for none."""
+    """Return the part of the immutable metadata that differs; "" for none."""
     found = new if isinstance(new, Mapping) else {}
     for key, shown in (("name", "name"), ("namespace", "namespace"), ("uid", "UID")):
         before, after = old.get(key) or "", found.get(key) or ""
@@ -167,7 +167,7 @@ def _difference(old: Mapping[str, Any], new: Any) -> str:
 
 
 def _metadata_problem(old: Mapping[str, Any], converted: Mapping[str, Any]) -> str:
-    """Return what is wrong with the labels and annotations of a converted object."""
+    """Return the violation in the labels and annotations of a converted object."""
     if "metadata" not in converted:
         return "missing metadata in converted object"
     metadata = converted["metadata"]
@@ -207,10 +207,10 @@ class Versions:
 
     Args:
         group: of the resource.
-        schemas: of each version, in the order of the definition.
-        stored: the version in which objects are stored from now on.
-        before: the version of what was stored while there was only one.
-        webhook: converts; None changes only the version.
+        schemas: by version, in the definition's order.
+        stored: the current storage version.
+        before: the version of objects stored while there was only one.
+        webhook: converts; None changes only the apiVersion.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class Versions:
         self._webhook = webhook
 
     def of(self, version: str) -> "CustomConverter":
-        """Return what turns objects from and to one version."""
+        """Return the converter of one version."""
         return CustomConverter(self, f"{self._group}/{version}")
 
     @property
@@ -242,10 +242,10 @@ class Versions:
         return version
 
     def convert(self, obj: Object, source: str, target: str) -> Object:
-        """Return an object of one version as another one has it, without what that does not know.
+        """Return an object of one version in another, without fields unknown there.
 
         Raises:
-            Unanswered: a webhook has not been asked yet.
+            Unanswered: a webhook has not been called yet.
             StatusError: 500, it can't convert the object.
         """
         if source == target:
@@ -258,16 +258,16 @@ class Versions:
         return obj
 
     def schema(self, version: str) -> Schema | None:
-        """Return the schema of a group and version, None where the definition has none."""
+        """Return the schema of a group and version; None if the definition has none."""
         return self._schemas.get(version.rpartition("/")[2])
 
 
 class CustomConverter:
-    """Turns objects of a custom resource between one version and what is stored.
+    """Converts objects of a custom resource between one version and the stored form.
 
-    What is stored has its `apiVersion`, unless it was stored while there was only one. Where a
-    webhook converts and nobody can ask it, as when the server itself deletes an object, objects
-    stay as they are stored.
+    Stored objects have an `apiVersion`, unless they were stored while there was only one version.
+    If a webhook converts and can't be called, as when the server itself deletes an object, objects
+    stay in the stored form.
     """
 
     def __init__(self, versions: Versions, version: str) -> None:
@@ -275,9 +275,9 @@ class CustomConverter:
         self.version = version
 
     def inward(self, obj: Object) -> Object:
-        """Return an object of the version, or one with an `apiVersion`, as it is stored.
+        """Return an object of the version, or one with an `apiVersion`, in the stored form.
 
-        Asks for the way back, too: once the object is stored it is too late for questions.
+        Converts back too: once the object is stored it is too late for questions.
         """
         stored = dict(obj)
         if "apiVersion" not in stored:
@@ -288,7 +288,7 @@ class CustomConverter:
                 apply_schema_defaults(stored, schema)
             stored["apiVersion"] = target
         if can_ask():
-            with contextlib.suppress(StatusError):  # said again in the answer, when it is stored
+            with contextlib.suppress(StatusError):  # reported again when it is stored
                 self.outward(copy.deepcopy(stored))
         return stored
 
@@ -305,9 +305,9 @@ class CustomConverter:
         return self.versions.convert(copy.deepcopy(obj), self.version, other.version)
 
     def mark(self, obj: Object) -> None:
-        """Give an object, in place, the version in which it is stored where it lacks."""
+        """Set an object's storage version, in place, if it has none."""
         obj["apiVersion"] = self.versions.version_of(obj)
 
     def is_current(self, obj: Mapping[str, Any]) -> bool:
-        """Tell whether a stored object is in the version in which it would be stored now."""
+        """Return whether a stored object is in the current storage version."""
         return self.versions.version_of(obj) == self.versions.stored

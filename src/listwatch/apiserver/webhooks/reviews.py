@@ -1,4 +1,4 @@
-"""Reviews as they come back from webhooks, decoded in the words of Go."""
+"""Decodes reviews from webhooks, with Go's error messages."""
 
 import re
 from typing import Any, TypeVar
@@ -34,11 +34,11 @@ _WANTED = {
 
 
 class ReviewError(Exception):
-    """An answer that is no review of the kind that was sent; the message is Go's."""
+    """The response is not a review of the kind that was sent; the message is Go's."""
 
 
 class Head(msgspec.Struct, rename="camel"):
-    """What says of which kind an answer is."""
+    """The kind and version of a response."""
 
     api_version: str = ""
     kind: str = ""
@@ -50,15 +50,15 @@ class Head(msgspec.Struct, rename="camel"):
 
 
 def decode_review(data: bytes, api_version: str, form: type[_T]) -> tuple[Head, _T]:
-    """Decode an answer.
+    """Decode a response.
 
     Args:
-        data: the body; YAML is understood as well.
+        data: the body; may be YAML.
         api_version: of the review that was sent.
-        form: the kind of review; its name without underscores is that of the kind.
+        form: the kind of review; the kind's name is its name without underscores.
 
     Raises:
-        ReviewError: it is no such review.
+        ReviewError: it is not such a review.
     """
     try:
         value = msgspec.json.decode(data)

@@ -1,4 +1,4 @@
-"""CronJob: Jobs made when their time comes, and forgotten when there are enough."""
+"""CronJob: creates Jobs when due, and deletes old ones."""
 
 import copy
 from datetime import UTC, datetime, tzinfo
@@ -25,7 +25,7 @@ _SCHEDULED = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 
 
 def step_cron_job(observed: Observed, cron_job: View) -> Steps:
-    """Make the Job of a CronJob that is due, forget old ones, bring the status up to date."""
+    """Create the Job of a CronJob that is due, delete old ones, update the status."""
     if is_deleting(cron_job):
         return []
     return _Cron(observed, cron_job).steps()
@@ -62,7 +62,7 @@ class _Cron:
         ]
         known = {each.get("uid"): each for each in self._before_active()}
         for each in self._status["active"]:
-            # the version is that of when the Job was first seen
+            # the version is from when the Job was first seen
             if each["uid"] in known:
                 each["resourceVersion"] = known[each["uid"]].get("resourceVersion")
         if not self._status["active"]:
@@ -101,7 +101,7 @@ class _Cron:
         return steps
 
     def _start(self) -> Steps:
-        """Make the Job of the last time that was missed, if it is not too late and may run."""
+        """Create the Job of the last missed time, if it is not too late and may run."""
         schedule = Schedule.read(self._spec["schedule"])
         name = self._spec.get("timeZone")
         zone: tzinfo = ZoneInfo(name) if name else UTC
@@ -122,7 +122,7 @@ class _Cron:
             return later
         policy = self._spec.get("concurrencyPolicy", "Allow")
         if policy == "Forbid" and self._active:
-            return later  # looked at again when what runs has ended
+            return later  # checked again when the running Job has ended
         steps: Steps = []
         if policy == "Replace":
             steps = [Delete(JOBS, job, propagation="Background") for job in self._active]

@@ -1,4 +1,4 @@
-"""When a CronJob's schedule is due. Whether a schedule can be read, `kinds/schedule.py` says."""
+"""Computes when a CronJob's schedule is due. `kinds/schedule.py` validates schedules."""
 
 import re
 from datetime import UTC, datetime, time, timedelta, tzinfo
@@ -17,33 +17,33 @@ _DESCRIPTORS = {
 }
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"([\d.]+)(ns|us|µs|ms|s|m|h)")
-#: What is not due in so many days never is, as 30 February.
+#: What is not due within this many days never is, such as 30 February.
 _DAYS = 5 * 366
 
 
 class Schedule(NamedTuple):
-    """A schedule that was read: minutes, hours, days, months, days of the week; or a period."""
+    """A parsed schedule: minutes, hours, days, months, days of the week; or a period."""
 
     fields: tuple[frozenset[int], ...]
-    #: whether a day needs to be both of the month's and of the week's
+    #: whether a day must match both the month's and the week's field
     both: bool
     #: seconds of `@every`; 0 with fields
     period: float = 0.0
 
     @classmethod
     def read(cls, text: str) -> "Schedule":
-        """Read a schedule that `schedule_problem` finds nothing wrong with."""
+        """Parse a schedule that `schedule_problem` accepts."""
         if text.startswith(EVERY):
             parts = _PART.findall(text.removeprefix(EVERY))
             seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
             return cls((), both=True, period=max(1.0, float(int(seconds))))
         words = _DESCRIPTORS.get(text, text).split()
         fields = tuple(_values(word, field) for word, field in zip(words, FIELDS, strict=True))
-        # where one of both says nothing, the other decides
+        # if one of the two allows every value, the other decides
         return cls(fields, both=any(map(_says_nothing, (words[2], words[4]))))
 
     def next(self, after: float, zone: tzinfo = UTC) -> float | None:
-        """Return when the schedule is due next after a time; None is never. In Unix seconds."""
+        """Return when the schedule is next due after a time; None for never. In Unix seconds."""
         if self.period:
             return float(int(after)) + self.period
         minutes, hours, days, months, weekdays = self.fields
@@ -59,20 +59,20 @@ class Schedule(NamedTuple):
                 for minute in sorted(minutes):
                     local = datetime.combine(day, time(hour, minute), zone)
                     found = local.timestamp()
-                    # a time that the clocks leave out is none
+                    # skip a time that the clocks leave out
                     exists = datetime.fromtimestamp(found, zone).time() == local.time()
                     if found > after and exists:
                         return found
         return None
 
     def latest(self, after: float, until: float, zone: tzinfo = UTC) -> float | None:
-        """Return when the schedule was due last after one time and not after another, or None."""
+        """Return when the schedule was last due after one time and not after another, or None."""
         first = self.next(after, zone)
         if first is None or first > until:
             return None
         if self.period:
             return first + (until - first) // self.period * self.period
-        # the first that follows `low` is due in time, that which follows `high` is not
+        # the first after `low` is in time, the first after `high` is not
         low, high = after, until
         while high - low > 1:
             middle = (low + high) / 2
@@ -85,7 +85,7 @@ class Schedule(NamedTuple):
 
 
 def _says_nothing(word: str) -> bool:
-    """Tell whether a field allows every value; one with a step does not (robfig/cron v3)."""
+    """Return whether a field allows every value; one with a step does not (robfig/cron v3)."""
     parts = (part.partition("/") for part in word.split(","))
     return any(first in {"*", "?"} and step in {"", "1"} for first, _, step in parts)
 

@@ -1,4 +1,4 @@
-"""Job: pods that run until enough of them have succeeded, or too many have failed."""
+"""Job: runs pods until enough have succeeded, or too many have failed."""
 
 from collections.abc import Iterable
 
@@ -30,11 +30,11 @@ from listwatch.apiserver.workloads.pods import (
 )
 from listwatch.selector import LabelSelector
 
-#: Holds a pod until the status of its Job has counted how it ended.
+#: Keeps a pod until its Job's status has counted it.
 TRACKING = "batch.kubernetes.io/job-tracking"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _MANAGER = "kubernetes.io/job-controller"
-#: So many pods are made or deleted in one step, as `MaxPodCreateDeletePerSync`.
+#: Maximum pods created or deleted in one step, like `MaxPodCreateDeletePerSync`.
 _BURST = 500
 
 
@@ -44,7 +44,7 @@ def finished_as(job: View) -> str:
 
 
 def step_tracked(observed: Observed, pod: View) -> Steps:
-    """Let go of a tracked pod whose Job is gone."""
+    """Release a tracked pod whose Job is gone."""
     owner = controller_of(pod)
     if owner is not None and owner.get("kind") == "Job":
         job = observed.find(JOBS, pod["metadata"]["namespace"], owner["name"])
@@ -54,7 +54,7 @@ def step_tracked(observed: Observed, pod: View) -> Steps:
 
 
 def step_job(observed: Observed, options: Workloads, job: View) -> Steps:
-    """Bring the pods of a Job nearer to its spec, and its status up to date."""
+    """Bring the pods of a Job closer to its spec, and its status up to date."""
     if job["spec"].get("managedBy") not in {None, _MANAGER}:
         return []
     pods, steps = claim(
@@ -80,7 +80,7 @@ def _untracked(pods: Iterable[View]) -> Steps:
 
 
 def _expire(observed: Observed, job: View) -> Steps:
-    """Delete a Job that has ended, when its time to live is over."""
+    """Delete a finished Job whose time to live has expired."""
     seconds = job["spec"].get("ttlSecondsAfterFinished")
     if seconds is None or is_deleting(job):
         return []
@@ -92,7 +92,7 @@ def _expire(observed: Observed, job: View) -> Steps:
 
 
 class _Work:
-    """One look at a Job that has not ended, and its pods."""
+    """One look at an unfinished Job and its pods."""
 
     def __init__(self, observed: Observed, options: Workloads, job: View, pods: list[View]) -> None:
         self._observed = observed
@@ -110,7 +110,7 @@ class _Work:
     # -- counts ------------------------------------------------------------------------------
 
     def _count(self) -> None:
-        """Count what has ended: first noted by uid, then counted when its pod is let go."""
+        """Count ended pods: first recorded by uid, then counted when the pod is released."""
         tracked = {
             pod["metadata"]["uid"]: pod
             for pod in self._pods
@@ -154,7 +154,7 @@ class _Work:
         waiting = self._status["uncountedTerminatedPods"].get(name) or ()
         return int(self._status.get(name, 0)) + len(waiting)
 
-    # -- what is to be done ------------------------------------------------------------------
+    # -- what to do -----------------------------------------------------------------------------
 
     def steps(self) -> Steps:
         later: Steps = []
@@ -219,7 +219,7 @@ class _Work:
         self._status["conditions"] = with_condition(conditions, told)
 
     def _end(self, target: str, kind: str, reason: str, message: str) -> None:
-        """Tell how the Job ends, and that it has when no pod of it is left uncounted."""
+        """Report how the Job ends, and complete it once none of its pods is uncounted."""
         self._put(target, "True", reason, message)
         if self._active or self._ending or self._status["uncountedTerminatedPods"]:
             return
@@ -269,14 +269,14 @@ class _Work:
     def _wanted(self) -> int:
         parallel, completions = self._spec.get("parallelism", 1), self._spec.get("completions")
         if completions is None:
-            # a queue of work: when one pod has succeeded, no new ones start
+            # a work queue: when one pod has succeeded, no new ones start
             return min(len(self._active), parallel) if self.succeeded else int(parallel)
         return int(min(parallel, completions - self.succeeded))
 
     def _scale(self) -> Steps:
         wanted = self._wanted()
         if len(self._active) > wanted:
-            # those that are not ready go first, then the youngest
+            # unready ones go first, then the youngest
             order = sorted(
                 self._active,
                 key=lambda pod: (is_ready(pod), _backwards(pod["metadata"]["creationTimestamp"])),
@@ -302,7 +302,7 @@ class _Work:
         ]
 
     def _back_off(self) -> float:
-        """Return how long to wait since the last failure, which grows with their number."""
+        """Return the delay after the last failure, which grows with the number of failures."""
         if not self.failed:
             return 0.0
         ended = [_ended_at(pod) for pod in self._pods if _phase(pod) == "Failed"]
@@ -357,7 +357,7 @@ def _index_of(pod: View) -> int | None:
 
 
 def read_indexes(text: str) -> set[int]:
-    """Return the numbers of a text such as `0,2-4`."""
+    """Return the numbers in a text such as `0,2-4`."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")

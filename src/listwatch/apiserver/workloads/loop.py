@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 _TURN = 0.005
 #: Seconds until a step is repeated whose writes the journal could not record.
 _NOT_STORED_SECONDS = 10.0
-#: What the bytes of a pod have in them whose end a Job counts.
+#: The bytes in a pod whose end a Job counts.
 _TRACKING = f'"{TRACKING}"'.encode()
 _MANAGER = "kube-controller-manager"
 
@@ -149,7 +149,7 @@ class RunningWorkloads:
         }
         self._by_resource: dict[str, list[str]] = {}
         for name, controller in self._controllers.items():
-            if name != "tracked":  # asked only about pods that are, see `_after_pod`
+            if name != "tracked":  # only tracked pods, see `_after_pod`
                 self._by_resource.setdefault(controller.resource, []).append(name)
         #: controller and key of each object to process, in order
         self._due: dict[_Key, None] = {}
@@ -494,6 +494,6 @@ class RunningWorkloads:
 
 
 def _copied(obj: Object) -> Object:
-    """Return a copy that shares nothing with what is observed."""
+    """Return a deep copy."""
     copied: Object = msgspec.json.decode(msgspec.json.encode(obj))
     return copied

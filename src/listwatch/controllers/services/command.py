@@ -68,7 +68,7 @@ def _pool_file(ctx: click.Context, _param: click.Parameter, path: Path | None) -
     show_default=_DEFAULT_POOL,
     metavar="NETWORK",
     callback=_pool_of,
-    is_eager=True,  # the next option asks for it
+    is_eager=True,  # the next option reads it
     help="Network or range to allocate load balancer addresses from; may be repeated.",
 )
 @click.option(
@@ -154,7 +154,7 @@ def service_controller_command(
     if provider == "haproxy":
         require_program("haproxy")  # before anything starts
     pool = address_pool if pool_file is None else pool_file.pool
-    if pool is None:  # an empty one is false
+    if pool is None:  # an empty one is falsy
         pool = AddressPool([_DEFAULT_POOL])
     controllers: list[ServiceController] = []
 

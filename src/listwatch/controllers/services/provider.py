@@ -57,11 +57,11 @@ class KeepsAddresses(Protocol):
 
 @runtime_checkable
 class MayNeedNoNodes(Protocol):
-    """A provider whose traffic does not always go through nodes."""
+    """A provider whose traffic need not go through nodes."""
 
     @property
     def needs_nodes(self) -> bool:
-        """Whether a load balancer without nodes serves nobody."""
+        """Return whether a load balancer without nodes serves no traffic."""
         ...
 
 

@@ -193,7 +193,7 @@ class ServiceController:
         self._to_check: set[str] = set()
         # Services that need a taken address, first come first.
         self._lacking: dict[str, None] = {}
-        # How often those that lack an address, and all that wait, were told to try again.
+        # How often services lacking an address, and all waiting ones, were told to retry.
         self._freed = self._retried_all = 0
         self._nodes = NodeSet(self._nodes_changed)
         self._addresses = StatusAddresses(self._address_freed)
@@ -292,7 +292,7 @@ class ServiceController:
                 self._node_seconds.observe(self._clock.now() - self._round_began)
 
     def retry_all(self) -> None:
-        """Try all services that wait again at once: what they wait for may be there."""
+        """Retry all waiting services at once: what they wait for may exist now."""
         self._retried_all += 1
         self._lacking.clear()
         self._retry([key for key, state in self._states.items() if state.waiting is not None])

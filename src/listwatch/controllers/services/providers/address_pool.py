@@ -17,7 +17,7 @@ _TRIES: Final = 4096
 
 
 class AddressPool:
-    """Gives services addresses from pools, and no address to two that may not share it.
+    """Gives services addresses from pools; services that must not share get different ones.
 
     A service gets the same address each time if it is free, so the address survives a restart even
     without a record. An address in a service's status is given to no other service, even before the
@@ -27,11 +27,11 @@ class AddressPool:
 
     Args:
         networks: such as "127.0.0.0/8" (usable on Linux without setup), "192.0.2.0/28" or
-            "2001:db8::1-2001:db8::9"; they are the pool "default".
-        pools: in place of `networks`.
+            "2001:db8::1-2001:db8::9"; they form the pool "default".
+        pools: used instead of `networks`.
 
     Raises:
-        PoolError: not a network; two pools of one name, or with an address in common.
+        PoolError: not a network; or two pools share a name or an address.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class AddressPool:
         return self._pools
 
     def used(self, pool: Pool) -> int:
-        """Return how many addresses of a pool are in use."""
+        """Return the number of addresses of a pool in use."""
         return sum(address in pool for address in self._owners)
 
     def set_pools(self, pools: Sequence[Pool]) -> None:
-        """Give addresses of these pools from now on.
+        """Use these pools from now on.
 
-        Who has an address that no longer fits keeps it until the service asks for another; a
-        warning names it.
+        A service with an address that no longer fits keeps it until it asks for another; a warning
+        names it.
 
         Raises:
-            PoolError: two of one name, or with an address in common; the former pools stay.
+            PoolError: two share a name or an address; the previous pools stay.
         """
         check_apart(pools)
         self._pools = sorted(pools, key=lambda one: not one.is_specific)
@@ -76,27 +76,27 @@ class AddressPool:
             )
 
     def misfits(self) -> Iterator[tuple[IPAddress, Claim]]:
-        """Yield the addresses in use that no pool would give, with who has them."""
+        """Yield the addresses in use that no pool would give, each with its claim."""
         for address, owners in self._owners.items():
             for claim in owners.values():
                 if not self._fits(claim, address):
                     yield address, claim
 
     def use_holders(self, holders: Holders) -> None:
-        """Give no address that a service's status tells to another one, from now on."""
+        """From now on, give no address in a service's status to another service."""
         self._holders = holders
 
     def candidates(self, claim: Claim, wish: Wish, before: Sequence[str] = ()) -> Iterator[str]:
-        """Yield addresses that a service may have, the best first; none is taken yet.
+        """Yield addresses that a service may have, the best first; takes none.
 
         Args:
             claim: the service's.
-            wish: which of its addresses it will be.
-            before: the addresses that it had; used if they can be.
+            wish: which of its addresses this is.
+            before: its previous addresses; preferred.
 
         Raises:
             ProviderError: no pool has such an address for this service.
-            AddressTakenError: there are such addresses, and others have them.
+            AddressTakenError: all such addresses are taken.
         """
         if wish.address is not None:
             self._check_fits(claim, wish.address)
@@ -123,11 +123,11 @@ class AddressPool:
         )
 
     def take(self, claim: Claim, address: str) -> None:
-        """Let a service have an address that `candidates` has given, beside those that it has."""
+        """Give a service an address from `candidates`, in addition to its others."""
         self._put(claim, ipaddress.ip_address(address))
 
     def keep(self, claim: Claim, addresses: Iterable[str]) -> None:
-        """Note that a service has these addresses and no others, with this claim."""
+        """Record that a service has exactly these addresses, with this claim."""
         kept = {ipaddress.ip_address(address) for address in addresses}
         for address in self._held.get(claim.uid, set()) - kept:
             self._drop(address, claim.uid)
@@ -144,10 +144,10 @@ class AddressPool:
         self._drop(ipaddress.ip_address(address), uid)
 
     def may_keep(self, claim: Claim, address: str) -> bool:
-        """Tell whether a service may go on with an address that it has.
+        """Return whether a service may keep an address.
 
-        That is where it asks for the same as when it got it, or a pool has it for what it asks now;
-        and where nobody has it with whom it can't be shared.
+        It may if it asks for the same as when it got the address, or if a pool has the address for
+        what it asks now; and if nobody else has it who can't share it.
         """
         parsed = ipaddress.ip_address(address)
         had = self._owners.get(parsed, {}).get(claim.uid)
@@ -175,7 +175,7 @@ class AddressPool:
         """Return the pools that may serve a service.
 
         Raises:
-            ProviderError: there is none, for a reason that the service's owner can mend.
+            ProviderError: there is none, for a reason that the service's owner can fix.
         """
         named = [one for one in self._pools if one.name == claim.pool] if claim.pool else []
         if claim.pool and not named:
@@ -198,7 +198,7 @@ class AddressPool:
     def _preferred(
         self, claim: Claim, pools: Sequence[Pool], family: str, before: Sequence[str]
     ) -> Iterator[IPAddress]:
-        """Yield the addresses that a service had, then those that it may share."""
+        """Yield a service's previous addresses, then those that it may share."""
         for text in before:
             try:
                 address = ipaddress.ip_address(text)
@@ -231,7 +231,7 @@ class AddressPool:
             "labels and classes, and the service's annotations"
         )
 
-    # --- Whose they are ---
+    # --- Owners ---
 
     def _is_free(self, claim: Claim, address: IPAddress) -> bool:
         owners = self._owners.get(address, {})
@@ -246,7 +246,7 @@ class AddressPool:
             return False
         for service in self._holders(str(address)):
             if service.uid == claim.uid:
-                return True  # those that come after it are younger
+                return True  # the later ones are younger
             if service.uid not in owners and not claim.may_share(Claim.in_status(service)):
                 return False
         return True
@@ -257,7 +257,7 @@ def _is_of(address: IPAddress, family: str) -> bool:
 
 
 def _named(pools: Iterable[Pool]) -> str:
-    """Return the pools in words: their names, or the ranges where there is only the default."""
+    """Return the pools as text: their names, or the ranges if there is only the default."""
     return ", ".join(
         ", ".join(one.description for one in each.ranges) if each.name == "default" else each.name
         for each in pools

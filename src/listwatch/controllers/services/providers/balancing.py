@@ -44,10 +44,10 @@ class Balancer:
         self._failed: set[Backend] = set()
         self._turn = 0
         self._weights: dict[Backend, int] = {}
-        # What each backend is ahead of its share, in turns by weight.
+        # By how much each backend is behind its share, by weight.
         self._credit: dict[Backend, int] = {}
         self._open: dict[Backend, int] = {}
-        #: Whether the backend with the fewest connections for its weight is next.
+        #: Whether to choose the backend with the fewest connections for its weight.
         self.least_connections = False
         #: Seconds for which an absent client keeps its backend; 0 for no affinity.
         self.affinity_seconds = 0
@@ -76,7 +76,7 @@ class Balancer:
         return gone
 
     def set_weights(self, weights: Mapping[Backend, int]) -> None:
-        """Give backends a larger or smaller share than others, which have 1."""
+        """Give backends a larger or smaller share than the others, which have 1."""
         self._weights.update(
             (backend, max(1, weight))
             for backend, weight in weights.items()
@@ -84,11 +84,11 @@ class Balancer:
         )
 
     def began(self, backend: Backend) -> None:
-        """Note that a connection to a backend began."""
+        """Record the start of a connection to a backend."""
         self._open[backend] = self._open.get(backend, 0) + 1
 
     def ended(self, backend: Backend) -> None:
-        """Note that a connection to a backend ended."""
+        """Record the end of a connection to a backend."""
         count = self._open.get(backend, 0) - 1
         if count > 0:
             self._open[backend] = count
@@ -130,7 +130,7 @@ class Balancer:
         self._turn += 1
         first = self._turn % len(usable)
         if self.least_connections:
-            # Of those that are equally busy, they take turns.
+            # Equally busy ones take turns.
             return min(usable[first:] + usable[:first], key=self._load)
         if not self._weights:
             return usable[first]
@@ -140,7 +140,7 @@ class Balancer:
         return self._open.get(backend, 0) / self._weights.get(backend, 1)
 
     def _by_weight(self, usable: list[Backend]) -> Backend:
-        """Return the backend that is furthest behind its share (nginx's smooth round robin)."""
+        """Return the backend furthest behind its share (nginx's smooth round robin)."""
         weights = {backend: self._weights.get(backend, 1) for backend in usable}
         for backend, weight in weights.items():
             self._credit[backend] = self._credit.get(backend, 0) + weight

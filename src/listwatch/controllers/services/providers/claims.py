@@ -1,4 +1,4 @@
-"""What a service asks for in the way of addresses, and when two services may have the same one."""
+"""The addresses that a service asks for, and when two services may share one."""
 
 import ipaddress
 import json
@@ -12,11 +12,11 @@ from listwatch.controllers.services.service import Service
 
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-#: An annotation of services: the name of the pool that the addresses must come from.
+#: An annotation of services: the name of the pool for the addresses.
 ADDRESS_POOL: Final = "local.listwatch/address-pool"
-#: An annotation of services: the addresses, separated by commas, instead of `loadBalancerIP`.
+#: An annotation of services: the addresses, comma-separated, instead of `loadBalancerIP`.
 ADDRESSES: Final = "local.listwatch/addresses"
-#: An annotation of services: those with the same key may have the same address.
+#: An annotation of services: services with the same key may share an address.
 SHARE_ADDRESS: Final = "local.listwatch/share-address"
 
 _ANY: Final = ""
@@ -32,8 +32,8 @@ class Wish(msgspec.Struct, frozen=True):
 
     Attributes:
         family: "IPv4", "IPv6", or empty for either.
-        address: the only one that will do; None for any.
-        required: without it, the service gets nothing.
+        address: the only acceptable one; None for any.
+        required: without it, the service gets no addresses.
     """
 
     family: str = _ANY
@@ -41,7 +41,7 @@ class Wish(msgspec.Struct, frozen=True):
     required: bool = True
 
     def accepts(self, address: str) -> bool:
-        """Tell whether an address would do."""
+        """Return whether an address is acceptable."""
         parsed = ipaddress.ip_address(address)
         if self.address is not None:
             return parsed == self.address
@@ -52,16 +52,17 @@ class Claim(msgspec.Struct, frozen=True):
     """What decides which addresses a service may have.
 
     Attributes:
-        uid: whose addresses they are.
+        uid: the service's.
         key: of the service, for messages.
-        namespace: for the pools' rules, as the next two.
+        namespace: for the pools' rules, like the next two.
         labels: see `namespace`.
         load_balancer_class: see `namespace`.
-        wishes: the addresses that it asks for, in the order of its status.
-        pool: where they must come from; empty for any pool.
-        sharing: the key of those that share an address; empty for nobody.
+        wishes: the requested addresses, in the order of the status.
+        pool: the pool they must come from; empty for any.
+        sharing: the key of services that share an address; empty for none.
         ports: protocols and numbers, which no other service on its addresses may have.
-        backends: who shares an address must have the same; empty unless the policy is Local.
+        backends: services that share an address must have the same; empty unless the policy is
+            Local.
     """
 
     uid: str
@@ -80,20 +81,20 @@ class Claim(msgspec.Struct, frozen=True):
         """Return a service's claim.
 
         Raises:
-            ProviderError: it asks for addresses that are none, or of a family that it has not.
+            ProviderError: it asks for invalid addresses, or for a family that it lacks.
         """
         wanted = tuple(_wanted(service))
         return msgspec.structs.replace(_without_wishes(service), wishes=_wishes(service, wanted))
 
     @staticmethod
     def in_status(service: Service) -> "Claim":
-        """Return the claim of a service to the addresses that its status tells."""
+        """Return the claim of a service to the addresses in its status."""
         return _without_wishes(service)
 
     def may_share(self, other: "Claim") -> bool:
-        """Tell whether two services may have one address: MetalLB's rule.
+        """Return whether two services may share an address: MetalLB's rule.
 
-        Both have the same key, no port in common, and the same backends unless all nodes and
+        Both must have the same key, no port in common, and the same backends unless all nodes and
         endpoints may serve both (the policy Cluster).
         """
         return (
@@ -104,7 +105,7 @@ class Claim(msgspec.Struct, frozen=True):
         )
 
     def asks_as(self, other: "Claim") -> bool:
-        """Tell whether two states of a service ask for the same addresses."""
+        """Return whether two states of a service ask for the same addresses."""
         return (self.wishes, self.pool) == (other.wishes, other.pool)
 
 

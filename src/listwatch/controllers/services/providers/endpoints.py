@@ -64,8 +64,8 @@ class Endpoints:
         """Return the backends of a service's port.
 
         These are its ready endpoints or, if there are none, those that still serve while they
-        terminate (as kube-proxy does, KEP-1669). An endpoint of a dual-stack service has a slice of
-        each family: only the first family that has endpoints counts.
+        terminate (as kube-proxy does, KEP-1669). An endpoint of a dual-stack service is in a slice
+        of each family: only the first family with endpoints counts.
         """
         found = list(self._matching(service, port))
         for family in families:

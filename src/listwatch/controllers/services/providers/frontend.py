@@ -22,7 +22,7 @@ from listwatch.controllers.services.service import (
     ServicePort,
 )
 
-#: Annotation of services: who may connect, separated by commas, where the field is empty.
+#: Annotation of services: networks that may connect, comma-separated, if the field is empty.
 SOURCE_RANGES: Final = "service.beta.kubernetes.io/load-balancer-source-ranges"
 #: Annotation of services: "round-robin", or "least-connections" for the least busy backend.
 BALANCE: Final = "local.listwatch/balance"
@@ -40,9 +40,9 @@ PROXY_PROTOCOL: Final = "local.listwatch/proxy-protocol"
 _SHORTEST_IDLE: Final = 1.0
 # HAProxy's timers end after 24.8 days.
 _LONGEST_IDLE: Final = 24 * 86_400.0
-# A machine has fewer connections than that.
+# No machine has that many connections.
 _LONGEST_NUMBER: Final = 9
-# Nothing in it has a meaning in HAProxy's configuration.
+# No character has a meaning in HAProxy's configuration.
 _PATH: Final = re.compile(r"/[A-Za-z0-9/_.~%?&=+,:@-]{0,1000}")
 
 #: Protocol and port of a listener.

@@ -16,7 +16,7 @@ CHECK_SECONDS: Final = 2.0
 CHECKS_AT_ONCE: Final = 20
 _ANSWER_LIMIT: Final = 1024
 _OK, _FIRST_ERROR = 200, 400
-# How many endpoints a node has, as kube-proxy tells on a service's healthCheckNodePort.
+# The number of endpoints of a node, as kube-proxy reports it on a healthCheckNodePort.
 _WEIGHT_HEADER: Final = b"x-load-balancing-endpoint-weight"
 _MOST_WEIGHT: Final = 10_000
 
@@ -27,10 +27,10 @@ async def accepts_connections(backend: Backend, clock: Clock) -> bool:
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """How backends are checked; by default, whether they take a connection.
+    """How to check backends; by default, whether they accept a connection.
 
     Attributes:
-        node_port: port of the backends' hosts that answers /healthz as kube-proxy does; 0 for none.
+        node_port: port on the backends' hosts that serves /healthz like kube-proxy; 0 for none.
         path: path that a backend itself answers with 2xx or 3xx; empty for none.
     """
 
@@ -39,11 +39,11 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """How backends are.
+    """The health of backends.
 
     Attributes:
         failed: the unhealthy ones.
-        weights: how many endpoints stand behind those that told.
+        weights: numbers of endpoints behind the backends that reported them.
     """
 
     failed: frozenset[Backend]
@@ -51,9 +51,9 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 async def answer_of(at: Backend, path: str, clock: Clock) -> tuple[int, int]:
-    """Return the status of an HTTP answer, and the weight that it tells, which is 1 if it doesn't.
+    """Return status and weight of an HTTP response; the weight is 1 by default.
 
-    The status is 0 without an answer in time.
+    The status is 0 without a response in time.
     """
     host = f"[{at.host}]" if ":" in at.host else at.host
     question = f"GET {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
@@ -87,11 +87,11 @@ async def _ask(backend: Backend, clock: Clock, question: bytes) -> bytes | None:
 
 
 async def check(backends: Iterable[Backend], probe: Probe, clock: Clock) -> Finding:
-    """Return how backends are.
+    """Return the health of backends.
 
     Args:
         backends: the backends to check.
-        probe: how.
+        probe: the kind of check.
         clock: the time.
 
     Raises:

@@ -52,7 +52,7 @@ class Rules(msgspec.Struct, frozen=True):
         source_ranges: networks that may connect; empty for all.
         least_connections: new connections go to the backend with the fewest, instead of in turns.
         max_connections: maximum connections of each port; 0 for no limit. Others are refused.
-        idle_seconds: close connections after so long without data; 0 for never.
+        idle_seconds: close connections after this long without data; 0 for never.
         health_path: path that a healthy backend answers by HTTP; empty to check the port only.
         proxy_protocol: the header sent to backends.
     """

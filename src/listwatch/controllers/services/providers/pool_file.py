@@ -1,4 +1,4 @@
-"""The file that describes the address pools: read at the start, and again when it changes."""
+"""The file of address pools: read at the start, and again when it changes."""
 
 import asyncio
 import logging
@@ -13,8 +13,8 @@ from listwatch.printable import printable
 
 _logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at the file. A mounted ConfigMap changes by a link, which no watch of
-#: the file itself would see.
+#: Seconds between checks of the file. A mounted ConfigMap changes through a link, which a watch of
+#: the file itself would miss.
 LOOK_SECONDS: Final = 2.0
 
 
@@ -25,7 +25,7 @@ class PoolFile:
         path: of the YAML file.
 
     Raises:
-        PoolError: it can't be read, or is wrong.
+        PoolError: the file is unreadable or invalid.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,9 +39,9 @@ class PoolFile:
             raise PoolError(f"{path}: {error}") from None
 
     async def follow(self, changed: Callable[[], object], clock: Clock | None = None) -> None:
-        """Give the pool what the file says, whenever that changes, until cancelled.
+        """Apply the file to the pool whenever it changes, until cancelled.
 
-        A file that is wrong or away is told of once in the log, and the former pools go on.
+        An invalid or missing file is logged once, and the previous pools stay.
 
         Args:
             changed: called after each change.

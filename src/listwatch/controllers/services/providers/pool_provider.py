@@ -195,18 +195,18 @@ class PoolProvider(ABC, Generic[B]):
     async def _place(
         self, claim: Claim, service: Service, attempt: Callable[[str], Awaitable[object]]
     ) -> list[str]:
-        """Return the addresses that a service has from now on, once an attempt with each succeeds.
+        """Return a service's new addresses, once an attempt with each succeeds.
 
-        Addresses that clients know are waited for; a new one may be any whose ports are free. What
-        it had and has no longer is for the caller to release, with `AddressPool.keep`.
+        Waits for addresses that clients know; a new one may be any whose ports are free. The caller
+        releases addresses that the service no longer has, with `AddressPool.keep`.
 
         Args:
-            claim: what it asks for.
-            service: whose status tells what it had.
-            attempt: begins to use an address; what it raises undoes what was taken here.
+            claim: what the service asks for.
+            service: its status has the previous addresses.
+            attempt: starts to use an address; if it raises, everything taken here is undone.
 
         Raises:
-            ProviderError: an address that it needs can't be had; nothing was taken.
+            ProviderError: a needed address is unavailable; nothing was taken.
         """
         balancer = self._balancers.get(service.uid)
         held = () if balancer is None else balancer.addresses
@@ -258,11 +258,11 @@ class PoolProvider(ABC, Generic[B]):
 
     @property
     def needs_nodes(self) -> bool:
-        """Whether traffic goes through nodes."""
+        """Return whether traffic goes through nodes."""
         return self._slices is None
 
     def _health_port(self, service: Service) -> int:
-        """Return the port where nodes say whether they have endpoints of a service, or 0."""
+        """Return the port on which nodes report whether they have endpoints of a service, or 0."""
         if self.needs_nodes and service.spec.external_traffic_policy == "Local":
             return service.spec.health_check_node_port
         return 0

@@ -1,4 +1,4 @@
-"""Pools of addresses: their ranges, who may have an address of them, and the file that says so."""
+"""Address pools: their ranges, which services may use them, and their file."""
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,11 +16,11 @@ _RESERVED: Final = ipaddress.ip_network("127.0.0.0/24")
 
 
 class PoolError(ListWatchError, ValueError):
-    """A pool whose description is wrong; the message names it."""
+    """A pool's description is invalid; the message names the pool."""
 
 
 class Range(msgspec.Struct, frozen=True):
-    """Addresses one after the other, both ends included; `description` is what was written."""
+    """Consecutive addresses, including both ends; `description` is the original text."""
 
     first: IPAddress
     last: IPAddress
@@ -28,9 +28,9 @@ class Range(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> "Range":
-        """Return the range of a network, of two addresses with a hyphen between, or of one.
+        """Return the range for a network, a single address, or two addresses with a hyphen.
 
-        Network and broadcast addresses are no host's, so a network is what lies between.
+        A network's own and broadcast addresses belong to no host and are excluded.
 
         Raises:
             PoolError: it is none of these.
@@ -53,12 +53,12 @@ class Range(msgspec.Struct, frozen=True):
     @staticmethod
     def _network(text: str) -> "Range":
         network = ipaddress.ip_network(text, strict=False)
-        inset = 1 if network.num_addresses > 2 else 0  # point-to-point links lack such addresses
+        inset = 1 if network.num_addresses > 2 else 0  # point-to-point links have no such addresses
         return Range(network[inset], network[-1 - inset], text)
 
     @property
     def size(self) -> int:
-        """How many addresses it has."""
+        """Return the number of addresses."""
         return int(self.last) - int(self.first) + 1
 
     def __contains__(self, address: IPAddress) -> bool:
@@ -67,7 +67,7 @@ class Range(msgspec.Struct, frozen=True):
         )
 
     def starting_at(self, number: int, most: int) -> Iterator[IPAddress]:
-        """Yield at most so many addresses, each once, beginning somewhere."""
+        """Yield at most this many addresses, each once, starting anywhere."""
         for step in range(min(self.size, most)):
             address = self.first + (number + step) % self.size
             if address not in _RESERVED:
@@ -78,12 +78,12 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """A named set of addresses.
 
     Attributes:
-        name: what the annotation `local.listwatch/address-pool` names.
+        name: the value of the annotation `local.listwatch/address-pool`.
         ranges: the addresses, of either family.
-        auto_assign: also for services that name neither the pool nor an address of it.
-        namespaces: only for services of these; empty for all.
-        service_selector: only for services with these labels.
-        load_balancer_classes: only for services of these classes; empty for all.
+        auto_assign: also serve services that name neither the pool nor an address of it.
+        namespaces: serve only services in these; empty for all.
+        service_selector: serve only services with these labels.
+        load_balancer_classes: serve only services of these classes; empty for all.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
             load_balancer_classes: see above.
 
         Raises:
-            PoolError: an address or the selector is wrong, or there is no address.
+            PoolError: an address or the selector is invalid, or there is no address.
         """
         try:
             ranges = tuple(Range.parse(text) for text in addresses)
@@ -137,18 +137,18 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """How many addresses it has."""
+        """Return the number of addresses."""
         return sum(one.size for one in self.ranges)
 
     @property
     def is_specific(self) -> bool:
-        """Whether it is for some services only; such pools are tried first."""
+        """Return whether it is for some services only; such pools are tried first."""
         return bool(
             self.namespaces or self.load_balancer_classes or not self.service_selector.is_everything
         )
 
     def serves(self, claim: Claim) -> bool:
-        """Tell whether a service may have an address of this pool."""
+        """Return whether a service may have an address of this pool."""
         return (
             (not self.namespaces or claim.namespace in self.namespaces)
             and (
@@ -159,14 +159,14 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def addresses(self, family: str, number: int, most: int) -> Iterator[IPAddress]:
-        """Yield addresses of a family, or of either if that is empty."""
+        """Yield addresses of a family, or of both if that is empty."""
         for one in self.ranges:
             if family in {"", family_of(one.first)}:
                 yield from one.starting_at(number, most)
 
 
 class _PoolFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """A pool as in the file."""
+    """A pool in the file's format."""
 
     name: str
     addresses: tuple[str, ...]
@@ -181,10 +181,10 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_pools(value: Any) -> list[Pool]:
-    """Return the pools of a file's value: `{pools: [{name: …, addresses: […]}]}`.
+    """Return the pools in a file's value: `{pools: [{name: …, addresses: […]}]}`.
 
     Raises:
-        PoolError: it is something else, two pools have one name, or two have one address.
+        PoolError: it is invalid, or two pools share a name or an address.
     """
     try:
         found = msgspec.convert(value, _File)
@@ -206,10 +206,10 @@ def parse_pools(value: Any) -> list[Pool]:
 
 
 def check_apart(pools: Sequence[Pool]) -> None:
-    """Refuse pools of one name, and pools that have an address in common.
+    """Refuse pools that share a name or an address.
 
     Raises:
-        PoolError: there are such, or there is no pool.
+        PoolError: there are such pools, or no pools at all.
     """
     if not pools:
         raise PoolError("give the address pool a network, such as 127.0.0.0/8")
@@ -230,7 +230,7 @@ def load_pools(text: bytes) -> list[Pool]:
     """Return the pools of a YAML document.
 
     Raises:
-        PoolError: it is no YAML, or `parse_pools` refuses it.
+        PoolError: it is not YAML, or `parse_pools` refuses it.
     """
     import yaml  # noqa: PLC0415 - loaded only where there is such a file
 

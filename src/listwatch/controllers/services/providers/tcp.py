@@ -274,7 +274,7 @@ class TCPListener:
 
     @property
     def rules(self) -> Rules:
-        """Who may connect, and how."""
+        """The rules for connections."""
         return self._rules
 
     @rules.setter
@@ -287,7 +287,7 @@ class TCPListener:
             self._sweeper = self.clock.call_later(rules.idle_seconds / 4, self._sweep)
 
     def admits(self, client: str) -> bool:
-        """Tell whether a client may connect now."""
+        """Return whether a client may connect now."""
         most = self._rules.max_connections
         return self._rules.allow(client) and not (most and len(self.connections) >= most)
 
