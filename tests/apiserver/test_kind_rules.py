@@ -15,8 +15,7 @@ def broken(name: str, obj: dict[str, Any], old: dict[str, Any] | None = None) ->
         assert kind.update_rule is not None
         causes = kind.update_rule(whole, {"metadata": {"name": "x"}, **old})
     else:
-        assert kind.rule is not None
-        causes = kind.rule(whole)
+        causes = [] if kind.rule is None else kind.rule(whole)
         if kind.new_rule is not None:
             causes = causes + kind.new_rule(whole)
     return sorted(cause.field for cause in causes)

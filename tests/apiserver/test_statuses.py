@@ -41,7 +41,7 @@ async def client() -> AsyncIterator[Client]:
             ["availableReplicas"],
         ),
         ("apps", "daemonsets", "DaemonSet", "v1", {"numberReady": -1}, ["numberReady"]),
-        ("batch", "jobs", "Job", "v1", {"active": -1, "failed": 1}, ["active"]),
+        ("batch", "jobs", "Job", "v1", {"active": -1, "failed": 1}, ["active", "ready"]),
         (
             "autoscaling",
             "horizontalpodautoscalers",

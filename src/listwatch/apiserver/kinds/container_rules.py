@@ -6,6 +6,12 @@ from typing import NamedTuple
 
 from listwatch.apiserver.kinds.kind import View
 from listwatch.apiserver.kinds.mount_rules import check_mounts
+from listwatch.apiserver.kinds.quantity_rules import (
+    container_resource,
+    is_extended,
+    resource_amount,
+    resource_name,
+)
 from listwatch.apiserver.kinds.reference_rules import (
     check_field_ref,
     check_key_ref,
@@ -13,8 +19,6 @@ from listwatch.apiserver.kinds.reference_rules import (
     descending_path,
 )
 from listwatch.apiserver.kinds.rules import (
-    NOT_NEGATIVE,
-    STANDARD_RESOURCES,
     address,
     label,
     not_among,
@@ -22,7 +26,6 @@ from listwatch.apiserver.kinds.rules import (
     port_name,
     port_name_or_number,
     port_number,
-    qualified_name,
     quantity,
     subdomain,
 )
@@ -51,8 +54,6 @@ _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _INIT_WORDS = "may not be set for init containers without restartPolicy=Always"
 _EPHEMERAL_WORDS = "cannot be set for an Ephemeral Container"
 _RESTARTS = ("Always", "Never", "OnFailure")
-#: The resources that containers may request without a domain.
-_RESOURCES = frozenset(("cpu", "memory", "ephemeral-storage"))
 #: The largest id of a user or group.
 _LARGEST_ID = (1 << 31) - 1
 _ONE_HANDLER = "may not specify more than 1 handler type"
@@ -350,7 +351,7 @@ def check_resources(
     causes: list[Cause] = []
     for group, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items():
-            causes += check_amount(name, amount, f"{path}.{group}[{name}]", of_pod=of_pod)
+            causes += _check_amount(name, amount, f"{path}.{group}[{name}]", of_pod=of_pod)
     for name, amount in requests.items():
         limit = limits.get(name)
         where = f"{path}.requests"
@@ -388,33 +389,19 @@ def _check_claims(claims: Iterable[View], path: str, known: Collection[str]) -> 
     return causes
 
 
-def is_extended(name: str) -> bool:
-    """Return whether a resource is an extended resource, defined outside Kubernetes."""
-    return "/" in name and "kubernetes.io/" not in name
-
-
-def check_amount(name: str, amount: str, path: str, *, of_pod: bool = False) -> list[Cause]:
-    """Return why an amount of a resource is invalid."""
-    causes = qualified_name(path, name)
+def _check_amount(name: str, amount: str, path: str, *, of_pod: bool = False) -> list[Cause]:
+    """Return why a resource may not be asked for in this amount."""
     huge = name.startswith("hugepages-")
-    if "/" not in name and not huge:
-        if name not in STANDARD_RESOURCES and not causes:
-            why = "must be a standard resource type or fully qualified"
-            causes.append(invalid_value(path, name, why))
-        if name not in _RESOURCES and not of_pod:
-            causes.append(invalid_value(path, name, "must be a standard resource for containers"))
-    if of_pod and not causes and name not in _OF_PODS and not huge:
-        causes.append(not_supported(path, name, _OF_PODS))
-    elif is_extended(name) and name.startswith("requests."):
-        causes.append(invalid_value(path, name, "doesn't follow extended resource name standard"))
-    value = quantity(amount)
-    if value < 0:
-        causes.append(invalid_value(path, amount, NOT_NEGATIVE))
-    if is_extended(name) and value % 1:
-        causes.append(invalid_value(path, amount, "must be an integer"))
+    if not of_pod:
+        causes = container_resource(path, name)
+    else:
+        causes = resource_name(path, name)
+        if not causes and name not in _OF_PODS and not huge:
+            causes = [not_supported(path, name, _OF_PODS)]
+    causes += resource_amount(path, name, amount)
     if huge:
         size = quantity(name.removeprefix("hugepages-"))
-        if not size or value % size:
+        if not size or quantity(amount) % size:
             why = f"{amount} is not positive integer multiple of {name}"
             causes.append(invalid_value(path, amount, why))
     return causes

@@ -1,13 +1,16 @@
 """Job and CronJob."""
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from listwatch.apiserver.kinds.cells import NONE, age, at, count, duration, field, selector, text
+from listwatch.apiserver.kinds.job_policy_rules import check_job_change, check_policies
 from listwatch.apiserver.kinds.kind import Kind, Object, View, paths, status_of
 from listwatch.apiserver.kinds.pod_rules import check_pod_template, missed, selects
 from listwatch.apiserver.kinds.pod_templates import default_template, workload_cells
-from listwatch.apiserver.kinds.rules import label_selector, not_negative, subdomain
+from listwatch.apiserver.kinds.rules import label, label_selector, not_negative, subdomain
 from listwatch.apiserver.kinds.schedule import schedule_problem
 from listwatch.schema.causes import Cause, invalid_value, not_supported, required
 
@@ -63,15 +66,13 @@ def _check_job_spec(spec: View, path: str) -> list[Cause]:
         "backoffLimitPerIndex",
         "maxFailedIndexes",
     )
-    if spec.get("completionMode") == "Indexed":
-        if spec.get("completions") is None:
-            causes.append(required(f"{path}.completions", "when completion mode is Indexed"))
-    else:
+    if spec.get("completionMode", "NonIndexed") == "NonIndexed":
         causes += [
             invalid_value(f"{path}.{key}", spec[key], "requires indexed completion mode")
             for key in _INDEXED_ONLY
             if spec.get(key) is not None
         ]
+    causes += check_policies(spec, path)
     if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
         why = "when maxFailedIndexes is specified"
         causes.append(required(f"{path}.backoffLimitPerIndex", why))
@@ -128,6 +129,16 @@ def _check_job(obj: View) -> list[Cause]:
     return _check_generated(obj) + _check_own_spec(obj)
 
 
+def _check_new_job(obj: View) -> list[Cause]:
+    """Return why the pods of an indexed job could not be named after it."""
+    spec, name = obj.get("spec") or {}, obj["metadata"].get("name", "")
+    last = (spec.get("completions") or 0) - 1
+    if spec.get("completionMode") != "Indexed" or last < 0 or not label("", f"{name}-{last}"):
+        return []
+    why = f"will not able to create pod with invalid DNS label: {name}-{last}"
+    return [invalid_value("metadata.name", name, why)]
+
+
 def _check_generated(obj: View) -> list[Cause]:
     """Return the violations of a generated selector (`ValidateGeneratedSelector`)."""
     spec = obj.get("spec") or {}
@@ -150,25 +161,9 @@ def _check_generated(obj: View) -> list[Cause]:
 
 def _check_job_update(new: View, old: View) -> list[Cause]:
     after, before = new.get("spec") or {}, old.get("spec") or {}
+    waits = bool(before.get("suspend")) and not (old.get("status") or {}).get("startTime")
     # the server checks the spec once with the job and once with its change
-    return _check_own_spec(new) + [
-        invalid_value(f"spec.{key}", after.get(key), "field is immutable")
-        for key in _IMMUTABLE
-        if after.get(key) != before.get(key)
-        and not (key == "completions" and after.get("completionMode") == "Indexed")
-    ]
-
-
-_IMMUTABLE = (
-    "completions",
-    "selector",
-    "template",
-    "completionMode",
-    "podFailurePolicy",
-    "backoffLimitPerIndex",
-    "managedBy",
-    "successPolicy",
-)
+    return _check_own_spec(new) + check_job_change(after, before, waits=waits)
 
 
 _CRON_JOB_NAME_LIMIT = 52
@@ -180,13 +175,16 @@ def _check_cron_job(obj: View) -> list[Cause]:
     schedule = spec.get("schedule", "")
     if not schedule:
         causes.append(required("spec.schedule"))
-    elif "TZ" in schedule:
-        why = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
-        causes.append(invalid_value("spec.schedule", schedule, why))
     else:
-        problem = schedule_problem(schedule)
+        zone, _, times = schedule.partition(" ")
+        named = zone.startswith(("TZ=", "CRON_TZ="))
+        problem = schedule_problem(times if named else schedule)
         if problem is not None:
             causes.append(invalid_value("spec.schedule", schedule, problem))
+        if "TZ" in schedule:
+            why = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+            causes.append(invalid_value("spec.schedule", schedule, why))
+    causes += _check_zone(spec.get("timeZone"))
     causes += not_negative(
         spec,
         "spec",
@@ -194,12 +192,51 @@ def _check_cron_job(obj: View) -> list[Cause]:
         "successfulJobsHistoryLimit",
         "failedJobsHistoryLimit",
     )
-    job = (spec.get("jobTemplate") or {}).get("spec") or {}
-    causes += _check_job_spec(job, "spec.jobTemplate.spec")
-    name = obj["metadata"].get("name") or ""
-    if len(name) > _CRON_JOB_NAME_LIMIT:
-        causes.append(invalid_value("metadata.name", name, "must be no more than 52 characters"))
+    job, where = (spec.get("jobTemplate") or {}).get("spec") or {}, "spec.jobTemplate.spec"
+    causes += _check_job_spec(job, where)
+    if job.get("selector") is not None:
+        why = "`selector` will be auto-generated"
+        causes.append(invalid_value(f"{where}.selector", job["selector"], why))
+    if job.get("manualSelector"):
+        causes.append(not_supported(f"{where}.manualSelector", True, ("nil", "false")))
     return causes
+
+
+_ZONE_PART = re.compile(r"[A-Za-z._0-9+][A-Za-z.\-_0-9+]{0,13}")
+
+
+def _check_zone(zone: str | None) -> list[Cause]:
+    where = "spec.timeZone"
+    if zone is None:
+        return []
+    if not zone:
+        return [invalid_value(where, zone, "timeZone must be nil or non-empty string")]
+    parts = zone.split("/")
+    if any(part in {".", ".."} or not _ZONE_PART.fullmatch(part) for part in parts):
+        return [invalid_value(where, zone, f"unknown time zone {zone}")]
+    causes = []
+    if zone.lower() == "local":
+        why = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
+        causes.append(invalid_value(where, zone, why))
+    # a machine without a database of time zones knows none, so can't tell which are unknown
+    if zone != "Local" and not _is_time_zone(zone) and _is_time_zone("Etc/UTC"):
+        causes.append(invalid_value(where, zone, f"unknown time zone {zone}"))
+    return causes
+
+
+def _is_time_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True
+
+
+def _check_new_cron_job(obj: View) -> list[Cause]:
+    name = obj["metadata"].get("name") or ""
+    if len(name) <= _CRON_JOB_NAME_LIMIT:
+        return []
+    return [invalid_value("metadata.name", name, "must be no more than 52 characters")]
 
 
 #: The conditions that decide a job's status; the first true one counts.
@@ -292,6 +329,7 @@ KINDS: Mapping[str, Kind] = {
         defaults=_default_job,
         admit=_admit_job,
         rule=_check_job,
+        new_rule=_check_new_job,
         update_rule=_check_job_update,
         cells={
             **workload_cells(),
@@ -304,6 +342,7 @@ KINDS: Mapping[str, Kind] = {
         generation=True,
         defaults=_default_cron_job,
         rule=_check_cron_job,
+        new_rule=_check_new_cron_job,
         cells={
             **workload_cells("spec.jobTemplate.spec.template.spec"),
             "Schedule": field("spec.schedule"),

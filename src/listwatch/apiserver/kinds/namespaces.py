@@ -4,8 +4,21 @@ from collections.abc import Iterable, Mapping
 
 from listwatch.apiserver.kinds.cells import Cell, at, field
 from listwatch.apiserver.kinds.kind import Ending, Kind, Object, View, carry, paths, status_of
-from listwatch.apiserver.kinds.rules import known_values, quantity
-from listwatch.schema.causes import Cause, invalid_value
+from listwatch.apiserver.kinds.quantity_rules import (
+    QUOTA_RESOURCES,
+    container_resource,
+    is_extended,
+    quota_resource,
+    resource_name,
+)
+from listwatch.apiserver.kinds.rules import known_values, qualified_name, quantity
+from listwatch.schema.causes import (
+    Cause,
+    duplicate,
+    forbidden_value,
+    invalid_value,
+    required,
+)
 
 
 def _default_namespace(obj: Object) -> None:
@@ -35,85 +48,173 @@ def _default_limit_range(obj: Object) -> None:
                 item[key] = amounts
 
 
-_COMPUTE = ("cpu", "memory", "ephemeral-storage")
+def _check_quota(obj: View) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    hard = spec.get("hard") or {}
+    causes = [
+        cause
+        for name, amount in hard.items()
+        for cause in quota_resource(f"spec.hard[{name}]", name, amount)
+    ]
+    causes += _check_scopes(spec.get("scopes") or [], hard)
+    return causes + _check_scope_selector(spec, hard)
 
 
-_QUOTA_NAMES = frozenset(
+_SCOPED_COMPUTE = frozenset(
+    f"{group}{name}" for group in ("", "requests.", "limits.") for name in ("cpu", "memory")
+)
+_PAIRS = (("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating"))
+_EXISTING = frozenset(
     (
-        *_COMPUTE,
-        *(f"requests.{name}" for name in (*_COMPUTE, "storage")),
-        *(f"limits.{name}" for name in _COMPUTE),
-        "pods",
-        "resourcequotas",
-        "services",
-        "replicationcontrollers",
-        "secrets",
-        "persistentvolumeclaims",
-        "configmaps",
-        "services.nodeports",
-        "services.loadbalancers",
+        "BestEffort",
+        "NotBestEffort",
+        "Terminating",
+        "NotTerminating",
+        "CrossNamespacePodAffinity",
     )
 )
 
 
-def _check_quota(obj: View) -> list[Cause]:
-    hard = (obj.get("spec") or {}).get("hard") or {}
-    return (
-        [
-            invalid_value(f"spec.hard[{key}]", key, "must be a standard resource for quota")
-            for key in hard
-            if "/" not in key
-            and key not in _QUOTA_NAMES
-            and not key.startswith(("hugepages-", "requests.hugepages-"))
-        ]
-        + [
-            invalid_value(f"spec.hard[{key}]", str(amount), "must be greater than or equal to 0")
-            for key, amount in hard.items()
-            if quantity(amount) < 0
-        ]
-        + _check_scopes((obj.get("spec") or {}).get("scopes") or [], hard)
-    )
-
-
-#: What the BestEffort scopes do not apply to.
-_PODS_ONLY = frozenset(("BestEffort",))
+def _fits(scope: str, resource: str) -> bool:
+    """Tell whether a scope says something of a resource."""
+    if resource not in QUOTA_RESOURCES:
+        return True
+    if scope == "BestEffort":
+        return resource == "pods"
+    if scope == "VolumeAttributesClass":
+        return resource in {"persistentvolumeclaims", "requests.storage"}
+    return resource == "pods" or resource in _SCOPED_COMPUTE
 
 
 def _check_scopes(scopes: list[str], hard: Iterable[str]) -> list[Cause]:
     known = known_values("core.v1.ResourceQuotaSpec", "scopes")
     causes: list[Cause] = []
-    counted = [name.removeprefix("requests.").removeprefix("limits.") for name in hard]
     for scope in scopes:
         if scope not in known:
             causes.append(invalid_value("spec.scopes", scopes, "unsupported scope"))
-            continue
-        usable = {"pods"} if scope in _PODS_ONLY else {"pods", "cpu", "memory"}
-        if scope == "VolumeAttributesClass":
-            usable = {"persistentvolumeclaims", "storage"}
-        if any(name not in usable for name in counted):
-            why = "unsupported scope applied to resource"
-            causes.append(invalid_value("spec.scopes", scopes, why))
+        causes += [
+            invalid_value("spec.scopes", scopes, "unsupported scope applied to resource")
+            for name in hard
+            if (scope not in known and name in QUOTA_RESOURCES) or not _fits(scope, name)
+        ]
     return causes + [
         invalid_value("spec.scopes", scopes, "conflicting scopes")
-        for pair in (("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating"))
+        for pair in _PAIRS
         if set(pair) <= set(scopes)
     ]
 
 
-def _check_limit_range(obj: View) -> list[Cause]:
-    causes = []
-    for index, item in enumerate((obj.get("spec") or {}).get("limits") or ()):
-        most = item.get("max") or {}
+def _check_scope_selector(spec: View, hard: Iterable[str]) -> list[Cause]:
+    known = known_values("core.v1.ResourceQuotaSpec", "scopes")
+    terms = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    where, causes = "spec.scopeSelector.matchExpressions", list[Cause]()
+    for term in terms:
+        scope, operator, values = (
+            term.get("scopeName", ""),
+            term.get("operator", ""),
+            term.get("values") or [],
+        )
+        if scope not in known:
+            causes.append(invalid_value(f"{where}.scopeName", scope, "unsupported scope"))
         causes += [
-            invalid_value(
-                f"spec.limits[{index}].min[{key}]",
-                str(amount),
-                f"min value {amount} is greater than max value {most[key]}",
-            )
-            for key, amount in (item.get("min") or {}).items()
-            if key in most and quantity(amount) > quantity(most[key])
+            invalid_value(where, None, "unsupported scope applied to resource")
+            for name in hard
+            if (scope not in known and name in QUOTA_RESOURCES) or not _fits(scope, name)
         ]
+        if scope in _EXISTING and operator != "Exists":
+            causes.append(invalid_value(f"{where}.operator", operator, "must be 'Exists'"))
+        if operator in {"In", "NotIn"}:
+            if not values:
+                why = "must be at least one value when `operator` is 'In' or 'NotIn'"
+                causes.append(required(f"{where}.values", why))
+        elif operator in {"Exists", "DoesNotExist"}:
+            if values:
+                why = "must be no value when `operator` is 'Exist' or 'DoesNotExist'"
+                causes.append(invalid_value(f"{where}.values", values, why))
+        else:
+            why = "not a valid selector operator"
+            causes.append(invalid_value(f"{where}.operator", operator, why))
+    chosen = {term.get("scopeName") for term in terms}
+    return causes + [
+        invalid_value("spec.scopeSelector.scopes", None, "conflicting scopes")
+        for pair in _PAIRS
+        if set(pair) <= chosen
+    ]
+
+
+_LIMITED = frozenset(("Pod", "Container", "PersistentVolumeClaim"))
+
+
+def _check_limit_range(obj: View) -> list[Cause]:
+    causes: list[Cause] = []
+    kinds: set[str] = set()
+    for index, item in enumerate((obj.get("spec") or {}).get("limits") or ()):
+        here, kind = f"spec.limits[{index}]", item.get("type", "")
+        broken = qualified_name(f"{here}.type", kind)
+        if not broken and "/" not in kind and kind not in _LIMITED:
+            why = "must be a standard limit type or fully qualified"
+            broken = [invalid_value(f"{here}.type", kind, why)]
+        causes += broken
+        if kind in kinds:
+            causes.append(duplicate(f"{here}.type", kind))
+        kinds.add(kind)
+        causes += _check_limits(item, here, kind)
     return causes
+
+
+_PARTS = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
+#: Which amounts may not be greater than which, and where that is told.
+_ORDERED = (
+    ("min", "max", "min"),
+    ("min", "defaultRequest", "defaultRequest"),
+    ("defaultRequest", "max", "defaultRequest"),
+    ("defaultRequest", "default", "defaultRequest"),
+    ("min", "default", "default"),
+    ("default", "max", "default"),
+)
+
+
+def _check_limits(item: View, path: str, kind: str) -> list[Cause]:
+    name_rule = container_resource if kind in {"Pod", "Container"} else resource_name
+    parts = {part: item.get(part) or {} for part in _PARTS}
+    causes: list[Cause] = []
+    for part in ("default", "defaultRequest"):
+        if kind == "Pod" and parts[part]:
+            why = "may not be specified when `type` is 'Pod'"
+            causes.append(forbidden_value(f"{path}.{part}", why))
+            parts[part] = {}
+    for part, amounts in parts.items():
+        for name in amounts:
+            causes += name_rule(f"{path}.{part}[{name}]", name)
+    if kind == "PersistentVolumeClaim" and not {"storage"} & {*parts["min"], *parts["max"]}:
+        why = "either minimum or maximum storage value is required, but neither was provided"
+        causes.append(required(f"{path}.limits", why))
+    for less, more, told in _ORDERED:
+        for name, amount in parts[less].items():
+            most = parts[more].get(name)
+            if most is not None and quantity(amount) > quantity(most):
+                why = f"{less} value {amount} is greater than {more} value {most}"
+                causes.append(invalid_value(f"{path}.{told}[{name}]", amount, why))
+    for name, ratio in parts["maxLimitRequestRatio"].items():
+        where, least, most = (
+            f"{path}.maxLimitRequestRatio[{name}]",
+            parts["min"].get(name),
+            parts["max"].get(name),
+        )
+        if quantity(ratio) < 1:
+            causes.append(invalid_value(where, ratio, f"ratio {ratio} is less than 1"))
+        if least is not None and most is not None and quantity(least):
+            bound = quantity(most) / quantity(least)
+            if quantity(ratio) > bound:
+                why = f"ratio {ratio} is greater than max/min = {bound:f}"
+                causes.append(invalid_value(where, ratio, why))
+    return causes + [
+        invalid_value(f"{path}.defaultRequest[{name}]", amount, "must equal the default value")
+        for name, amount in parts["defaultRequest"].items()
+        if (is_extended(name) or name.startswith("hugepages-"))
+        and name in parts["default"]
+        and quantity(parts["default"][name]) != quantity(amount)
+    ]
 
 
 def _quota(prefix: str, *, rest: bool = False) -> Cell:
@@ -135,21 +236,19 @@ def _has_finalizers(namespace: View) -> bool:
     return bool((namespace.get("spec") or {}).get("finalizers"))
 
 
-def _check_namespace(namespace: View) -> list[Cause]:
-    return [
-        invalid_value(
-            "spec.finalizers",
-            name,
-            "name is neither a standard finalizer name nor is it fully qualified",
-        )
-        for name in (namespace.get("spec") or {}).get("finalizers") or ()
-        if "/" not in name and name not in {"kubernetes", "foregroundDeletion", "orphan"}
-    ]
+def _check_new_namespace(namespace: View) -> list[Cause]:
+    where, causes = "spec.finalizers", list[Cause]()
+    for name in (namespace.get("spec") or {}).get("finalizers") or ():
+        causes += qualified_name(where, name)
+        if "/" not in name and name not in {"kubernetes", "foregroundDeletion", "orphan"}:
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            causes.append(invalid_value(where, name, why))
+    return causes
 
 
 def _check_quota_update(new: View, old: View) -> list[Cause]:
     after = (new.get("spec") or {}).get("scopes")
-    if after == (old.get("spec") or {}).get("scopes"):
+    if set(after or ()) == set((old.get("spec") or {}).get("scopes") or ()):
         return []
     return [invalid_value("spec.scopes", after, "field is immutable")]
 
@@ -188,7 +287,7 @@ KINDS: Mapping[str, Kind] = {
         fields=paths("status.phase"),
         defaults=_default_namespace,
         admit=_admit_namespace,
-        rule=_check_namespace,
+        new_rule=_check_new_namespace,
         cells={"Status": field("status.phase")},
     ),
     "limitranges": Kind(

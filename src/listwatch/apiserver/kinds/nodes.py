@@ -6,13 +6,19 @@ from listwatch.apiserver.kinds.cells import NONE, UNKNOWN, Cell, at, field, join
 from listwatch.apiserver.kinds.container_rules import check_resources
 from listwatch.apiserver.kinds.kind import Kind, Object, View, paths, status_of
 from listwatch.apiserver.kinds.pod_rules import check_taints, check_tolerations
-from listwatch.apiserver.kinds.rules import label, not_negative, validate_labels
-from listwatch.apiserver.kinds.statuses import check_node_status
-from listwatch.schema.causes import Cause, forbidden_value, invalid_value, required
+from listwatch.apiserver.kinds.rules import address_range, label, not_negative, validate_labels
+from listwatch.apiserver.kinds.statuses import check_node_resources, check_node_status
+from listwatch.schema.causes import Cause, duplicate, forbidden_value, invalid_value, required
 
 
 def _default_node(obj: Object) -> None:
-    obj.setdefault("spec", {})
+    spec = obj.setdefault("spec", {})
+    # one range is the first of many, whichever of the two a client writes
+    first = spec.get("podCIDR")
+    if first and (spec.get("podCIDRs") or [None])[0] != first:
+        spec["podCIDRs"] = [first]
+    elif spec.get("podCIDRs"):
+        spec["podCIDR"] = spec["podCIDRs"][0]
     status = status_of(obj)
     if "allocatable" not in status and "capacity" in status:
         status["allocatable"] = dict(status["capacity"])
@@ -62,19 +68,41 @@ def _check_runtime_class(obj: View) -> list[Cause]:
 
 
 def _check_node(obj: View) -> list[Cause]:
-    causes = check_taints((obj.get("spec") or {}).get("taints") or (), "metadata.taints")
-    return [*causes, *check_node_status(obj, {})]
+    spec = obj.get("spec") or {}
+    causes = check_taints(spec.get("taints") or (), "metadata.taints")
+    causes += check_node_resources(obj)
+    ranges, where = spec.get("podCIDRs") or [], "spec.podCIDRs"
+    for index, each in enumerate(ranges):
+        causes += address_range(f"{where}[{index}]", each)
+        if each in ranges[:index]:
+            causes.append(duplicate(f"{where}[{index}]", each))
+    if len(ranges) > 2 or len({":" in each for each in ranges}) < min(len(ranges), 2):
+        why = "may specify no more than one CIDR for each IP family"
+        causes.append(invalid_value(where, ranges, why))
+    return causes
 
 
 def _check_node_update(new: View, old: View) -> list[Cause]:
     after, before = new.get("spec") or {}, old.get("spec") or {}
     # the server checks taints once with the node and once with its change
-    causes = check_taints(after.get("taints") or (), "metadata.taints")
-    for key in ("providerID", "podCIDR"):
-        was = before.get(key)
-        if was and after.get(key) != was:
-            why = f'node updates may not change {key} except from "" to valid'
-            causes.append(forbidden_value(f"spec.{key}", why))
+    causes = [
+        *check_node_status(new, old),
+        *check_taints(after.get("taints") or (), "metadata.taints"),
+    ]
+    had, has = before.get("podCIDRs") or [], after.get("podCIDRs") or []
+    moved = sum(first != second for first, second in zip(had, has, strict=False))
+    if had and len(had) != len(has):
+        moved = 1
+    told = 'except from "" to valid'
+    causes += [
+        forbidden_value("spec.podCIDRs", f"node updates may not change podCIDR {told}")
+        for _ in range(moved)
+    ]
+    if before.get("providerID") and after.get("providerID") != before["providerID"]:
+        why = f"node updates may not change providerID {told}"
+        causes.append(forbidden_value("spec.providerID", why))
+    if after.get("externalID") != before.get("externalID"):
+        causes.append(forbidden_value("spec.externalID", "may not be updated"))
     return causes
 
 
@@ -110,6 +138,14 @@ def _node_address(kind: str) -> Cell:
     return cell
 
 
+def _kernel(node: View, _: float) -> str:
+    info = at(node, "status.nodeInfo") or {}
+    version, machine = info.get("kernelVersion"), info.get("architecture")
+    if not version:
+        return UNKNOWN
+    return f"{version} ({machine})" if machine else str(version)
+
+
 def _admit_node(obj: Object) -> None:
     taints = obj["spec"].setdefault("taints", [])
     if not any(taint.get("key") == "node.kubernetes.io/not-ready" for taint in taints):
@@ -133,7 +169,7 @@ KINDS: Mapping[str, Kind] = {
             "Internal-IP": _node_address("InternalIP"),
             "External-IP": _node_address("ExternalIP"),
             "OS-Image": text("status.nodeInfo.osImage", UNKNOWN),
-            "Kernel-Version": text("status.nodeInfo.kernelVersion", UNKNOWN),
+            "Kernel-Version": _kernel,
             "Container-Runtime": text("status.nodeInfo.containerRuntimeVersion", UNKNOWN),
         },
     ),

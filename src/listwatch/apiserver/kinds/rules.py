@@ -252,32 +252,6 @@ def port_name_or_number(path: str, value: Any) -> list[Cause]:
     return port_name(path, value) if isinstance(value, str) else port_number(path, value)
 
 
-#: The standard resources, which need no domain, of containers, claims and quotas.
-STANDARD_RESOURCES = frozenset(
-    (
-        "cpu",
-        "memory",
-        "ephemeral-storage",
-        "storage",
-        *(
-            f"{group}.{name}"
-            for group in ("requests", "limits")
-            for name in ("cpu", "memory", "ephemeral-storage")
-        ),
-        "requests.storage",
-        "pods",
-        "services",
-        "replicationcontrollers",
-        "resourcequotas",
-        "secrets",
-        "configmaps",
-        "persistentvolumeclaims",
-        "services.nodeports",
-        "services.loadbalancers",
-    )
-)
-
-
 _SUFFIXES = {
     **{
         suffix: 1024**power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
@@ -323,6 +297,24 @@ def is_address(text: str) -> bool:
 def address(path: str, text: str) -> list[Cause]:
     """Return why a text is not an IP address."""
     return [] if is_address(text) else [invalid_value(path, text, IP_WORDS)]
+
+
+RANGE_WORDS = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
+
+
+def address_range(path: str, text: str) -> list[Cause]:
+    """Return why a text is not a range of IP addresses."""
+    return [invalid_value(path, text, RANGE_WORDS)] if network(text) is None else []
+
+
+def network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """Return the range of IP addresses that a text tells, if it tells one."""
+    if "/" not in text:
+        return None
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
 
 
 def reachable_address(path: str, text: str, *, loopback: bool = True) -> list[Cause]:
