@@ -149,8 +149,9 @@ class EmbeddedAPIServer:
         self.admission.append(Policies(cluster, configuration, self.access.answer, EDITING))
         self._webhooks = WebhookClient(self._clock, finder(services))
         self._configurations = [
-            self.store.bucket(f"admissionregistration.k8s.io/{kind}webhookconfigurations")
+            self.store.bucket(f"admissionregistration.k8s.io/{kind}{what}")
             for kind in ("mutating", "validating")
+            for what in ("webhookconfigurations", "admissionpolicybindings")
         ]
         self.api = self._api(self._reader)
         if test_api:
@@ -201,8 +202,10 @@ class EmbeddedAPIServer:
         return RunningWorkloads(self.store, self.registry, self.table, self._clock, options)
 
     def _asks_webhooks(self) -> bool:
-        mutating, validating = self._configurations
-        return bool(mutating.entries or validating.entries or self._conversions.ask)
+        for bucket in self._configurations:
+            if bucket.entries:
+                return True
+        return bool(self._conversions.ask)
 
     def _bootstrap(self) -> None:
         context = WriteContext(manager="kube-apiserver")

@@ -199,6 +199,19 @@ class ExpressionError(Exception):
     """One expression can't be evaluated; others may be."""
 
 
+class TakesLongError(Exception):
+    """An evaluation takes longer than whoever waits for it has time."""
+
+
+class Patience:
+    """What evaluations may cost before somebody else's turn has come; they share one."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
 class OutOfBudgetError(Exception):
     """All expressions together exceed the budget; nothing more is evaluated."""
 
@@ -306,12 +319,24 @@ def _shown(kind: Type) -> str:
 
 
 class Evaluation:
-    """Evaluates expressions with the same variables on one budget."""
+    """Evaluates expressions with the same variables on one budget.
+
+    Args:
+        variables: those of the request.
+        vocabulary: has the variables of the policy.
+        budget: what all may cost.
+        patience: what may be spent before TakesLongError is raised; None has no end.
+    """
 
     def __init__(
-        self, variables: Mapping[str, Value], vocabulary: Vocabulary, budget: int = BUDGET
+        self,
+        variables: Mapping[str, Value],
+        vocabulary: Vocabulary,
+        budget: int = BUDGET,
+        patience: Patience | None = None,
     ) -> None:
         self.remaining = budget
+        self._patience = patience
         self._variables = dict(variables)
         if vocabulary.variables:
             self._variables["variables"] = _LazyVariables(vocabulary.variables, self)
@@ -322,6 +347,7 @@ class Evaluation:
         Raises:
             ExpressionError: it does not compile, or fails.
             OutOfBudgetError: it exceeds the remaining budget.
+            TakesLongError: it exceeds the remaining patience.
         """
         if expression.program is None:
             raise ExpressionError(f"compilation error: {expression.error}")
@@ -333,17 +359,28 @@ class Evaluation:
 
     def _spend(self, program: Program) -> Value:
         limit = min(PER_CALL_LIMIT, self.remaining)
+        patience = self._patience
+        hasty = patience is not None and patience.left < limit
         try:
-            value, cost = program.evaluate(self._variables, limit=limit)
+            value, cost = program.evaluate(
+                self._variables, limit=patience.left if patience is not None and hasty else limit
+            )
         except CostLimitExceededError:
+            if hasty:
+                raise TakesLongError from None
             if limit < PER_CALL_LIMIT:
                 raise OutOfBudgetError from None
             self._take(limit)
+            raise
+        except EvaluationError as error:
+            self._take(error.cost)
             raise
         self._take(cost)
         return value
 
     def _take(self, cost: int) -> None:
+        if self._patience is not None:
+            self._patience.left -= cost
         self.remaining -= cost
         if self.remaining < 0:
             raise OutOfBudgetError
@@ -423,13 +460,14 @@ class MatchConditions:
         ]
         self._fails = fails
 
-    def hold(self, variables: Mapping[str, Value]) -> bool:
+    def hold(self, variables: Mapping[str, Value], patience: Patience | None = None) -> bool:
         """Return whether a request meets all conditions; `variables` are those of its Subject.
 
         Raises:
             ExpressionError: at least one failed, none is false, and errors count.
+            TakesLongError: they exceed the remaining patience.
         """
-        evaluation = Evaluation(variables, self._vocabulary, MATCH_BUDGET)
+        evaluation = Evaluation(variables, self._vocabulary, MATCH_BUDGET, patience)
         errors: list[str] = []
         holds = True
         try:

@@ -39,7 +39,12 @@ class InstantiationError(Exception):
 
 
 class EvaluationError(Exception):
-    """An expression failed during evaluation, for example because of a division by zero."""
+    """An expression failed during evaluation, for example because of a division by zero.
+
+    `cost` is what had been spent by then.
+    """
+
+    cost = 0
 
 
 class CostLimitExceededError(EvaluationError):

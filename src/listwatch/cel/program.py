@@ -88,8 +88,12 @@ class Program:
         Raises EvaluationError if it fails, including its subclass CostLimitExceededError.
         """
         run = Run(variables, limit)
-        value = self._step(run)
-        run.spend(0)
+        try:
+            value = self._step(run)
+            run.spend(0)
+        except EvaluationError as error:
+            error.cost = min(run.cost, limit)
+            raise
         return value, run.cost
 
 

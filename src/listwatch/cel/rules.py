@@ -299,6 +299,7 @@ class _Validation:
                 f"limit for rule: {rule.shown}",
             )
         except EvaluationError as error:
+            self._budget -= error.cost
             if str(error).startswith("no such overload"):
                 detail = (
                     f"'{error}': call arguments did not match a supported operator, function or "
@@ -344,7 +345,8 @@ class _Validation:
                 "no further validation rules will be run due to call cost exceeds limit for "
                 f"messageExpression: {source}",
             )
-        except EvaluationError:
+        except EvaluationError as error:
+            self._budget -= error.cost
             return rule.message
         self._budget -= cost
         text = str(found).strip()

@@ -9,9 +9,13 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from listwatch.apiserver.admission.expressions import Subject
 from listwatch.apiserver.admission.matching import in_version, kind_for
+from listwatch.apiserver.admission.patience import evaluated
 from listwatch.apiserver.admission.policies import (
+    Applying,
     Editing,
     Invocation,
     PatchTestError,
@@ -29,6 +33,7 @@ from listwatch.cel.admission import (
     ExpressionError,
     MatchConditions,
     OutOfBudgetError,
+    Patience,
     Vocabulary,
     compile_as,
 )
@@ -88,13 +93,13 @@ class PolicyMutator:
         editing: Editing,
     ) -> None:
         self._index = index
-        self._cluster = cluster
+        self.cluster = cluster
+        self.editing = editing
         self._decide = decide
-        self._editing = editing
         self._output: Object | None = None
         #: those that ran and may run again; those that must
-        self._ran: set[_Key] = set()
-        self._due: set[_Key] = set()
+        self.ran: frozenset[_Key] = frozenset()
+        self._due: frozenset[_Key] = frozenset()
 
     def mutate(self, attributes: Attributes, turn: Round) -> None:
         """Replace `attributes.obj` by the result of the policies.
@@ -102,66 +107,97 @@ class PolicyMutator:
         Raises:
             StatusError: 403, a policy failed, and its failures count.
         """
+        found = list(self._index.applying(attributes, self.cluster))
+        if not found:
+            self._output = attributes.obj
+            return
         if turn.second and attributes.obj != self._output:
-            self._require()
-        failures: list[PolicyFailure] = []
-        invocations: list[Invocation[MutatingPolicy]] = []
-        for found in self._index.applying(attributes, self._cluster):
-            if isinstance(found, Invocation):
-                invocations.append(found)
-            elif found[0].fails:
-                failures.append(found[1])
-        for each in invocations:
-            self._invoke(each, attributes, turn, failures)
-        self._output = attributes.obj
-        if failures:
-            raise _refusal(attributes, failures)
+            self._due, self.ran = self._due | self.ran, frozenset()
+        states = msgspec.json.encode([attributes.obj, attributes.old])
+        key = ("mutating", turn.second, attributes.operation, self._index.seen, states)
 
-    def _require(self) -> None:
-        self._due |= self._ran
-        self._ran = set()
+        def work(decide: Decide, patience: Patience | None) -> _Mutation:
+            mutation = _Mutation(self, attributes, decide, patience)
+            mutation.run(found, self._due if turn.second else None)
+            return mutation
 
-    def _invoke(
+        mutation = evaluated(key, self._decide, work)
+        self.ran = (self.ran - mutation.due) | mutation.ran
+        self._due |= mutation.due
+        turn.wanted = turn.wanted or mutation.changed
+        self._output = attributes.obj = mutation.attributes.obj
+        if mutation.failures:
+            raise _refusal(attributes, mutation.failures)
+
+
+class _Mutation:
+    """One round of the policies over one object, which changes nothing that others see."""
+
+    def __init__(
         self,
-        found: Invocation[MutatingPolicy],
+        mutator: PolicyMutator,
         attributes: Attributes,
-        turn: Round,
-        failures: list[PolicyFailure],
+        decide: Decide,
+        patience: Patience | None,
     ) -> None:
-        policy = found.policy
+        self.attributes = msgspec.structs.replace(attributes)
+        self.failures: list[PolicyFailure] = []
+        self.ran: set[_Key] = set()
+        self.due: set[_Key] = set()
+        self.changed = False
+        self._cluster = mutator.cluster
+        self._editing = mutator.editing
+        self._known = mutator.ran
+        self._decide = decide
+        self._patience = patience
+
+    def run(self, found: Sequence[Applying[MutatingPolicy]], only: frozenset[_Key] | None) -> None:
+        """Apply the policies in their order; `only` names those of a second round."""
+        invocations: list[Invocation[MutatingPolicy]] = []
+        for each in found:
+            if isinstance(each, Invocation):
+                invocations.append(each)
+            elif each[0].fails:
+                self.failures.append(each[1])
+        for one in invocations:
+            self._invoke(one, only)
+
+    def _invoke(self, found: Invocation[MutatingPolicy], only: frozenset[_Key] | None) -> None:
+        policy, attributes = found.policy, self.attributes
         before = attributes.obj
         key = _key_of(found)
         try:
             subject = Subject(attributes, found.matched, self._cluster, self._decide)
             conditions = policy.compiled.conditions
-            if conditions is not None and not conditions.hold(subject.with_params(found.params)):
+            variables = subject.with_params(found.params)
+            if conditions is not None and not conditions.hold(variables, self._patience):
                 return
         except ExpressionError as error:
-            failures.append(_failure(found, str(error)))
+            self.failures.append(_failure(found, str(error)))
             return
-        if turn.second and key not in self._due:
+        if only is not None and key not in only:
             return
         for mutation in policy.compiled.mutations if before is not None else ():
             try:
-                self._apply(mutation, found, attributes)
+                self._apply(mutation, found)
             except (ExpressionError, OutOfBudgetError, _MutationError) as error:
                 if policy.fails:
-                    failures.append(_failure(found, str(error)))
+                    self.failures.append(_failure(found, str(error)))
         if attributes.obj != before:
-            self._require()
-            turn.wanted = True
+            self.due |= self.ran | self._known
+            self.ran, self._known = set(), frozenset()
+            self.changed = True
         if policy.compiled.again:
-            self._ran.add(key)
+            self.ran.add(key)
 
-    def _apply(
-        self,
-        mutation: Expression,
-        found: Invocation[MutatingPolicy],
-        attributes: Attributes,
-    ) -> None:
+    def _apply(self, mutation: Expression, found: Invocation[MutatingPolicy]) -> None:
+        attributes = self.attributes
         subject = Subject(attributes, found.matched, self._cluster, self._decide)
         evaluation = Evaluation(
-            subject.with_params(found.params), found.policy.compiled.vocabulary, BUDGET
+            subject.with_params(found.params),
+            found.policy.compiled.vocabulary,
+            BUDGET,
+            self._patience,
         )
         if mutation.program is None:
             raise ExpressionError(mutation.error)

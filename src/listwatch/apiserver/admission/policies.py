@@ -134,6 +134,10 @@ class Invocation(msgspec.Struct, Generic[PolicyT], frozen=True):
     params: Object | None
 
 
+#: A policy that applies, or one that can't be applied and why.
+Applying = Invocation[PolicyT] | tuple[BoundPolicy[PolicyT], PolicyFailure]
+
+
 class _ConfigurationError(Exception):
     pass
 
@@ -153,7 +157,8 @@ class PolicyIndex(Generic[PolicyT]):
         self._kind = kind
         self._configuration = configuration
         self._make = make
-        self._seen: tuple[int, int] = (-1, -1)
+        #: which state of the policies and bindings was read last
+        self.seen: tuple[int, int] = (-1, -1)
         self._compiled: dict[tuple[str, int], PolicyT] = {}
         self._policies: list[BoundPolicy[PolicyT]] = []
 
@@ -162,10 +167,10 @@ class PolicyIndex(Generic[PolicyT]):
         policies = f"{self._kind}admissionpolicies"
         bindings = f"{self._kind}admissionpolicybindings"
         seen = (self._configuration.version(policies), self._configuration.version(bindings))
-        if self._seen != seen:
+        if self.seen != seen:
             objects = self._configuration.objects
             self._policies = self._read(objects(policies), objects(bindings))
-            self._seen = seen
+            self.seen = seen
         return self._policies
 
     def _read(
@@ -190,9 +195,7 @@ class PolicyIndex(Generic[PolicyT]):
         self._compiled = compiled
         return found
 
-    def applying(
-        self, attributes: Attributes, cluster: Cluster
-    ) -> Iterator[Invocation[PolicyT] | tuple[BoundPolicy[PolicyT], PolicyFailure]]:
+    def applying(self, attributes: Attributes, cluster: Cluster) -> Iterator[Applying[PolicyT]]:
         """Yield the policies that apply to a request, and the failures of others."""
         for policy in self.current():
             try:

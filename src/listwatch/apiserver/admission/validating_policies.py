@@ -6,13 +6,15 @@ The rules are those of `apiserver/pkg/admission/plugin/policy/validating`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from listwatch.apiserver.admission.expressions import Subject
+from listwatch.apiserver.admission.patience import evaluated
 from listwatch.apiserver.admission.policies import (
+    Applying,
     Invocation,
     PolicyFailure,
     PolicyIndex,
@@ -25,6 +27,7 @@ from listwatch.cel.admission import (
     ExpressionError,
     MatchConditions,
     OutOfBudgetError,
+    Patience,
     Vocabulary,
     compile_as,
 )
@@ -102,14 +105,16 @@ class ValidatingPolicy:
             for each in spec.get("auditAnnotations") or ()
         ]
 
-    def judge(self, variables: Mapping[str, Value]) -> Iterator[_Decision]:
+    def judge(
+        self, variables: Mapping[str, Value], patience: Patience | None
+    ) -> Iterator[_Decision]:
         """Yield the validations' objections to a request, in order.
 
         Raises:
             ExpressionError: the match conditions failed.
             OutOfBudgetError: all validations together exceed the budget.
         """
-        evaluation = Evaluation(variables, self.vocabulary, BUDGET)
+        evaluation = Evaluation(variables, self.vocabulary, BUDGET, patience)
         outcomes: list[bool | ExpressionError] = []
         for each in self.validations:
             try:
@@ -117,7 +122,7 @@ class ValidatingPolicy:
             except ExpressionError as error:
                 outcomes.append(error)
         # Messages are evaluated only if there is an objection.
-        said = Evaluation(variables, self.vocabulary, evaluation.remaining)
+        said = Evaluation(variables, self.vocabulary, evaluation.remaining, patience)
         for index, (each, outcome) in enumerate(zip(self.validations, outcomes, strict=True)):
             if isinstance(outcome, ExpressionError):
                 if self.fails:
@@ -129,14 +134,16 @@ class ValidatingPolicy:
                     if self.fails:
                         yield _Decision(index, f"failed messageExpression: {error}")
 
-    def notes(self, variables: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
+    def notes(
+        self, variables: Mapping[str, Value], patience: Patience | None
+    ) -> Iterator[tuple[str, str]]:
         """Yield the audit annotations, as keys and values.
 
         Raises:
             ExpressionError: one failed, and errors count; those before it were yielded.
             OutOfBudgetError: all together exceed the budget.
         """
-        evaluation = Evaluation(variables, self.vocabulary, BUDGET)
+        evaluation = Evaluation(variables, self.vocabulary, BUDGET, patience)
         failed: ExpressionError | None = None
         for each in self.annotations:
             try:
@@ -182,38 +189,58 @@ class PolicyValidator:
         Raises:
             StatusError: with the code of the first validation that denies the request.
         """
-        judgement = _Judgement(attributes)
+        found = list(self._index.applying(attributes, self._cluster))
+        if not found:
+            return
+
+        def work(decide: Decide, patience: Patience | None) -> _Judgement:
+            return self._judged(attributes, found, decide, patience)
+
+        states = msgspec.json.encode([attributes.obj, attributes.old])
+        key = ("validating", attributes.operation, self._index.seen, states)
+        evaluated(key, self._decide, work).publish(attributes)
+
+    def _judged(
+        self,
+        attributes: Attributes,
+        found: Sequence[Applying[ValidatingPolicy]],
+        decide: Decide,
+        patience: Patience | None,
+    ) -> _Judgement:
+        judgement = _Judgement(patience)
         subjects: dict[APIResource, Subject] = {}
-        for found in self._index.applying(attributes, self._cluster):
-            if not isinstance(found, Invocation):
-                policy, failure = found
+        for each in found:
+            if not isinstance(each, Invocation):
+                policy, failure = each
                 if policy.fails:
                     judgement.denials.append(failure)
                 continue
-            subject = subjects.get(found.matched)
+            subject = subjects.get(each.matched)
             if subject is None:
-                subject = Subject(attributes, found.matched, self._cluster, self._decide)
-                subjects[found.matched] = subject
-            judgement.add(found, subject.with_params(found.params))
-        judgement.publish()
+                subject = Subject(attributes, each.matched, self._cluster, decide)
+                subjects[each.matched] = subject
+            judgement.add(each, subject.with_params(each.params))
+        return judgement
 
 
 class _Judgement:
     """The decisions of all policies about one request."""
 
-    def __init__(self, attributes: Attributes) -> None:
+    def __init__(self, patience: Patience | None) -> None:
         self.denials: list[PolicyFailure] = []
-        self._attributes = attributes
+        self._patience = patience
+        self._warnings: list[str] = []
         self._failures: list[dict[str, Any]] = []
         self._notes: dict[str, list[str]] = {}
 
     def add(self, found: Invocation[ValidatingPolicy], variables: Mapping[str, Value]) -> None:
         policy, compiled = found.policy, found.policy.compiled
         try:
-            if compiled.conditions is not None and not compiled.conditions.hold(variables):
+            conditions = compiled.conditions
+            if conditions is not None and not conditions.hold(variables, self._patience):
                 return
-            decisions = list(compiled.judge(variables))
-            notes = compiled.notes(variables)
+            decisions = list(compiled.judge(variables, self._patience))
+            notes = compiled.notes(variables, self._patience)
         except (ExpressionError, OutOfBudgetError) as error:
             decisions = [_Decision(0, str(error))] if policy.fails else []
             notes = iter(())
@@ -240,8 +267,7 @@ class _Judgement:
                     f"Validation failed for ValidatingAdmissionPolicy '{policy}' with binding "
                     f"'{binding.name}': {decision.message}"
                 )
-                if warning not in self._attributes.warnings:
-                    self._attributes.warnings.append(warning)
+                self._warnings.append(warning)
             elif action == "Audit":
                 self._failures.append(
                     {
@@ -253,19 +279,23 @@ class _Judgement:
                     }
                 )
 
-    def publish(self) -> None:
-        annotations = self._attributes.annotations
+    def publish(self, attributes: Attributes) -> None:
+        for warning in self._warnings:
+            if warning not in attributes.warnings:
+                attributes.warnings.append(warning)
+        annotations = attributes.annotations
         annotations.update((key, ", ".join(values)) for key, values in self._notes.items())
         if self._failures:
             shown = self._failures[:_FAILURES_LIMIT]
             annotations[_FAILURES] = json.dumps(shown, separators=(",", ":"), ensure_ascii=False)
         if self.denials:
-            raise self._refusal(self.denials[0])
+            raise self._refusal(attributes, self.denials[0])
 
-    def _refusal(self, denial: PolicyFailure) -> StatusError:
+    @staticmethod
+    def _refusal(attributes: Attributes, denial: PolicyFailure) -> StatusError:
         by = "" if denial.binding is None else f" with binding '{denial.binding}'"
         why = f"ValidatingAdmissionPolicy '{denial.policy}'{by} denied request: {denial.message}"
-        return refusal_of(self._attributes, why, denial.reason or "Invalid")
+        return refusal_of(attributes, why, denial.reason or "Invalid")
 
 
 def refusal_of(attributes: Attributes, why: str, reason: str) -> StatusError:

@@ -144,6 +144,7 @@ class Api:
 
         async def attempt() -> web.StreamResponse:
             call.warnings[:] = warned
+            call.annotations.clear()
             return await answer()
 
         return await consultation.settle(attempt)

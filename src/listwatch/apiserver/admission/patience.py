@@ -1,0 +1,72 @@
+"""Evaluations that may take long: at once where they are short, in a thread where they are not.
+
+A policy's budget is worth seconds, and nothing may hold the event loop for so long. So what a
+request has to wait for is evaluated in a thread, as the answer of a webhook is awaited, and the
+request runs again with the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from typing import TYPE_CHECKING, TypeVar
+
+from listwatch.apiserver.webhooks.consultation import Question, Unanswered, ask, can_ask
+from listwatch.cel.admission import Patience, TakesLongError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from listwatch.apiserver.admission.expressions import Decide
+    from listwatch.apiserver.user import Question as AccessQuestion
+    from listwatch.apiserver.user import User
+
+T = TypeVar("T")
+#: What is spent on the event loop: some ten milliseconds.
+_AT_ONCE = 20_000
+
+
+def evaluated(key: object, decide: Decide, work: Callable[[Decide, Patience | None], T]) -> T:
+    """Return what some work returns, after the request has waited for it if it takes long.
+
+    Args:
+        key: what is worked on; the same within a request has the same outcome.
+        decide: answers what expressions ask of `authorizer`, in the event loop.
+        work: changes nothing that others see, gets what answers it, and raises TakesLongError
+            where its patience ends.
+    """
+    if not can_ask():
+        return work(decide, None)
+    loop = asyncio.get_running_loop()
+
+    def in_thread() -> T:
+        return work(_from_thread(decide, loop), None)
+
+    question = Question(key, lambda: asyncio.to_thread(in_thread))
+    try:
+        found: T = ask(question)
+    except Unanswered:
+        try:
+            found = work(decide, Patience(_AT_ONCE))
+        except TakesLongError:
+            # the request waits, and comes here again
+            raise Unanswered((question,)) from None
+    return found
+
+
+def _from_thread(decide: Decide, loop: asyncio.AbstractEventLoop) -> Decide:
+    """Return what asks in the event loop, where the roles may be read."""
+
+    def decided(user: User, question: AccessQuestion) -> tuple[bool, str]:
+        outcome: concurrent.futures.Future[tuple[bool, str]] = concurrent.futures.Future()
+
+        def answer() -> None:
+            try:
+                outcome.set_result(decide(user, question))
+            except Exception as error:  # noqa: BLE001 - whoever waits gets it
+                outcome.set_exception(error)
+
+        loop.call_soon_threadsafe(answer)
+        return outcome.result()
+
+    return decided

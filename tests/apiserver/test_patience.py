@@ -1,0 +1,144 @@
+"""Evaluations that take long don't hold up the event loop, and come to the same."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from api_client import CORE, Client
+from listwatch.apiserver import EmbeddedAPIServer
+from listwatch.apiserver.admission.patience import evaluated
+from listwatch.apiserver.user import Question, User
+from listwatch.apiserver.webhooks.consultation import Consultation
+from listwatch.cel.admission import Evaluation, Patience, TakesLongError, Vocabulary, compile_as
+from listwatch.clock import Clock
+
+GROUP = "/apis/admissionregistration.k8s.io/v1"
+MAPS = f"{CORE}/configmaps"
+NUMBERS = "[" + ",".join(["1"] * 150) + "]"
+#: costs a good part of what one expression may cost
+DEAR = f"{NUMBERS}.all(a, {NUMBERS}.all(b, a + b == 2))"
+#: costs more than is spent in the event loop, and little time
+ASKED = "authorizer.path('/healthz').check('get').allowed()"
+RULES = {
+    "resourceRules": [
+        {
+            "apiGroups": [""],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE", "UPDATE"],
+            "resources": ["configmaps"],
+        }
+    ]
+}
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async with EmbeddedAPIServer(seed=1) as server, Client(server) as client:
+        yield client
+
+
+async def bind(client: Client, kind: str, spec: dict[str, Any], **binding: Any) -> None:
+    spec = {"matchConstraints": RULES, **spec}
+    await client.create(f"{GROUP}/{kind}admissionpolicies", "p", spec=spec)
+    bound = {"policyName": "p", **binding}
+    await client.create(f"{GROUP}/{kind}admissionpolicybindings", "b", spec=bound)
+
+
+async def test_others_are_answered_while_a_policy_takes_long(client: Client) -> None:
+    validations = [{"expression": DEAR}] * 4
+    await bind(client, "validating", {"validations": validations}, validationActions=["Deny"])
+    long = asyncio.create_task(client.create(MAPS, "a"))
+    while not any(each.name.startswith("asyncio_") for each in threading.enumerate()):
+        await client.call("GET", "/version", expect=200)
+    await client.call("GET", MAPS, expect=200)
+    assert not long.done()
+    assert (await long)["metadata"]["name"] == "a"
+
+
+async def test_a_request_that_waited_is_warned_once_and_refused_once(client: Client) -> None:
+    validations = [{"expression": f"{ASKED} && false", "message": "no"}]
+    await bind(client, "validating", {"validations": validations}, validationActions=["Deny"])
+    status = await client.call("POST", MAPS, {"metadata": {"name": "a"}}, expect=422)
+    assert status["message"].endswith("denied request: no")
+    await client.call("GET", f"{MAPS}/a", expect=404)
+
+
+async def test_a_mutation_that_waited_is_applied_once(client: Client) -> None:
+    counted = (
+        f"Object{{data: {{'n': {ASKED} && has(object.data) && 'n' in object.data "
+        "? string(int(object.data.n) + 1) : '1'}}"
+    )
+    patch = {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": counted}}
+    spec = {"mutations": [patch], "reinvocationPolicy": "Never"}
+    await bind(client, "mutating", spec)
+    made = await client.create(MAPS, "a")
+    assert made["data"] == {"n": "1"}
+    changed = await client.merge(f"{MAPS}/a", {"metadata": {"labels": {"a": "b"}}})
+    assert changed["data"] == {"n": "2"}
+
+
+def allowed(_: User, __: Question) -> tuple[bool, str]:
+    return True, ""
+
+
+async def test_what_is_short_is_evaluated_at_once_and_the_rest_in_a_thread() -> None:
+    here = threading.current_thread()
+    seen: list[bool] = []
+
+    def work(decide: Any, patience: Patience | None) -> str:
+        seen.append(threading.current_thread() is here)
+        if patience is not None and patience.left < 30_000:
+            raise TakesLongError
+        assert decide(User("a"), Question("get")) == (True, "")
+        return "done"
+
+    async def attempt() -> str:
+        return evaluated("key", allowed, work)
+
+    assert await Consultation(Clock()).settle(attempt) == "done"
+    assert seen == [True, False]
+
+
+async def test_an_error_in_the_event_loop_reaches_the_thread() -> None:
+    def broken(_: User, __: Question) -> tuple[bool, str]:
+        raise ValueError("broken")
+
+    def work(decide: Any, patience: Patience | None) -> str:
+        if patience is not None:
+            raise TakesLongError
+        with pytest.raises(ValueError, match="broken"):
+            decide(User("a"), Question("get"))
+        return "done"
+
+    async def attempt() -> str:
+        return evaluated("key", broken, work)
+
+    assert await Consultation(Clock()).settle(attempt) == "done"
+
+
+def test_where_nobody_can_wait_everything_is_evaluated_at_once() -> None:
+    assert evaluated("key", allowed, lambda _, patience: patience) is None
+
+
+def test_patience_ends_before_the_budget_and_is_shared() -> None:
+    vocabulary = Vocabulary()
+    expression = compile_as("[1, 2, 3].all(a, a > 0)", vocabulary.environment())
+    patience = Patience(100)
+    for _ in range(2):
+        assert Evaluation({}, vocabulary, patience=patience).run(expression) is True
+    assert 0 < patience.left < 60
+    patience.left = 5
+    with pytest.raises(TakesLongError):
+        Evaluation({}, vocabulary, patience=patience).run(expression)
+
+
+def test_what_fails_has_its_cost_too() -> None:
+    vocabulary = Vocabulary()
+    expression = compile_as("[1, 2, 3].map(a, a + 1).map(a, a / 0)", vocabulary.environment())
+    evaluation = Evaluation({}, vocabulary, 1000)
+    with pytest.raises(Exception, match="division by zero"):
+        evaluation.run(expression)
+    assert evaluation.remaining < 990
