@@ -5,6 +5,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from listwatch.clock import Clock, in_own_task
@@ -85,7 +86,7 @@ class ReconcileCaller:
                 guard.check()  # the thread may have started late
             return self._function(key)
 
-        thread = asyncio.get_running_loop().run_in_executor(executor, call)
+        thread = asyncio.get_running_loop().run_in_executor(executor, copy_context().run, call)
         try:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:

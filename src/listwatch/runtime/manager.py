@@ -36,6 +36,7 @@ from listwatch.runtime.leader_election import LeaderElector
 from listwatch.runtime.leading import LeadershipGuard, WhileLeading
 from listwatch.runtime.lease import ClientLeases, LeaseClient
 from listwatch.runtime.metrics import Measured, make_registry
+from listwatch.runtime.own_writes import OWN_WRITES_SECONDS, recorded
 from listwatch.runtime.parts import (
     Part,
     Parts,
@@ -94,6 +95,9 @@ class Manager:
         event_api: see `EventRecorder`.
         grace: seconds for running reconciles at the end.
         start_timeout: seconds within which the server must respond and have all resources.
+        reads_own_writes: reconcile a key again only when the caches have what its last reconcile
+            wrote with `client`.
+        own_writes_timeout: seconds to wait for that at most; then it goes on, and logs that.
         on_error: called with every failure of the caches; by default they are logged.
         clock: the time.
     """
@@ -113,6 +117,8 @@ class Manager:
         event_api: Literal["events.k8s.io/v1", "v1"] = "events.k8s.io/v1",
         grace: float = 30.0,
         start_timeout: float = 120.0,
+        reads_own_writes: bool = True,
+        own_writes_timeout: float = OWN_WRITES_SECONDS,
         on_error: OnError | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -131,6 +137,7 @@ class Manager:
         self._health_port = health_port
         self.event_api: Literal["events.k8s.io/v1", "v1"] = event_api
         self._start_timeout = start_timeout
+        self._own_writes_timeout = own_writes_timeout if reads_own_writes else None
         self._clock = clock or Clock()
         self._parts = Parts(self._clock, grace)
         self._caches = Caches(self._clock, on_error)
@@ -183,6 +190,7 @@ class Manager:
             hot_key_burst=hot_key_burst,
             hot_key_interval=hot_key_interval,
             sync_timeout=self._start_timeout,
+            own_writes_timeout=self._own_writes_timeout,
             clock=self._clock,
         )
         self._reconcilers.append(made)
@@ -491,6 +499,8 @@ class Manager:
                     self._elector.share(reconciler)
         if self._elector is not None:
             self._fenced = fenced(client, lambda: self.guard, self._clock)
+        if self._own_writes_timeout is not None:
+            self._fenced = recorded(self._fenced)
         if self._health_port is not None:
             self._server = await stack.enter_async_context(
                 HealthServer(
@@ -584,7 +594,7 @@ class Manager:
                 )
                 return delay
 
-            prepare = functools.partial(reconciler.prepare, client.discovery)
+            prepare = functools.partial(reconciler.prepare, client.discovery, client)
             await retry(prepare, START, after, clock=self._clock)
 
     async def _wait_for_caches(self) -> None:

@@ -65,6 +65,7 @@ def collect(parts: Measured) -> Iterator["Metric"]:
     reconcilers = parts.reconcilers()
     yield from prometheus_metrics([_Fixed(state) for state in reconcilers])
     yield from _reconciler_metrics(reconcilers)
+    yield from _own_writes_metrics(reconcilers)
     yield from _cache_metrics(list(parts.caches()))
     yield from _other_metrics(parts.election(), parts.events())
     yield from parts.others()
@@ -79,6 +80,23 @@ class _Fixed:
     def statistics(self) -> WorkQueueStatistics:
         """Return the queue's statistics."""
         return self._state.queue
+
+
+def _own_writes_metrics(states: Sequence[ReconcilerStatistics]) -> Iterator["Metric"]:
+    from prometheus_client import core  # noqa: PLC0415 - as above
+
+    for name, words, field in (
+        ("waits", "Keys held back until the caches had their last write", "waits"),
+        ("wait_seconds", "How long keys were held back for that", "seconds"),
+        ("timeouts", "Keys let go although a cache lacked their last write", "timeouts"),
+    ):
+        family = core.CounterMetricFamily(
+            f"listwatch_own_writes_{name}", words, labels=["controller"]
+        )
+        for state in states:
+            if state.own_writes is not None:
+                family.add_metric([state.name], getattr(state.own_writes, field))
+        yield family
 
 
 def _reconciler_metrics(states: Sequence[ReconcilerStatistics]) -> Iterator["Metric"]:

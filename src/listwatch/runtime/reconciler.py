@@ -18,6 +18,7 @@ from listwatch.printable import printable
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.calling import ReconcileCaller, ReconcileFunction
 from listwatch.runtime.key_limits import KeyLimits, Lru
+from listwatch.runtime.own_writes import OWN_WRITES_SECONDS, OwnWrites, Write, record_into
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.reconciler_statistics import ReconcilerStatistics
 from listwatch.runtime.results import Result, is_terminal
@@ -28,6 +29,7 @@ from listwatch.workqueue.priority_queue import LOW_PRIORITY, PriorityQueue
 from listwatch.workqueue.rate_limiters import RateLimiter
 
 if TYPE_CHECKING:
+    from listwatch.client.client import Client
     from listwatch.client.discovery import Resource
     from listwatch.runtime.leading import LeadershipGuard
 
@@ -89,6 +91,8 @@ class Reconciler:
         hot_key_burst: how often a key may be reconciled without a pause.
         hot_key_interval: seconds between further reconciles of such a key; 0 for no limit.
         sync_timeout: seconds within which its caches must sync.
+        own_writes_timeout: seconds that a key is held back at most until the caches have what its
+            last reconcile wrote; None to reconcile it at once.
         clock: the time.
     """
 
@@ -105,6 +109,7 @@ class Reconciler:
         hot_key_burst: int = 30,
         hot_key_interval: float = 1.0,
         sync_timeout: float = 120.0,
+        own_writes_timeout: float | None = OWN_WRITES_SECONDS,
         clock: Clock | None = None,
     ) -> None:
         if not name:
@@ -128,6 +133,11 @@ class Reconciler:
         self.written: dict[str, set[str]] = {}
         self._primary: Cache | None = None
         self._used: dict[Selection, Cache] = {}
+        self._own_writes = (
+            None
+            if own_writes_timeout is None
+            else OwnWrites(name, lambda: self._used, seconds=own_writes_timeout, clock=self._clock)
+        )
         self._owned: list[tuple[Cache, Sequence[Predicate], bool]] = []
         self._feeds = Feeds(self._put_own, self._report, self._clock)
         self._accepts: Callable[[str], bool] | None = None
@@ -135,6 +145,7 @@ class Reconciler:
         self._refused: OrderedDict[str, float] = OrderedDict()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._discovery: FindsResources | None = None
+        self._client: Client | None = None
         self._owner: Resource | None = None
         self._caller: ReconcileCaller | None = None
         self._guard: LeadershipGuard | None = None
@@ -146,6 +157,9 @@ class Reconciler:
         # Around the wait for the caches; `stop` makes it expire.
         self._waiting = self._clock.timeout(None)
         self._running: set[str] = set()
+        self._group: asyncio.TaskGroup | None = None
+        #: Hold back keys whose writes are not cached yet.
+        self._settling: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._successes = self._requeues = self._errors = self._terminal_errors = 0
         self._timeouts = self._throttled = self._unseen = 0
@@ -327,10 +341,16 @@ class Reconciler:
             self._loop.call_soon_threadsafe(self._put_own, key, priority)
 
     def get(self, key: str) -> Object | None:
-        """Return the cached object of this key, or None if there is none (any more)."""
+        """Return the cached object of this key, or None if there is none (any more).
+
+        In a reconcile, this is the object as the reconcile has written it.
+        """
         if self._primary is None:
             raise ValueError(f"reconciler {self.name} has no resource: call for_")
-        return self._primary.indexer.get_by_key(key)
+        cached = self._primary.indexer.get_by_key(key)
+        if self._own_writes is None:
+            return cached
+        return self._own_writes.latest(self._primary.selection, key, cached)
 
     def lister(self, resource: str = "") -> Lister:
         """Return a lister of the cached objects of a resource.
@@ -391,8 +411,12 @@ class Reconciler:
         """The keys being reconciled."""
         return frozenset(self._running)
 
-    async def prepare(self, discovery: FindsResources) -> None:
+    async def prepare(self, discovery: FindsResources, client: "Client | None" = None) -> None:
         """Look up what it needs to know about the server, before the caches start.
+
+        Args:
+            discovery: knows the server's resources.
+            client: reads what writes whose answers were lost have left.
 
         Raises:
             ValueError: it has no function, or uses `owns` without `for_`.
@@ -402,6 +426,7 @@ class Reconciler:
             raise ValueError(f"reconciler {self.name} has no function: decorate one with it")
         self._loop = asyncio.get_running_loop()
         self._discovery = discovery
+        self._client = client
         await self._begin_owned()
 
     async def run(self, guard: "LeadershipGuard | None" = None) -> None:
@@ -426,6 +451,7 @@ class Reconciler:
                     for cache in missing:
                         await cache.wait_for_sync(self._sync_timeout)
                     synced |= missing
+                await self._learn_resources()
         except TimeoutError:
             if not self._waiting.expired:
                 raise
@@ -434,6 +460,7 @@ class Reconciler:
         self._caller = ReconcileCaller(self.name, self._function, threads, self._clock)
         try:
             async with asyncio.TaskGroup() as group:
+                self._group = group
                 workers = [
                     group.create_task(self._work(self._caller), name=f"{self.name} {number}")
                     for number in range(self.concurrency)
@@ -444,6 +471,8 @@ class Reconciler:
                     raise RuntimeError("one of its workers was cancelled")
                 await asyncio.wait(workers)
                 self._feeds.end()
+                for task in list(self._settling):
+                    task.cancel()
         finally:
             self._feeds.end()
             self._stopping = True
@@ -474,6 +503,7 @@ class Reconciler:
             duration=self._duration.statistics(),
             queue=self.queue.statistics(),
             last_error=self._last_error,
+            own_writes=None if self._own_writes is None else self._own_writes.statistics(),
         )
 
     # --- Sources ---
@@ -512,6 +542,7 @@ class Reconciler:
     async def _sync(self, cache: Cache) -> None:
         await self._begin_owned()
         await cache.wait_for_sync(self._sync_timeout)
+        await self._learn_resources()
         self._syncing -= 1
         if not self._syncing:
             self._all_synced.set()
@@ -583,13 +614,36 @@ class Reconciler:
                 if is_held and not await self._may_begin():
                     queue.put_back(key)
                     return
+                writes: list[Write] = []
+                record_into(writes)
                 await self._reconcile(key, caller)
             except asyncio.CancelledError:
                 queue.put_back(key)  # this also finishes it
                 raise
-            queue.done(key)
+            self._finish(key, writes)
             if is_cancelled():  # and the function has hidden that
                 raise asyncio.CancelledError
+
+    def _finish(self, key: str, writes: list[Write]) -> None:
+        """Let the key be reconciled again, once the caches have what this reconcile wrote."""
+        own = self._own_writes
+        if own is None or not writes or own.are_seen(writes) or self._group is None:
+            self.queue.done(key)
+            return
+        task = self._group.create_task(self._hold_back(key, writes, own), name=f"{self.name} {key}")
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _hold_back(self, key: str, writes: list[Write], own: OwnWrites) -> None:
+        # No worker waits here. What wakes the key meanwhile waits in the queue, merged.
+        try:
+            await own.wait(key, writes)
+        finally:
+            self.queue.done(key)
+
+    async def _learn_resources(self) -> None:
+        if self._own_writes is not None and self._discovery is not None:
+            await self._own_writes.begin(self._client, self._discovery.find)
 
     async def _may_begin(self) -> bool:
         """Return when a reconcile may start; False to stop."""

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from listwatch.runtime.own_writes import OwnWritesStatistics
 from listwatch.workqueue.metrics import HistogramStatistics, WorkQueueStatistics
 
 
@@ -23,6 +24,7 @@ class ReconcilerStatistics(msgspec.Struct, frozen=True, kw_only=True):
         duration: durations of reconciles.
         queue: the work queue.
         last_error: the text of the last error; empty before the first.
+        own_writes: what reading one's own writes took; None if it is switched off.
     """
 
     name: str
@@ -38,3 +40,4 @@ class ReconcilerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     duration: HistogramStatistics
     queue: WorkQueueStatistics
     last_error: str
+    own_writes: OwnWritesStatistics | None = None

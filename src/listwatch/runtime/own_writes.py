@@ -1,0 +1,495 @@
+"""Reading one's own writes: what a reconcile of a key wrote is cached before the key comes again.
+
+The commonest fault of controllers is to read a cache that lacks their own last write, and to write
+it once more. Resource versions are comparable (KEP-5504), so a cache can be waited for; Kubernetes'
+own controllers do so since 1.36 (KEP-5647).
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+
+from listwatch.cache.factory import Selection
+from listwatch.cache.processor import StoppedError
+from listwatch.clock import Clock
+from listwatch.errors import (
+    DisconnectedError,
+    FrameError,
+    ListWatchError,
+    NotFoundError,
+    StatusError,
+)
+from listwatch.objects import Object, ObjectDecodeError, ObjectKey, decode_object, select
+from listwatch.printable import printable
+from listwatch.runtime.caches import Cache
+from listwatch.selector import parse_field_selector, parse_label_selector
+
+if TYPE_CHECKING:
+    from listwatch.client.client import Client
+    from listwatch.client.http import HTTP, Answer
+    from listwatch.client.resource import Resource
+
+_logger = logging.getLogger(__name__)
+
+#: Seconds after which a key is reconciled although a cache lacks its last write.
+OWN_WRITES_SECONDS: Final = 10.0
+#: Seconds between two reads of what a lost answer may have written.
+_READ_AGAIN: Final = 1.0
+
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+# Subresources that are no part of their object.
+_ASIDE: Final = frozenset({"token", "log", "exec", "attach", "portforward", "proxy"})
+
+
+class Target(NamedTuple):
+    """What a request is about."""
+
+    group: str
+    version: str
+    plural: str
+    namespace: str
+    name: str
+    subresource: str
+
+
+class Write(msgspec.Struct, kw_only=True):
+    """A write of a reconcile.
+
+    Attributes:
+        target: what was written; `name` is the object's, also of a generated name.
+        uid: of the object; "" if unknown.
+        resource_version: of the state that was written; "" for a deletion, or if the answer was
+            lost.
+        obj: the state; None if the server told none.
+        is_deletion: whether the object was deleted.
+        is_lost: whether the answer was lost, so that nobody knows what was written.
+    """
+
+    target: Target
+    uid: str = ""
+    resource_version: str = ""
+    obj: Object | None = None
+    is_deletion: bool = False
+    is_lost: bool = False
+
+    @property
+    def key(self) -> str:
+        """The key of the object in a cache."""
+        return str(ObjectKey(self.target.namespace, self.target.name))
+
+
+class OwnWritesStatistics(msgspec.Struct, frozen=True):
+    """What reading one's own writes took; counters start with the reconciler.
+
+    Attributes:
+        waits: keys held back until a cache had their last write.
+        seconds: for how long in all.
+        timeouts: keys that were let go although a cache lacked their last write.
+        waiting: keys held back now.
+    """
+
+    waits: int
+    seconds: float
+    timeouts: int
+    waiting: int
+
+
+_recording: ContextVar[list[Write] | None] = ContextVar("own_writes", default=None)
+
+
+def record_into(writes: list[Write]) -> None:
+    """Collect here what this task, and those it starts from now on, write through `recorded`."""
+    _recording.set(writes)
+
+
+# --- Recording ------------------------------------------------------------------------------------
+
+
+def recorded(client: "Client") -> "Client":
+    """Return a client that shares everything with this one, and whose writes are recorded."""
+    # HTTP has no protocol class; a client uses two of its methods.
+    http: Any = _RecordingHTTP(client.http)
+    return client.through(http)
+
+
+class _RecordingHTTP:
+    def __init__(self, http: "HTTP") -> None:
+        self._http = http
+        self.stream = http.stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._http, name)
+
+    async def request(
+        self, method: str, path: str, query: Iterable[tuple[str, str]] = (), **options: Any
+    ) -> "Answer":
+        writes = None if method in _READS else _recording.get()
+        if writes is None:
+            return await self._http.request(method, path, query, **options)
+        query = list(query)
+        body = options.get("body")
+        target = target_of(path)
+        if target is None or target.subresource in _ASIDE or _is_dry(query, body):
+            return await self._http.request(method, path, query, **options)
+        try:
+            answer = await self._http.request(method, path, query, **options)
+        except (DisconnectedError, TimeoutError, FrameError, asyncio.CancelledError) as error:
+            if not getattr(error, "refused", False):
+                writes.append(_lost(method, target, body))
+            raise
+        except StatusError as error:
+            if error.code >= 500:  # a time-out of the server's may come after its commit
+                writes.append(_lost(method, target, body))
+            raise
+        writes += _written(method, target, answer.body)
+        return answer
+
+
+def target_of(path: str) -> Target | None:
+    """Return what the path of a request is about; None if it is no resource."""
+    parts = [unquote(part) for part in path.split("/")[1:]]
+    if parts[:1] == ["api"] and len(parts) > 2:
+        group, version, rest = "", parts[1], parts[2:]
+    elif parts[:1] == ["apis"] and len(parts) > 3:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
+        namespace, rest = rest[1], rest[2:]
+    plural, name, subresource, *_ = [*rest, "", ""]
+    return Target(group, version, plural, namespace, name, subresource)
+
+
+class _DeleteOptions(msgspec.Struct):
+    dryRun: list[str] | None = None  # noqa: N815 - the field's name on the wire
+    kind: str = ""
+
+
+def _is_dry(query: Iterable[tuple[str, str]], body: bytes | None) -> bool:
+    if any(name == "dryRun" for name, _ in query):
+        return True
+    if not body or b"dryRun" not in body:
+        return False
+    try:
+        options = msgspec.json.decode(body, type=_DeleteOptions)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return options.kind == "DeleteOptions" and bool(options.dryRun)
+
+
+def _lost(method: str, target: Target, body: bytes | None) -> Write:
+    if method == "POST" and not target.name and body is not None:
+        try:
+            named = msgspec.json.decode(body, type=_Named)
+        except (msgspec.MsgspecError, RecursionError):
+            named = _Named()
+        target = target._replace(name=named.metadata.name or "")
+    return Write(target=target, is_lost=True, is_deletion=method == "DELETE")
+
+
+class _Metadata(msgspec.Struct):
+    name: str | None = None
+    uid: str | None = None
+    resourceVersion: str | None = None  # noqa: N815 - as above
+
+
+class _Details(msgspec.Struct):
+    uid: str | None = None
+
+
+class _Named(msgspec.Struct):
+    kind: str = ""
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    details: _Details | None = None
+
+
+class _Deleted(msgspec.Struct):
+    items: list[_Named] | None = None
+
+
+def _written(method: str, target: Target, body: bytes) -> list[Write]:
+    if method == "DELETE":
+        return _deleted(target, body)
+    if target.subresource == "eviction":
+        return [Write(target=target, is_deletion=True)]
+    try:
+        obj = decode_object(body)
+    except ObjectDecodeError:
+        # A review, which changes nothing, or a Status in place of the object.
+        return [Write(target=target, is_lost=True)] if target.name else []
+    if obj.kind == "Status" or not obj.resource_version:
+        return [Write(target=target, is_lost=True)] if target.name else []
+    is_whole = target.subresource != "scale"
+    return [
+        Write(
+            target=target._replace(name=obj.name),
+            uid=obj.uid,
+            resource_version=obj.resource_version,
+            obj=obj if is_whole else None,
+        )
+    ]
+
+
+def _deleted(target: Target, body: bytes) -> list[Write]:
+    try:
+        if not target.name:
+            listed = msgspec.json.decode(body, type=_Deleted)
+            return [
+                Write(
+                    target=target._replace(name=item.metadata.name),
+                    uid=item.metadata.uid or "",
+                    is_deletion=True,
+                )
+                for item in listed.items or ()
+                if item.metadata.name
+            ]
+        answer = msgspec.json.decode(body, type=_Named)
+    except (msgspec.MsgspecError, RecursionError):
+        return [Write(target=target, is_deletion=True)] if target.name else []
+    details = answer.details or _Details()
+    uid = details.uid if answer.kind == "Status" else answer.metadata.uid
+    return [Write(target=target, uid=uid or "", is_deletion=True)]
+
+
+# --- Waiting --------------------------------------------------------------------------------------
+
+
+class OwnWrites:
+    """Waits until the caches of a reconciler have what a reconcile wrote. For one event loop.
+
+    Args:
+        name: of the reconciler, for logs.
+        caches: returns the caches, which may become more.
+        seconds: how long to wait at most.
+        clock: measures that.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        caches: Callable[[], Mapping[Selection, Cache]],
+        *,
+        seconds: float,
+        clock: Clock,
+    ) -> None:
+        self._name = name
+        self._caches = caches
+        self._seconds = seconds
+        self._clock = clock
+        self._resources: dict[str, tuple[str, str]] = {}
+        self._client: Client | None = None
+        self._waits = self._timeouts = self._waiting = 0
+        self._spent = 0.0
+        self._told_incomparable = False
+
+    def statistics(self) -> OwnWritesStatistics:
+        """Return the figures so far; any thread may call this."""
+        return OwnWritesStatistics(self._waits, self._spent, self._timeouts, self._waiting)
+
+    async def begin(self, client: "Client | None", find: "Callable[[str], Any]") -> None:
+        """Learn which resources the caches hold, once the server is known.
+
+        Args:
+            client: reads what lost answers may have written; None to wait for those no longer than
+                for others, and then to go on.
+            find: returns the `Resource` of a word, as `Discovery.find`.
+        """
+        self._client = client
+        for selection in self._caches():
+            if selection.resource not in self._resources:
+                found: Resource = await find(selection.resource)
+                self._resources[selection.resource] = (found.group, found.plural)
+
+    def latest(self, selection: Selection, key: str, cached: Object | None) -> Object | None:
+        """Return an object as the running reconcile last wrote it, else as it is cached."""
+        writes = _recording.get()
+        if not writes:
+            return cached
+        resource = self._resources.get(selection.resource)
+        for write in reversed(writes):
+            if write.key != key or (write.target.group, write.target.plural) != resource:
+                continue
+            if write.is_deletion:
+                gone = cached is None or not write.uid or cached.uid == write.uid
+                return None if gone and not _is_held(cached) else cached
+            if write.obj is not None and (cached is None or _is_newer(write.obj, cached)):
+                return write.obj
+            return cached
+        return cached
+
+    def are_seen(self, writes: Iterable[Write]) -> bool:
+        """Tell whether every cache has all of these writes already."""
+        return all(
+            _is_seen(write, cache) for write in writes for cache in self._holding(write)
+        ) and not any(write.is_lost for write in writes)
+
+    async def wait(self, key: str, writes: list[Write]) -> None:
+        """Return when every cache has the writes, or when the time is over, which is logged.
+
+        Raises:
+            CancelledError: of the caller.
+        """
+        self._waits += 1
+        self._waiting += 1
+        began = self._clock.now()
+        missing: list[tuple[Write, Cache]] = []
+        try:
+            async with self._clock.timeout(self._seconds):
+                for write in writes:
+                    for known in [write] if not write.is_lost else await self._read(write):
+                        for cache in self._holding(known):
+                            missing = [(known, cache)]
+                            await self._wait_for(known, cache)
+                            missing = []
+        except StoppedError:
+            return
+        except TimeoutError:
+            self._timeouts += 1
+            self._tell(key, missing, writes)
+        finally:
+            self._waiting -= 1
+            self._spent += self._clock.now() - began
+
+    def _holding(self, write: Write) -> Iterator[Cache]:
+        """Yield the caches that have, or are to have, the object of a write."""
+        target = write.target
+        for selection, cache in self._caches().items():
+            if self._resources.get(selection.resource) != (target.group, target.plural):
+                continue
+            if selection.namespace is not None and target.namespace != selection.namespace:
+                continue
+            if cache.holds(write.key) or _selects(selection, write):
+                yield cache
+
+    async def _wait_for(self, write: Write, cache: Cache) -> None:
+        informer = cache.informer
+        if not write.is_deletion:
+            if not write.resource_version.isdecimal():
+                self._tell_incomparable(write)
+                return
+            await informer.wait_for_resource_version(write.resource_version)
+            return
+        while not _is_seen(write, cache):
+            version = informer.resource_version
+            if not version.isdecimal():
+                self._tell_incomparable(write)
+                return
+            await informer.wait_for_resource_version(str(int(version) + 1))
+
+    async def _read(self, write: Write) -> list[Write]:
+        """Return what a write whose answer was lost has left on the server."""
+        if self._client is None:
+            return []
+        while True:
+            try:
+                return [one async for one in self._left_by(self._client, write)]
+            except (ListWatchError, TimeoutError) as error:
+                _logger.info(
+                    "reconciler %s: reading %s after a lost answer: %s",
+                    self._name,
+                    write.target.plural,
+                    printable(str(error)),
+                )
+            await self._clock.sleep(_READ_AGAIN)
+
+    async def _left_by(self, client: "Client", write: Write) -> AsyncGenerator[Write, None]:
+        target = write.target
+        word = f"{target.plural}.{target.version}.{target.group}"
+        resource = await client.discovery.find(word)
+        if target.name:
+            try:
+                obj = await client.get(resource, target.name, target.namespace or None)
+            except NotFoundError:
+                yield Write(target=target, is_deletion=True)
+                return
+            yield Write(target=target, uid=obj.uid, resource_version=obj.resource_version, obj=obj)
+            return
+        # The newest of what there is: whatever was committed is no newer.
+        newest: Object | None = None
+        listed = client.pages(resource, target.namespace or None)
+        async for page in listed:
+            for obj in page.items:
+                if newest is None or _is_newer(obj, newest):
+                    newest = obj
+        if newest is not None:
+            yield Write(
+                target=target._replace(name=newest.name),
+                uid=newest.uid,
+                resource_version=newest.resource_version,
+                obj=newest,
+            )
+
+    def _tell(self, key: str, missing: list[tuple[Write, Cache]], writes: list[Write]) -> None:
+        if missing:
+            ((write, cache),) = missing
+            there = cache.informer.resource_version or "nothing"
+            wanted = "the deletion" if write.is_deletion else f"version {write.resource_version}"
+            what = f"the cache of {cache.selection} lacks {wanted} of {write.key}, being at {there}"
+        else:
+            lost = ", ".join(str(one.target.plural) for one in writes if one.is_lost)
+            what = f"what was written to {lost} is still unknown after a lost answer"
+        _logger.warning(
+            "reconciler %s: %s: %s after %g s; going on without it",
+            self._name,
+            printable(key),
+            printable(what),
+            self._seconds,
+        )
+
+    def _tell_incomparable(self, write: Write) -> None:
+        if not self._told_incomparable:
+            self._told_incomparable = True
+            _logger.warning(
+                "reconciler %s: the server's resource version %.40r can't be compared, so caches "
+                "may lack what was just written",
+                self._name,
+                write.resource_version,
+            )
+
+
+def _is_held(cached: Object | None) -> bool:
+    return cached is not None and bool(cached.meta.finalizers)
+
+
+def _is_newer(one: Object, other: Object) -> bool:
+    new, old = one.resource_version, other.resource_version
+    return new.isdecimal() and (not old.isdecimal() or int(new) > int(old))
+
+
+def _is_seen(write: Write, cache: Cache) -> bool:
+    cached = cache.indexer.get_by_key(write.key)
+    if write.is_deletion:
+        return (
+            cached is None
+            or bool(write.uid and cached.uid != write.uid)
+            or cached.meta.deletion_timestamp is not None
+        )
+    version = cache.informer.resource_version
+    if not (version.isdecimal() and write.resource_version.isdecimal()):
+        return False
+    return int(version) >= int(write.resource_version)
+
+
+def _selects(selection: Selection, write: Write) -> bool:
+    """Tell whether a cache is to have the written object, as far as that is known."""
+    obj = write.obj
+    if write.is_deletion or obj is None:
+        return False  # what it holds counts
+    if selection.shard is not None and not selection.shard.contains(obj.uid):
+        return False
+    if selection.label_selector:
+        labels = parse_label_selector(selection.label_selector)
+        if not select([obj], labels):
+            return False
+    if selection.field_selector:
+        known = {"metadata.name": obj.name, "metadata.namespace": obj.namespace}
+        terms = parse_field_selector(selection.field_selector)
+        # What only the server knows is not waited for, unless the object is cached.
+        return all(term.field in known for term in terms.requirements) and terms.matches(known.get)
+    return True
