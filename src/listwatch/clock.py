@@ -191,6 +191,13 @@ class FakeClock(Clock):
         """Let the wall clock jump to this many seconds since 1970; `now` and timers stay."""
         self._wall_offset = seconds - self._now
 
+    def stall(self, seconds: float) -> None:
+        """Let time pass while nothing runs, as while the event loop is held.
+
+        Timers that become due run with the next `advance`.
+        """
+        self._now += seconds
+
     async def sleep(self, seconds: float) -> None:
         """Return once `advance` has moved the clock by this many seconds."""
         if seconds <= 0:

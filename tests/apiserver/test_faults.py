@@ -259,12 +259,14 @@ async def test_bookmarks_are_withheld_from_one_watch_or_all_and_sent_on_demand(
     query = f"{SINCE}&allowWatchBookmarks=true"
     server.faults.add(Fault(verb="watch", withhold_bookmarks=True))
     async with client.watch(MAPS, query) as one, client.watch(MAPS, query) as other:
+        # the streams of the server alone know
         assert [stream.withhold_bookmarks for stream in server._reader.streams].count(True) == 1
         server.send_bookmarks()
         (bookmark,) = await events(other, 1)
         assert bookmark["type"] == "BOOKMARK"
         assert bookmark["object"]["metadata"]["resourceVersion"] == str(server.store.revision)
         server.withhold_bookmarks = True
+        # the streams of the server alone know
         assert all(stream.withhold_bookmarks for stream in server._reader.streams)
         assert (await events(one, 1))[0]["type"] == "BOOKMARK", "what is asked for is sent"
 

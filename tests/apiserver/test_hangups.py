@@ -149,7 +149,7 @@ class Frames:
         self.made = 0
         self.at = 0
         self.then: Callable[[], None] = lambda: None
-        frames = Reader._frames
+        frames = Reader._frames  # counted: the cost is the promise
 
         def counted(reader: Reader, *form: Any) -> Any:
             make, *others = frames(reader, *form)

@@ -291,7 +291,7 @@ def _fill_the_disk(server: EmbeddedAPIServer, *, full: bool) -> None:
     # SQLite's own limit gives the error of a full disk; no public way leads to the connection
     journal = server.store.journal
     assert isinstance(journal, SQLiteJournal)
-    journal._db.execute(f"PRAGMA max_page_count={1 if full else 1_000_000}")
+    journal._db.execute(f"PRAGMA max_page_count={1 if full else 1_000_000}")  # a disk that is full
 
 
 async def test_a_full_disk_refuses_writes_and_says_so(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_pages_are_the_list_at_the_revision_of_the_first_one_cut_into_pieces(
 
     query = {"limit": str(limit)} | ({"labelSelector": selector} if selector else {})
     revision = str(store.revision)
+    # the streams of the server alone know
     found, heads = asyncio.run(pages(_SERVER._reader, resource, namespace, change, **query))
     assert found == [expected[at : at + limit] for at in range(0, max(1, len(expected)), limit)]
     assert {head["resourceVersion"] for head in heads} == {revision}

@@ -142,8 +142,9 @@ async def test_a_client_that_never_reads_does_not_outlive_its_watch(query: str) 
             await loop.sock_sendall(idle, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             await loop.sock_recv(idle, 10)
             await clock.advance(64)
-            (stream,) = server._reader.streams
-            assert stream._transport is not None
+            (stream,) = server._reader.streams  # the streams of the server alone know
+            assert stream._transport is not None  # the streams of the server alone know
+            # the streams of the server alone know
             assert stream._transport.get_write_buffer_size() < 1_000_000
             await clock.advance(1)
             assert server.statistics().watchers == 0

@@ -193,7 +193,7 @@ def test_what_differed_at_a_revision_is_forgotten_with_it(store: Storage) -> Non
     for revision in (2, 3):
         bucket.span(revision=revision)
     store.compact(3)
-    assert list(bucket._pasts) == [3]
+    assert list(bucket._pasts) == [3]  # what stays behind shows nowhere else
     assert [each.name for each in bucket.span(revision=3)] == ["a", "b"]
     store.compact(4)
-    assert not bucket._pasts
+    assert not bucket._pasts  # what stays behind shows nowhere else

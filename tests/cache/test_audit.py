@@ -41,7 +41,7 @@ async def test_a_restore_whose_versions_have_overtaken_ours_is_found_and_mended(
         scene.source.delete("b")
         scene.source.add(pod("lost"))
         await scene.clock.settle()
-        watches = list(scene.source._watches)
+        watches = list(scene.source._watches)  # to end one of them alone
         scene.source.restore(backup)
         for _ in range(10):
             scene.source.modify_drop_watch(pod("c"))

@@ -257,7 +257,7 @@ async def test_a_waiter_that_was_cancelled_gets_no_wake() -> None:
     third = Popped(queue)
     await FakeClock().settle()
     await third.cancel()
-    assert not queue._waiters
+    assert not queue._waiters  # what stays behind shows nowhere else
 
 
 async def test_a_storm_of_cancellations_loses_nothing_and_leaves_nothing() -> None:
@@ -275,7 +275,7 @@ async def test_a_storm_of_cancellations_loses_nothing_and_leaves_nothing() -> No
         popped.task.cancel()
     await asyncio.wait([popped.task for popped in pops])
     assert sorted(queue.list_keys()) == sorted(f"o{n}" for n in range(100))
-    assert not queue._waiters
+    assert not queue._waiters  # what stays behind shows nowhere else
     statistics = queue.statistics()
     assert (statistics.in_process, statistics.depth) == (0, 100)
 

@@ -277,9 +277,11 @@ class Work:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bytes = 0
+        # counted: the cost is the promise
         monkeypatch.setattr(json_values, "_raw", self._counting(json_values._raw))
+        # counted: the cost is the promise
         monkeypatch.setattr(frames, "_top", self._counting(frames._top))
-        past_space = frames._past_space
+        past_space = frames._past_space  # counted: the cost is the promise
 
         def counting(data: bytearray, position: int) -> int:
             after = past_space(data, position)
@@ -315,7 +317,7 @@ class Work:
                 return found
 
         reader = ListFrames(self.decode)
-        reader._pending = Searched()
+        reader._pending = Searched()  # counted: the cost is the promise
         return reader
 
 

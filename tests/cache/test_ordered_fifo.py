@@ -252,7 +252,7 @@ async def test_a_storm_of_cancellations_keeps_the_order_and_leaves_nothing() -> 
         popped.task.cancel()
         await asyncio.sleep(0)
     await asyncio.wait([popped.task for popped in pops])
-    assert not queue._waiters
+    assert not queue._waiters  # what stays behind shows nowhere else
     assert [key for key, _ in await drain(queue)] == [f"o{n}" for n in range(50)]
 
 

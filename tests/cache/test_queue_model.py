@@ -87,6 +87,7 @@ class Story:
         self.clock = FakeClock()
         self.store = Store()
         self.queue = make_queue(self.store, self.clock)
+        # the one that the factory chose
         self.compressed = isinstance(self.queue, DeltaFIFO) and bool(self.queue._compressor)
         self.server: dict[str, Object] = {}
         self.version = 0
@@ -252,8 +253,10 @@ class Story:
         if any(not consumer.batch for consumer in self.consumers):
             # A pop that waits has nothing that it could take.
             if isinstance(self.queue, DeltaFIFO):
+                # which keys a pop may not take
                 assert set(self.queue.list_keys()) <= self.queue._in_process.keys()
             else:
+                # which keys a pop may not take
                 assert not self.queue._items or self.queue._in_process
         if not (self.failed or self.missed or statistics.depth or statistics.retrying):
             # Only what is in process separates store and server.
@@ -280,11 +283,11 @@ class Story:
             await self.queue.pop(raising(AssertionError("popped from an empty queue")))
         statistics = self.queue.statistics()
         assert (statistics.depth, statistics.in_process, statistics.retrying) == (0, 0, 0)
-        assert not self.queue._waiters
-        assert not self.queue._tries
+        assert not self.queue._waiters  # what stays behind shows nowhere else
+        assert not self.queue._tries  # what stays behind shows nowhere else
         if isinstance(self.queue, DeltaFIFO):
-            assert not self.queue._held
-            assert not self.queue._behind
+            assert not self.queue._held  # what stays behind shows nowhere else
+            assert not self.queue._behind  # what stays behind shows nowhere else
 
 
 def newest(deltas: Deltas) -> Sequence[Delta]:

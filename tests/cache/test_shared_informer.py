@@ -108,6 +108,7 @@ async def test_a_handler_that_joins_during_a_relist_has_no_gap_and_no_repetition
 
     class Joining(FakeClock):
         async def sleep(self, seconds: float) -> None:
+            # the moment is what is tested
             if scene.informer._cache.processor._writing and len(recorders) < 5:
                 recorders.append(Recorder())
                 scene.informer.add_handler(recorders[-1])
@@ -457,7 +458,7 @@ async def test_a_handler_that_holds_the_loop_is_named(kind: str) -> None:
 
     def hold(obj: Object, _: bool) -> None:
         if obj.name == "b":
-            scene.clock._now += 0.2
+            scene.clock.stall(0.2)
 
     async def hold_and_wait(obj: Object, initial: bool) -> None:
         await scene.clock.sleep(1)

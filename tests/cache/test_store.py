@@ -397,6 +397,7 @@ def test_reading_threads_survive_single_writes_and_never_see_an_empty_bucket() -
         for value in store.list_index_values("node"):
             for obj in store.by_index("node", value):
                 assert obj.namespace == "ns"
+        # what stays behind shows nowhere else
         assert all(index.buckets.values() for index in store._state.indices.values())
         assert 18 <= len(store.list()) <= 20
 

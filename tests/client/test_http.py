@@ -414,7 +414,7 @@ async def test_a_host_that_is_gone_is_noticed_by_tcp(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[socket.socket] = []
-    make = aiohttp_requests._make_socket
+    make = aiohttp_requests._make_socket  # to count its sockets
 
     def keep(info: tuple[Any, ...]) -> socket.socket:
         made.append(make(info))
@@ -497,7 +497,7 @@ def test_a_server_that_is_no_url_is_told(server: str) -> None:
     ],
 )
 def test_the_servers_url_is_completed_as_kubectl_does(settings: dict[str, Any], url: str) -> None:
-    assert HTTP(Config(**settings))._base == url
+    assert HTTP(Config(**settings))._base == url  # what a request begins with
 
 
 # --- Ends ----------------------------------------------------------------------------------------

@@ -363,11 +363,11 @@ async def test_what_waits_for_a_slow_reader_is_bounded() -> None:
 
     async with serving(script) as server:
         async with stream(server.url, {}, clock=Clock()) as response:
-            connection = response._connection
-            await until(lambda: connection._paused)
+            connection = response._connection  # the flow control has no public face
+            await until(lambda: connection._paused)  # the flow control has no public face
             for _ in range(200):
                 await asyncio.sleep(0)
-            waiting = connection._waiting_bytes
+            waiting = connection._waiting_bytes  # the flow control has no public face
             # Beyond the bound goes one reading, which is no larger.
             bound = transport.MAX_WAITING_BYTES
             assert bound <= waiting < 2 * bound
@@ -383,6 +383,7 @@ async def test_a_cancelled_reader_closes_the_connection_in_the_same_turn() -> No
 
         async def read() -> None:
             async with stream(server.url, {}, clock=Clock()) as response:
+                # the flow control has no public face
                 networks.append(response._connection._transport)
                 async for _ in response:
                     is_reading.set()

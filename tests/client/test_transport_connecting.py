@@ -216,7 +216,7 @@ async def test_the_kernel_looks_for_dead_hosts() -> None:
         serving(holding(CHUNKED)) as server,
         stream(server.url, {}, clock=Clock()) as response,
     ):
-        network = response._connection._transport
+        network = response._connection._transport  # the flow control has no public face
         assert network is not None
         sock: socket.socket = network.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1

@@ -58,7 +58,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Reconciler]:
-        if self.reconciler._function is None:
+        if self.reconciler._function is None:  # a world may be given one
             self.reconciler(self.reconcile)
         await self.reconciler.prepare(self)
         self.caches.open(self)

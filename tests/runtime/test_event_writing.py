@@ -204,6 +204,7 @@ async def test_the_end_waits_for_no_lane() -> None:
 def test_every_object_gets_a_name_that_an_event_can_have(name: str) -> None:
     recorder = EventRecorder(Server(), "widgets", instance="h")
     made = [
+        # names are random in public
         recorder._name_for(Occurrence(ObjectReference(name=name), "Normal", "R", "m", time=1e9))
         for _ in range(2)
     ]

@@ -26,7 +26,7 @@ class Gap:
         self.ready = asyncio.Event()
 
     def stop_and_continue(self) -> None:
-        self.clock._now += 60  # no timer of ours has run yet
+        self.clock.stall(60)  # no timer of ours has run yet
         self.ready.set()  # while an answer has come
 
 
@@ -141,7 +141,7 @@ async def test_no_reconcile_begins_or_goes_on_after_the_gap(kind: str) -> None:
         while not calls:  # noqa: ASYNC110 - a thread sets no event
             await asyncio.sleep(0.001)
         world.source("widget").add(widget("b"))
-        world.clock._now += 60
+        world.clock.stall(60)
         ready.set()
         await world.clock.settle()
         assert calls == ["begun ns/a"]

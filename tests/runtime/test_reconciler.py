@@ -272,7 +272,7 @@ async def test_a_plain_function_works_and_is_named_when_it_holds_the_loop(
     @reconciler
     def plain(key: str) -> None:
         world.calls.append(key)
-        world.clock._now += 0.2  # as if it had computed for so long
+        world.clock.stall(0.2)  # as if it had computed for so long
 
     async with world.running():
         world.source("widget").add(widget("a"))

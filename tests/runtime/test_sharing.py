@@ -226,7 +226,7 @@ async def test_a_member_whose_lease_is_lost_accepts_nothing() -> None:
     world, server = FakeClock(), LeaseServer()
     process = Member(server, world, "a", [])
     member = process.member()
-    task = asyncio.ensure_future(member.run(process._work))
+    task = asyncio.ensure_future(member.run(process._work))  # what it does as a leader
     await world.advance(10)
     assert member.accepts("ns/key-1")
     assert process.guard is not None

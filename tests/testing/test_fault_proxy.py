@@ -75,7 +75,7 @@ async def proxied(**options: Any) -> AsyncIterator[tuple[Server, FaultProxy]]:
     try:
         async with FaultProxy("127.0.0.1", server.port, **options) as proxy:
             yield server, proxy
-        assert not proxy._tasks
+        assert not proxy._tasks  # what stays behind shows nowhere else
         assert proxy.statistics().open_connections == 0
     finally:
         await some_turns()
@@ -443,7 +443,7 @@ async def test_never_listens_on_the_port_of_a_server_that_is_down(
     def create_server(address: tuple[str, int], **options: Any) -> socket.socket:
         listener = real(address, **options)
         made.append(listener.getsockname()[1])
-        proxy._upstream = "127.0.0.1", made[0]
+        proxy._upstream = "127.0.0.1", made[0]  # to move the server
         return listener
 
     real = socket.create_server

@@ -108,7 +108,7 @@ def test_the_tests_in_the_documentation_pass(tmp_path: Path) -> None:
 def test_every_field_of_a_fault_and_every_control_is_documented() -> None:
     words = set(re.findall(r"[`=(]([a-z_-]+)", _PAGE))
     assert set(Fault.__struct_fields__) <= words
-    assert set(Control(EmbeddedAPIServer())._actions) <= words
+    assert set(Control(EmbeddedAPIServer())._actions) <= words  # the words of the control
 
 
 def test_the_kinds_with_rules_of_their_own_are_those_that_the_page_names() -> None:

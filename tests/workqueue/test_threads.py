@@ -101,7 +101,8 @@ async def test_times_and_rate_limits_work_from_a_thread(
 
     await in_thread(add)
     await clock.advance(1)
-    assert queue._ready.popleft() == "limited"
+    assert await queue.get() == "limited"
+    queue.done("limited")
     assert queue.num_requeues("limited") == blocking.num_requeues("limited") == 1
     await in_thread(blocking.forget, "limited")
     assert queue.num_requeues("limited") == 0

@@ -245,7 +245,7 @@ async def test_a_worker_that_always_finds_an_item_lets_others_run_every_5_ms(
     async def work() -> None:
         while len(queue):
             async with queue.item():
-                clock._now += 0.001
+                clock.stall(0.001)
 
     async def other() -> None:
         nonlocal turns

@@ -130,6 +130,7 @@ async def test_there_is_one_timer_however_many_items_wait(
 ) -> None:
     for number in range(1000):
         queue.add_after(f"{number}", 1000 - number)
+    # the clock tells the next one only
     assert sum(timer.callback is not None for _, _, timer in clock._timers) == 1
 
 
@@ -137,8 +138,8 @@ async def test_a_timer_that_fires_early_makes_nothing_due_and_is_set_again(
     queue: WorkQueue[str], clock: FakeClock
 ) -> None:
     queue.add_after("a", 5)
-    clock._now += 4.999
-    queue._on_timer()
+    clock.stall(4.999)
+    queue._on_timer()  # as a timer that fires early, or late
     assert (len(queue), queue.statistics().waiting) == (0, 1)
     await clock.advance(0.001)
     assert await take_all(queue) == ["a"]
@@ -149,8 +150,9 @@ async def test_earlier_times_and_ended_waits_leave_no_entries_behind(
 ) -> None:
     for number in range(10_000):
         queue.add_after("a", 100_000 - number)
-    assert len(queue._heap) <= 2 + 64
+    assert len(queue._heap) <= 2 + 64  # what stays behind shows nowhere else
     await clock.advance(100_000)
+    # what stays behind shows nowhere else
     assert (len(queue._heap), len(queue._waiting), clock.next_timer) == (0, 0, None)
 
 
@@ -159,8 +161,8 @@ async def test_a_crowd_that_falls_due_at_once_comes_in_batches_in_order(
 ) -> None:
     for number in range(2500):
         queue.add_after(f"{number}", 1)
-    clock._now += 1
-    queue._on_timer()
+    clock.stall(1)
+    queue._on_timer()  # as a timer that fires early, or late
     assert len(queue) == 1000
     await clock.advance(0)
     assert await take_all(queue) == [f"{number}" for number in range(2500)]
@@ -205,4 +207,4 @@ async def test_by_default_a_failed_item_waits_5_ms_and_the_hundredth_failure_a_w
         queue.add_rate_limited("a")  # spends a token each, though the item is there once
     queue.add_rate_limited("b")
     await clock.advance(0.08)
-    assert "b" in queue._waiting
+    assert "b" in queue._waiting  # which of them waits is in no figure

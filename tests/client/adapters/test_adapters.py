@@ -78,7 +78,7 @@ async def lightkube(path: str) -> AsyncIterator[Any]:
     config = library.KubeConfig.from_file(path)
     client = library.Client(config=config, trust_env=False)
     yield client
-    client._client._client.close()
+    client._client._client.close()  # the foreign client's own
 
 
 @asynccontextmanager
@@ -95,8 +95,8 @@ async def kr8s(path: str) -> AsyncIterator[Any]:
     library = needed("kr8s")
     api = await library.asyncio.api(kubeconfig=path)
     yield api
-    if api._session is not None:
-        await api._session.aclose()
+    if api._session is not None:  # the foreign client's own
+        await api._session.aclose()  # the foreign client's own
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:Kubernetes version:UserWarning")  # of kr8s

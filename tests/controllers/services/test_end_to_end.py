@@ -201,7 +201,7 @@ async def system(*, proxied: bool = False) -> AsyncIterator[tuple[System, FaultP
         await own.create({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n1"}})
         await made.start()
         yield made, proxy
-        if made._task is not None:
+        if made._task is not None:  # whether it was started
             await made.stop()
         assert len(made.pool) == 0
 

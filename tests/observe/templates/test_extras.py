@@ -280,7 +280,7 @@ def test_a_worker_that_is_killed_between_two_objects_costs_neither_of_them() -> 
     assert isinstance(template, WorkerTemplate)
     for _ in range(2):
         assert template.render(POD) == "Pod"
-        killed = template._process.pid
+        killed = template._process.pid  # the process, to end it
         os.kill(killed, signal.SIGKILL)
         os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
     assert template.render(POD) == "Pod"
@@ -289,7 +289,7 @@ def test_a_worker_that_is_killed_between_two_objects_costs_neither_of_them() -> 
 def test_the_process_of_a_template_ends_with_it() -> None:
     template = make_template(TemplateFormat.JQ, ".", allow_missing_keys=True)
     assert isinstance(template, WorkerTemplate)
-    process = template._process
+    process = template._process  # the process, to end it
     assert process.poll() is None
     del template
     assert process.poll() is not None

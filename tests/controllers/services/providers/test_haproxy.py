@@ -13,7 +13,7 @@ from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import ProviderError
 from listwatch.controllers.services.providers.address_pool import AddressPool
 from listwatch.controllers.services.providers.haproxy import HAProxyProvider
-from listwatch.controllers.services.providers.haproxy_process import HAProxyError
+from listwatch.controllers.services.providers.haproxy_process import HAProxyError, HAProxyProcess
 from listwatch.controllers.services.service import Service
 from listwatch.objects import Object
 from listwatch.testing.load_balancer_conformance import (
@@ -53,6 +53,11 @@ async def running(slices: Slices, drain_seconds: float = 30) -> AsyncIterator[HA
         drain_seconds=drain_seconds,
     ) as provider:
         yield provider
+
+
+def haproxy_of(provider: HAProxyProvider) -> HAProxyProcess:
+    """Return the program that faults happen to, which is no business of a provider's users."""
+    return provider._haproxy
 
 
 async def one_service(
@@ -143,7 +148,7 @@ async def test_a_process_that_dies_is_started_again_with_all_there_was() -> None
     slices = Slices()
     async with running(slices) as provider, named_server("one") as one:
         _, address = await one_service(provider, slices, one)
-        process = provider._haproxy.process
+        process = haproxy_of(provider).process
         assert process is not None
         process.kill()
 
@@ -225,7 +230,7 @@ async def test_nothing_is_left_of_it_at_the_end() -> None:
     slices = Slices()
     async with running(slices) as provider, named_server("one") as one:
         _, address = await one_service(provider, slices, one)
-        directory, process = provider._haproxy.directory, provider._haproxy.process
+        directory, process = haproxy_of(provider).directory, haproxy_of(provider).process
         assert process is not None
         assert directory.exists()
     assert not directory.exists()

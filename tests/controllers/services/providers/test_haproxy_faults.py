@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from controllers.published import Slices
-from controllers.services.providers.test_haproxy import one_service, running
+from controllers.services.providers.test_haproxy import haproxy_of, one_service, running
 from listwatch.controllers.services.providers import haproxy
 from listwatch.controllers.services.providers.haproxy_process import HAProxyError
 from listwatch.testing.load_balancer_conformance import (
@@ -82,7 +82,7 @@ async def test_backends_that_could_not_be_told_come_with_the_next_try(
         named_server("two") as two,
     ):
         service, address = await one_service(provider, slices, one)
-        tell, failures = provider._haproxy.tell, 0
+        tell, failures = haproxy_of(provider).tell, 0
 
         async def fail_once(commands: Sequence[str]) -> None:
             nonlocal failures
@@ -91,7 +91,7 @@ async def test_backends_that_could_not_be_told_come_with_the_next_try(
                 raise ConnectionRefusedError("not now")
             await tell(commands)
 
-        monkeypatch.setattr(provider._haproxy, "tell", fail_once)
+        monkeypatch.setattr(haproxy_of(provider), "tell", fail_once)
         await slices.publish(service, {"": [two]})
 
         async def moved() -> bool:
@@ -126,7 +126,7 @@ async def test_a_change_while_haproxy_is_started_again_waits_for_it() -> None:
     slices = Slices()
     async with running(slices) as provider, named_server("one") as one:
         await one_service(provider, slices, one)
-        process = provider._haproxy.process
+        process = haproxy_of(provider).process
         assert process is not None
         process.kill()
 
@@ -151,9 +151,9 @@ async def test_a_change_is_refused_in_words_where_haproxy_does_not_start_again(
     slices = Slices()
     async with running(slices) as provider, named_server("one") as one:
         service, _ = await one_service(provider, slices, one)
-        process = provider._haproxy.process
+        process = haproxy_of(provider).process
         assert process is not None
-        monkeypatch.setattr(provider._haproxy, "binary", "/bin/false")
+        monkeypatch.setattr(haproxy_of(provider), "binary", "/bin/false")
         process.kill()
         await process.wait()
 
@@ -170,6 +170,7 @@ import asyncio, os, signal
 from listwatch.controllers.services.providers.haproxy import HAProxyProvider
 async def main():
     async with HAProxyProvider(backends="node-ports") as provider:
+        # the program, by its process
         print(provider._haproxy.directory, provider._haproxy.process.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
@@ -200,7 +201,7 @@ def test_files_of_a_killed_program_are_removed_by_the_next_and_nobody_elses(
 
     async def main() -> set[Path]:
         async with running(Slices()) as first, running(Slices()) as second:
-            assert {first._haproxy.directory, second._haproxy.directory} < set(
+            assert {haproxy_of(first).directory, haproxy_of(second).directory} < set(
                 _inside(short_directory)
             )
             return set(_inside(short_directory))
@@ -236,15 +237,16 @@ async def test_a_process_that_ends_as_it_starts_is_not_waited_for(
     slices = Slices()
     async with running(slices) as provider, named_server("one") as one:
         _, address = await one_service(provider, slices, one)
-        working, provider._haproxy.binary = provider._haproxy.binary, str(broken)
-        assert provider._haproxy.process is not None
-        provider._haproxy.process.kill()
+        program = haproxy_of(provider)
+        working, program.binary = program.binary, str(broken)
+        assert program.process is not None
+        program.process.kill()
 
         async def has_failed() -> bool:
             return "haproxy does not start: haproxy exited" in caplog.text
 
         await eventually(has_failed, "the failure")
-        provider._haproxy.binary = working
+        program.binary = working
 
         async def is_back() -> bool:
             return await ask(address) == "one hello"
@@ -257,7 +259,7 @@ async def test_a_reload_that_the_master_misses_is_asked_for_again(
 ) -> None:
     slices = Slices()
     async with running(slices) as provider, named_server("one") as one:
-        ask_haproxy, missed = provider._haproxy.ask, 0
+        ask_haproxy, missed = haproxy_of(provider).ask, 0
 
         async def miss_one(name: str, commands: Sequence[str]) -> str:
             nonlocal missed
@@ -266,7 +268,7 @@ async def test_a_reload_that_the_master_misses_is_asked_for_again(
                 raise ConnectionRefusedError("at its last reload")
             return await ask_haproxy(name, commands)
 
-        monkeypatch.setattr(provider._haproxy, "ask", miss_one)
+        monkeypatch.setattr(haproxy_of(provider), "ask", miss_one)
         _, address = await one_service(provider, slices, one)
         assert missed == 1
         assert await ask(address) == "one hello"

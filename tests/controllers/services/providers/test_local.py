@@ -315,6 +315,7 @@ async def test_nodes_get_a_share_for_each_of_their_endpoints() -> None:
         local: dict[str, Any] = {"externalTrafficPolicy": "Local", "healthCheckNodePort": at[1]}
         service = make_service(ports=[tcp(nodePort=30_000)], **local)
         await it.ensure(service, Node("n", "", ("127.0.0.1",)))
+        # the sockets, to fail them
         (listener,) = it.provider._balancers[service.uid].listeners.values()
         told: list[Any] = []
         listener.balancer.set_weights = told.append  # type: ignore[assignment, method-assign]  # to see what comes

@@ -108,9 +108,10 @@ async def test_clients_that_vanished_are_found_by_the_kernel() -> None:
         await it.publish(service, one)
         reader, writer = await asyncio.open_connection(*await it.ensure(service))
         await converse(reader, writer)
+        # the sockets, to fail them
         listener = next(iter(it.provider._balancers[service.uid].listeners.values()))
         (connection,) = listener.connections  # type: ignore[attr-defined]  # a TCP listener
-        for end in (connection.client, connection._server):
+        for end in (connection.client, connection._server):  # the other end of it
             sock = end.transport.get_extra_info("socket")
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             idle = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
@@ -158,6 +159,7 @@ async def test_nodes_are_reached_by_a_family_that_the_service_has() -> None:
         ):
             service = make_service(ports=[tcp(nodePort=30_000)], ipFamilies=families)
             await it.ensure(service, *nodes)
+            # the sockets, to fail them
             listener = next(iter(it.provider._balancers[service.uid].listeners.values()))
             assert {backend.host for backend in listener.balancer.backends} == expected
             await it.provider.ensure_deleted("c", service)
