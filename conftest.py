@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Configuration of all tests."""
 
 import asyncio
 import importlib
@@ -13,19 +13,19 @@ from hypothesis import is_hypothesis_test, settings
 
 import components
 
-#: The event loop that asynchronous tests run in: the name of a module with `new_event_loop`, such
-#: as "uvloop"; asyncio's own if it is not set.
+#: The event loop of asynchronous tests: a module with `new_event_loop`, such as "uvloop"; by
+#: default asyncio's.
 TEST_LOOP = os.environ.get("LISTWATCH_TEST_LOOP", "")
 
-# A shell starts its background jobs with SIGINT ignored, and nohup its program with SIGHUP; so
-# would every program be that a test starts and signals. A handler of ours is not inherited: those
+# A shell starts its background jobs with SIGINT ignored, and nohup its program with SIGHUP. Every
+# program that a test starts and signals would inherit that. Our own handler is not inherited: those
 # programs get the default.
 for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler)
 
-# No test says how many examples it takes: `make test` tries the same few each time, `make proof`
-# many and always others. What fails there is printed so that it can be tried again.
+# No test sets its number of examples: `make test` tries the same few each time, `make proof` many
+# different ones. A failing example is printed so that it can be repeated.
 settings.register_profile("samples", max_examples=25, deadline=None, derandomize=True)
 settings.register_profile("proof", max_examples=500, deadline=None, print_blob=True)
 settings.load_profile("samples")
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave long tests to `make proof`, unless marks are asked for, or a file or test is named."""
+    """Leave long tests to `make proof`, unless marks, a file or a test are selected."""
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.property)
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose programs are not here; fail where all of them must be."""
+    """Skip a test whose programs are missing; fail where all of them must be present."""
     for mark in item.iter_markers("needs"):
         for name in mark.args:
             if components.find(name) is None:
@@ -67,7 +67,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def _logging_is_left_as_it_was() -> Iterator[None]:
-    """Commands configure logging for their whole process, which other tests share."""
+    """Restore logging: commands configure it for their process, which other tests share."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     yield

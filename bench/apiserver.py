@@ -1,9 +1,9 @@
-"""The speed of the embedded API server, over loopback, with the server in a process of its own.
+"""Measures the embedded API server, over loopback, with the server in a separate process.
 
 Usage: python bench/apiserver.py [--quick]
 
-Goals: 3,000 creates a second by concurrent clients; a list of 10,000 pods of 8.8 KB at 300 MB/s; an
-event to 1,000 watches within 100 ms; at most 1.5 times the objects' bytes of memory.
+Goals: 3,000 creates per second by concurrent clients; a list of 10,000 pods of 8.8 KB at 300 MB/s;
+an event to 1,000 watches within 100 ms; memory of at most 1.5 times the objects' bytes.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _PLAIN = {"Accept-Encoding": "identity"}
 
 @contextlib.asynccontextmanager
 async def served() -> AsyncIterator[tuple[str, int]]:
-    """Run a server; yields its URL and the number of its process."""
+    """Run a server; yield its URL and its process ID."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _SERVE, stdout=subprocess.PIPE
     )
@@ -54,7 +54,7 @@ async def served() -> AsyncIterator[tuple[str, int]]:
 
 
 def cpu_of(pid: int) -> float:
-    """Return the processor time that a process has used, in seconds."""
+    """Return the CPU time that a process has used, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -73,9 +73,9 @@ def show(work: str, figure: str, goal: str) -> None:
 
 
 async def post_all(url: str, bodies: list[tuple[str, bytes]], connections: int) -> float:
-    """Send all bodies over so many connections; returns the seconds it took.
+    """Send all bodies over this many connections; return the seconds it took.
 
-    By bare streams: on few cores a whole HTTP client would take more of them than the server.
+    Uses bare streams: on few cores a whole HTTP client would take more CPU than the server.
     """
     host, _, port = url.removeprefix("http://").rpartition(":")
     waiting = iter(bodies)
@@ -102,7 +102,7 @@ async def post_all(url: str, bodies: list[tuple[str, bytes]], connections: int) 
 
 
 async def creates(count: int) -> None:
-    """Small objects by 32 concurrent clients in one process, and what they cost the server."""
+    """Measure creates of small objects by 32 concurrent clients in one process."""
     async with served() as (url, pid):
         bodies = [
             (_MAPS, json.dumps({"metadata": {"name": f"m{i}"}, "data": {"k": "v"}}).encode())
@@ -117,7 +117,7 @@ async def creates(count: int) -> None:
 
 
 async def lists(count: int) -> None:
-    """A list of pods, and the memory that they take."""
+    """Measure a list of pods, and the memory that they take."""
     async with served() as (url, pid):
         empty = memory_of(pid)
         generator = PodGenerator(1)
@@ -152,7 +152,7 @@ async def lists(count: int) -> None:
 
 
 async def fan_out(watches: int) -> None:
-    """One change to many watches: until the last one has it."""
+    """Measure one change to many watches, until the last one has it."""
     async with served() as (url, pid):
         connector = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=None)
@@ -193,7 +193,7 @@ async def fan_out(watches: int) -> None:
 
 
 async def starts() -> None:
-    """From the start of a process to its address; and within a process."""
+    """Measure the start of a process to its URL; and the start within a process."""
     begun = time.perf_counter()
     async with served():
         show("start as a process", f"{(time.perf_counter() - begun) * 1000:.0f} ms", "<= 600 ms")

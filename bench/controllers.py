@@ -1,12 +1,12 @@
-"""Controllers that give each of many custom resources a status, on the embedded API server.
+"""Measures controllers that set the status of many custom resources, on the embedded API server.
 
     python bench/controllers.py [--objects 10000] [--concurrency 32] [--kopf]
 
-The server, and each contestant after a fresh start of it, run in processes of their own. Every
-object is read from a watch and gets one write of its status; kopf adds those of its own. The floor
-is this package's client that writes the same statuses with the same concurrency, beside a watch
-and without a controller: what the server can take. With `--kopf` the pinned version is installed
-into `bench/.venv-rivals`.
+The server, and each contestant after a fresh start of it, run in separate processes. Every object
+is read from a watch and gets one write of its status; kopf adds its own writes. The floor is this
+package's client writing the same statuses with the same concurrency, beside a watch and without a
+controller: the server's limit. With `--kopf` the pinned version is installed into
+`bench/.venv-rivals`.
 """
 
 import argparse
@@ -67,7 +67,7 @@ DEFINITION: Figures = {
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Run an API server in a process of its own, and give its URL."""
+    """Run an API server in a separate process, and yield its URL."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kubeconfig"
         process = subprocess.Popen(
@@ -168,7 +168,7 @@ async def listwatch_runtime(url: str, count: int, concurrency: int) -> None:
 
 
 async def kopf_operator(url: str, count: int, concurrency: int) -> None:
-    """Run a handler of kopf, which has a worker for each object and no limit of its own."""
+    """Run a handler of kopf, which has a worker per object and no limit."""
     del concurrency  # its `worker_limit` keeps a worker for 5 s after its object's last event
     import kopf  # type: ignore[import-not-found]  # noqa: PLC0415 - the rival's environment
 
@@ -219,11 +219,11 @@ def contest(name: str, url: str, count: int, concurrency: int) -> None:
         **{key: round(value, 1) for key, value in memory().items()},
     }
     print(json.dumps(figures), flush=True)
-    os._exit(0)  # a rival's threads would go on watching
+    os._exit(0)  # a rival's threads would keep watching
 
 
 def run(name: str, count: int, concurrency: int) -> Figures:
-    """Run one contestant on a server of its own."""
+    """Run one contestant on a separate server."""
     python = rivals_python() if name == "kopf" else sys.executable
     with server() as url:
         asyncio.run(fill(url, count))

@@ -1,12 +1,11 @@
-"""What an informer costs for each object and each handler, without a server or a network.
+"""Measures the cost of an informer per object and per handler, without a server or a network.
 
     python bench/handlers.py [--objects 10000,50000,200000] [--handlers 1,10,100]
 
-Events are fed from memory in batches of twenty, so that what is measured is the reflector, the
-queue, the store with two indices, and the handlers' queues. The last lines have a thread beside
-them that reads the cache in a tight loop, with the interpreter's switch interval of 5 ms and with
-0.5 ms. The goals: a cost for each object that is flat as the number grows, and beside the reader
-at least a third of the updates.
+Events are fed from memory in batches of twenty, so this measures the reflector, the queue, the
+store with two indices, and the handlers' queues. For the last lines a thread reads the cache in a
+tight loop, with the interpreter's switch interval of 5 ms and with 0.5 ms. Goals: a constant cost
+per object as the number grows, and at least a third of the updates beside the reader.
 """
 
 import argparse
@@ -40,7 +39,7 @@ BATCH = 20
 
 
 def pod(number: int, version: int) -> Object:
-    """Return a small pod; what is measured does not depend on its size."""
+    """Return a small pod; the measured costs do not depend on its size."""
     return decode_object(
         b'{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p%d","namespace":"ns%d","uid":"u%d",'
         b'"resourceVersion":"%d"},"spec":{"nodeName":"n%d"}}'
@@ -59,7 +58,7 @@ class Feed:
         self.go = asyncio.Event()
 
     async def list(self, options: ListOptions) -> ObjectList:
-        """Never asked for, since the watch has initial events."""
+        """Never called, because the watch has initial events."""
         raise NotImplementedError(options)
 
     @asynccontextmanager
@@ -81,12 +80,12 @@ class Feed:
 
 
 def batches(events: Sequence[WatchEvent]) -> list[Sequence[WatchEvent]]:
-    """Cut events into batches."""
+    """Split events into batches."""
     return [events[at : at + BATCH] for at in range(0, len(events), BATCH)]
 
 
 async def measure(objects: int, handlers: int, *, reader: bool) -> tuple[float, float, float]:
-    """Return seconds of CPU for the sync, seconds of CPU and of the clock for an update."""
+    """Return CPU seconds of the sync, and CPU and clock seconds per update."""
     updates = max(1000, UPDATES // handlers)
     feed = Feed(objects, updates)
     informer = SharedInformer(

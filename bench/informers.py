@@ -1,13 +1,13 @@
-"""What a shared informer does with a stream of updates, beside nothing but reading it.
+"""Measures a shared informer on a stream of updates, against merely reading the stream.
 
     python bench/informers.py [--pods 5000] [--updates 50000] [--events 1000]
 
-The server is a process of its own that only sends bytes made before, each event in an HTTP chunk
-of its own and by a call of its own, as kube-apiserver does. So the client is what is measured, by
-its own CPU. The floor reads the same bytes and counts the lines. Beside a thread that reads the
-cache in a tight loop the clock counts, also without that thread, plain and by TLS. Latency is from
-just before the server's call to the handler's, on one machine's clock, with a pause between two
-events. The last line has what packed objects take.
+The server is a separate process that only sends prepared bytes, each event in its own HTTP chunk
+and by its own call, as kube-apiserver does. So this measures the client's CPU time. The floor reads
+the same bytes and counts the lines. Beside a thread that reads the cache in a tight loop, wall time
+is measured, with and without that thread, plain and with TLS. Latency is from just before the
+server's call to the handler's, with a pause between two events. The last line shows the size of
+packed objects.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from rivals import cpu_seconds, memory
 from listwatch.testing.workload import PodGenerator
 
 PAUSE = 0.005
-#: Python's own switch interval and shorter ones, in milliseconds.
+#: Python's default switch interval and shorter ones, in milliseconds.
 INTERVALS = ("5", "0.5", "0.1", "0.02")
 _STAMP = "bench/sent"
 
@@ -46,7 +46,7 @@ def chunk(event: bytes) -> bytes:
 
 
 def pods(count: int) -> list[tuple[bytes, bytes]]:
-    """Return pods as a server sends them, cut where the resource version belongs."""
+    """Return pods as a server sends them, split at the resource version."""
     generator, made = PodGenerator(1), []
     for number in range(count):
         pod = generator.pod(number)
@@ -59,11 +59,11 @@ def pods(count: int) -> list[tuple[bytes, bytes]]:
 
 
 def serve(count: int, authority: str) -> None:
-    """Answer watches; for each line of standard input, send events to the one that is open.
+    """Serve watches; for each line of standard input, send events to the open one.
 
     Args:
-        count: how many pods there are.
-        authority: where to write the certificate of a TLS server's authority; plain if empty.
+        count: number of pods.
+        authority: where to write a TLS server's CA certificate; empty for no TLS.
     """
     made = pods(count)
     version = count
@@ -108,7 +108,7 @@ def serve(count: int, authority: str) -> None:
 
 @contextmanager
 def server(count: int, authority: str = "") -> Iterator[tuple[int, "subprocess.Popen[str]"]]:
-    """Run the server; gives its port."""
+    """Run the server; yield its port."""
     with subprocess.Popen(
         [sys.executable, __file__, "serve", str(count), authority],
         stdin=subprocess.PIPE,
@@ -123,7 +123,7 @@ def server(count: int, authority: str = "") -> Iterator[tuple[int, "subprocess.P
 
 
 class Handler:
-    """Counts updates, and knows how long each was on its way."""
+    """Counts updates, and records their latency."""
 
     def __init__(self, updates: int, *, timed: bool) -> None:
         self.left = updates
@@ -150,7 +150,7 @@ class Handler:
 async def inform(
     port: int, updates: int, authority: str, *, timed: bool, reader: bool
 ) -> dict[str, Any]:
-    """Sync, say so, take the updates and return what they cost."""
+    """Sync, report it, take the updates and return the costs."""
     from listwatch import Client, SharedInformer  # noqa: PLC0415 - only this process needs it
     from listwatch.client.config import Config  # noqa: PLC0415 - as above
     from listwatch.client.discovery import Resource  # noqa: PLC0415 - as above
@@ -211,7 +211,7 @@ def run(
     events: int,
     authority: str = "",
 ) -> dict[str, Any]:
-    """Run one client in a process of its own and return its figures."""
+    """Run one client in a separate process and return its figures."""
     with subprocess.Popen(
         [sys.executable, __file__, "client", kind, what, str(port), str(events), authority],
         stdout=subprocess.PIPE,
@@ -229,7 +229,7 @@ def run(
 
 
 def beside_a_reader(count: int, updates: int, *, tls: bool) -> Iterator[str]:
-    """Yield the rate alone, then those beside a reader for each switch interval."""
+    """Yield the rate alone, then the rates beside a reader for each switch interval."""
     with tempfile.TemporaryDirectory() as folder:
         authority = str(Path(folder) / "ca.pem") if tls else ""
         with server(count, authority) as (port, process):
@@ -243,13 +243,13 @@ def beside_a_reader(count: int, updates: int, *, tls: bool) -> Iterator[str]:
             alone = rate("httptools", updates)
             yield f"{alone:,.0f}"
             for interval in INTERVALS:
-                # By TLS it takes long, and the rate is the same from the first moment on.
+                # With TLS it takes long, and the rate is constant from the start.
                 beside = rate(f"reader-{interval}", updates // 20 if tls else updates)
                 yield f"{beside:,.0f} ({beside / alone:.0%})"
 
 
 def packed(count: int) -> dict[str, float]:
-    """Return what a packed object takes in a store, in bytes."""
+    """Return the size of a packed object in a store, in bytes."""
     from listwatch.cache.compression import ZstdCodec  # noqa: PLC0415 - needs an extra
     from listwatch.cache.store import Indexer  # noqa: PLC0415 - for this process only
     from listwatch.objects import ObjectDecoder  # noqa: PLC0415 - as above
@@ -279,7 +279,7 @@ def packed(count: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Play one of the parts."""
+    """Run one of the roles."""
     match sys.argv[1:]:
         case ["serve", count, authority]:
             serve(int(count), authority)

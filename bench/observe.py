@@ -1,9 +1,9 @@
-"""What `listwatch observe` costs: a first list of many pods, and commands beside `xargs`.
+"""Measures `listwatch observe`: a first list of many pods, and commands compared with `xargs`.
 
     python bench/observe.py [--pods 10000] [--commands 1000]
 
-CPU and memory are those of the observe process alone (and, for commands, of what it spawned). The
-goals are from the issue that asked for it; oc 4's figures for the same list were 7.7 s and 983 MB.
+CPU and memory are those of the observe process alone (and, for commands, of its children). For
+comparison: oc 4 took 7.7 s and 983 MB for the same list.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def server(directory: Path) -> Iterator[Path]:
 
 
 async def create(kubeconfig: Path, pods: int) -> None:
-    """Create so many pods."""
+    """Create this many pods."""
     generator = PodGenerator()
     gate = asyncio.Semaphore(WRITERS)
     async with Client.from_config(load_config(kubeconfig)) as client:

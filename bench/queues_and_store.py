@@ -1,7 +1,7 @@
-"""What queues and store cost for each object: `python bench/queues_and_store.py [--count N]`.
+"""Measures queues and store per object: `python bench/queues_and_store.py [--count N]`.
 
-Prints a table of CPU times with the goals beside them, each the best of some rounds, and for scale
-what the same objects cost in the standard library's deque and dict on this machine.
+Prints a table of CPU times, each the best of some rounds, with the goals. For scale it shows the
+same for the standard library's deque and dict.
 """
 
 import argparse
@@ -25,15 +25,15 @@ from listwatch.objects import Object
 _ROUNDS = 5
 _NAMESPACES = 50
 
-#: A name, seconds for one object, and the goal for it in seconds, if there is one.
+#: A name, seconds per object, and the goal in seconds, if any.
 Row = tuple[str, float, float | None]
-#: For one by one, and in batches.
+#: For single items, and for batches.
 Goals = tuple[float | None, float | None]
 AnyQueue = DeltaFIFO | OrderedFIFO
 
 
 def make(count: int, version: int) -> list[Object]:
-    """Return so many small objects in 50 namespaces."""
+    """Return this many small objects in 50 namespaces."""
     return [
         Object.from_dict(
             {
@@ -69,7 +69,7 @@ async def done_async(_: object) -> None:
 
 
 async def best(work: Callable[[], Awaitable[None]], count: int) -> float:
-    """Return the seconds for one of so many objects in the best round."""
+    """Return the seconds per object in the best round."""
     seconds = []
     for _ in range(_ROUNDS):
         gc.collect()
@@ -101,7 +101,7 @@ async def queue_rows(objs: Sequence[Object], queue: AnyQueue, goals: Goals) -> l
             await queue.pop(done)
 
     async def batches() -> None:
-        # A watch's events arrive some at a time.
+        # A watch's events arrive in groups.
         for start in range(0, count, 100):
             for obj in objs[start : start + 100]:
                 queue.add(obj)
@@ -181,7 +181,7 @@ async def store_rows(objs: Sequence[Object], newer: Sequence[Object]) -> list[Ro
 
 
 async def longest_pause(objs: Sequence[Object], newer: Sequence[Object]) -> float:
-    """Return for how many CPU seconds at most a replace in steps keeps other tasks waiting."""
+    """Return the longest CPU time for which a replace in steps blocks other tasks."""
     store = Indexer(indexers={"namespace": by_namespace, "app": by_app})
     store.replace(objs, "1")
     longest = 0.0
@@ -203,7 +203,7 @@ async def longest_pause(objs: Sequence[Object], newer: Sequence[Object]) -> floa
 
 
 def reads_beside_a_writer(objs: Sequence[Object], newer: Sequence[Object]) -> tuple[int, float]:
-    """Return how many whole lists two threads read while one writes for a second, and its puts."""
+    """Return how many lists two threads read while one writes for a second, and its puts."""
     store = Indexer(indexers={"namespace": by_namespace, "app": by_app})
     store.replace(objs, "1")
     stop = threading.Event()

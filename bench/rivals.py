@@ -1,8 +1,8 @@
-"""One sync by a rival's client, in a process of its own: `python bench/rivals.py NAME URL COUNT`.
+"""One sync by a rival's client, in a separate process: `python bench/rivals.py NAME URL COUNT`.
 
 Prints a line of JSON: the CPU seconds of the whole process until all pods are in memory, the
-resident and the peak megabytes, and the version. Each does what its documentation shows for
-keeping a local copy of all pods; where it has no cache, a dict by namespace and name.
+resident and the peak megabytes, and the version. Each does what its documentation shows for a local
+copy of all pods; without a cache, it fills a dict by namespace and name.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-#: What `bench/sync.py` installs for these, in a virtual environment of their own.
+#: The requirements that `bench/sync.py` installs, in a separate virtual environment.
 REQUIREMENTS = (
     "kubernetes==37.0.2",
     "kubernetes-asyncio==36.1.0",
@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 
 
 def rivals_python() -> str:
-    """Return the interpreter of the rivals' environment, made if it is not there."""
+    """Return the interpreter of the rivals' environment, created if missing."""
     venv = HERE / ".venv-rivals"
     if not (venv / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
@@ -59,7 +59,7 @@ def cpu_seconds() -> float:
 
 @contextmanager
 def kubeconfig(url: str) -> Iterator[str]:
-    """Write a kubeconfig for a server without authentication and give its path."""
+    """Write a kubeconfig for a server without authentication and yield its path."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -136,7 +136,7 @@ async def kopf_index(url: str, count: int) -> int:
     seen: dict[Any, Any] = {}
     done = asyncio.Event()
 
-    # Its own log-in wants the official client beside it, or a cluster around it.
+    # Its own log-in needs the official client, or a cluster around it.
     @kopf.on.login(registry=registry)  # type: ignore[untyped-decorator]  # the rival has no types here
     def log_in(**_: object) -> Any:
         return kopf.ConnectionInfo(server=url)
@@ -187,7 +187,7 @@ def main() -> None:
         **{key: round(value, 1) for key, value in memory().items()},
     }
     print(json.dumps(figures), flush=True)
-    os._exit(0)  # a rival's threads would go on watching
+    os._exit(0)  # a rival's threads would keep watching
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Every benchmark, one after the other: `python bench/run.py [NAME…] [--full]`, as `make bench`.
+"""Runs every benchmark in turn: `python bench/run.py [NAME…] [--full]`, or `make bench`.
 
-Each is a program of its own that prints its table with the goals beside it. Without `--full` the
-sizes are modest, so that all of them take a few minutes. The rivals run with the options that each
-program names (`bench/sync.py --rivals`, `bench/controllers.py --kopf`).
+Each is a separate program that prints its table with the goals. Without `--full` the sizes are
+small, so that all of them take a few minutes. Options of the programs run the rivals
+(`bench/sync.py --rivals`, `bench/controllers.py --kopf`).
 """
 
 import argparse
@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-#: The modest sizes; the programs' own defaults are the full ones.
+#: The small sizes; the programs' defaults are the full ones.
 MODEST = {
     "queues_and_store": "--count 20000",
     "workqueues": "--waiting 100000",
@@ -27,7 +27,7 @@ MODEST = {
 
 
 def main() -> int:
-    """Run them; the exit code says whether all came to their end."""
+    """Run them; the exit code says whether all succeeded."""
     parser = argparse.ArgumentParser(description="run the benchmarks, one after the other")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(MODEST)}")
     parser.add_argument("--full", action="store_true", help="the full sizes")

@@ -1,13 +1,13 @@
-"""Sync, memory and updates of an informer, beside rivals, on the embedded API server.
+"""Measures sync, memory and updates of an informer and its rivals, on the embedded API server.
 
     python bench/sync.py [--pods 10000,50000] [--updates 50000] [--rivals]
 
-The server, the informer and each rival run in processes of their own. What is told of a client is
-the CPU time of its whole process, from the interpreter's start with all imports until everything
-is in memory: on two cores the wall time would mostly tell how fast the server is. The floor is a
-process in which aiohttp reads the same watch-list bytes and splits lines, so that ratios can be
-compared across machines. An MB is a million bytes. With `--rivals`, their pinned versions are
-installed into a virtual environment of their own, `bench/.venv-rivals`.
+The server, the informer and each rival run in separate processes. A client's figure is the CPU time
+of its whole process, from the interpreter's start with all imports until everything is in memory:
+on two cores the wall time would mostly measure the server. The floor is a process in which aiohttp
+reads the same watch-list bytes and splits lines, so that ratios can be compared across machines. An
+MB is a million bytes. With `--rivals`, their pinned versions are installed into the virtual
+environment `bench/.venv-rivals`.
 """
 
 import argparse
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 HERE = Path(__file__).parent
-#: How long a rival may take.
+#: Time limit of a rival in seconds.
 RIVAL_SECONDS = 600
 Figures = dict[str, Any]
 
 
 async def serve(pods: int) -> None:
-    """Serve so many pods, put in place without requests; `fire N` on stdin makes N updates."""
+    """Serve this many pods, stored without requests; `fire N` on stdin makes N updates."""
     from listwatch.apiserver import EmbeddedAPIServer  # noqa: PLC0415 - only this process needs it
     from listwatch.testing.workload import PodGenerator  # noqa: PLC0415 - as above
 
@@ -69,7 +69,7 @@ async def serve(pods: int) -> None:
 
 @contextmanager
 def server(pods: int) -> Iterator[tuple[str, int, subprocess.Popen[str]]]:
-    """Run the server with so many pods; gives its address and the bytes that it stores."""
+    """Run the server with this many pods; yield its URL and the bytes that it stores."""
     with subprocess.Popen(
         [sys.executable, __file__, "serve", str(pods)],
         stdin=subprocess.PIPE,
@@ -85,7 +85,7 @@ def server(pods: int) -> Iterator[tuple[str, int, subprocess.Popen[str]]]:
 
 
 async def floor(url: str, pods: int) -> Figures:
-    """Read the watch-list with aiohttp and split it into lines, and nothing more."""
+    """Only read the watch-list with aiohttp and split it into lines."""
     import aiohttp  # noqa: PLC0415 - only this process needs it
 
     path = (
@@ -109,7 +109,7 @@ async def floor(url: str, pods: int) -> Figures:
 
 
 class CountingHandler:
-    """Counts what it is told."""
+    """Counts its calls."""
 
     def __init__(self) -> None:
         self.added = self.updated = self.deleted = 0
@@ -191,7 +191,7 @@ def run_client(
 
 
 def rival_figures(url: str, pods: int) -> list[Figures]:
-    """Install the rivals if need be, run each, and return what they print."""
+    """Install the rivals if necessary, run each, and return their output."""
     python = rivals_python()
     found = []
     for name in RIVALS:
@@ -241,7 +241,7 @@ def measure(pods: int, updates: int, *, rivals: bool, console: "Console") -> Non
             )
             rate = f"{updates / best['update_cpu']:,.0f}" if updates else ""
             kept = f"kept {best['kept'] / 1e6:.0f}"
-            if pods >= 50_000:  # below that the interpreter itself is what counts
+            if pods >= 50_000:  # with fewer, the interpreter itself dominates
                 kept += f", goal {1.1 * best['kept'] / 1e6 + pods * 1024 / 1e6:.0f}"
             table.add_row(
                 f"listwatch {importlib.metadata.version('listwatch')}, {mode}",
@@ -266,7 +266,7 @@ def measure(pods: int, updates: int, *, rivals: bool, console: "Console") -> Non
 
 
 def main() -> None:
-    """Play one of the parts."""
+    """Run one of the roles."""
     if sys.argv[1:2] == ["serve"]:
         asyncio.run(serve(int(sys.argv[2])))
         return

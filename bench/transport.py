@@ -1,9 +1,9 @@
-"""What reading a list or a watch costs the client: aiohttp beside the transport on httptools.
+"""Measures a client reading a list or a watch: aiohttp against the transport on httptools.
 
-`python bench/transport.py` sends the same bytes over loopback to clients in processes of their
-own and prints the CPU seconds of each (user and system, the median of the runs). The pods are
-those of `listwatch.testing.workload`; each watch event is an HTTP chunk of its own and sent by a
-call of its own, as kube-apiserver does.
+`python bench/transport.py` sends the same bytes over loopback to clients in separate processes and
+prints the CPU seconds of each (user and system, the median of the runs). The pods are those of
+`listwatch.testing.workload`; each watch event is in its own HTTP chunk and sent by its own call, as
+kube-apiserver does.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from listwatch.clock import Clock
 from listwatch.objects import decode_object
 from listwatch.testing.workload import PodGenerator
 
-#: How many different pods there are; they are sent again and again.
+#: Number of different pods; they are sent repeatedly.
 DIFFERENT = 500
 
 LIST_HEAD = b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":['
@@ -45,7 +45,7 @@ def pods() -> list[bytes]:
 
 
 def watch_parts(objects: Sequence[bytes], count: int) -> Iterable[bytes]:
-    """Yield an answer to a watch, in the pieces of its sending."""
+    """Yield the response to a watch, in the pieces to send."""
     yield b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     lines = [b'{"type":"ADDED","object":' + pod + b"}\n" for pod in objects]
     framed = [b"%x\r\n%s\r\n" % (len(line), line) for line in lines]
@@ -54,7 +54,7 @@ def watch_parts(objects: Sequence[bytes], count: int) -> Iterable[bytes]:
 
 
 def list_parts(objects: Sequence[bytes], count: int) -> Iterable[bytes]:
-    """Yield an answer to a list, in the pieces of its sending."""
+    """Yield the response to a list, in the pieces to send."""
     rounds = count // len(objects)
     page = b",".join(objects)
     length = len(LIST_HEAD) + rounds * (len(page) + 1) + 1
@@ -66,7 +66,7 @@ def list_parts(objects: Sequence[bytes], count: int) -> Iterable[bytes]:
 
 
 def serve(listener: socket.socket, objects: Sequence[bytes], count: int) -> None:
-    """Answer one connection after another, until the listener is closed."""
+    """Serve one connection after another, until the listener is closed."""
     while True:
         try:
             connection, _ = listener.accept()
@@ -80,7 +80,7 @@ def serve(listener: socket.socket, objects: Sequence[bytes], count: int) -> None
 
 
 async def through_aiohttp(url: str) -> AsyncIterator[list[bytes]]:
-    """Read as the client does without httptools."""
+    """Read like the client without httptools."""
     import aiohttp  # noqa: PLC0415 - only the process that measures it pays for it
 
     async with (
@@ -94,7 +94,7 @@ async def through_aiohttp(url: str) -> AsyncIterator[list[bytes]]:
 
 
 async def through_transport(url: str) -> AsyncIterator[list[bytes]]:
-    """Read by the transport on httptools."""
+    """Read with the transport on httptools."""
     from listwatch.client.transport import stream  # noqa: PLC0415 - as above
 
     async with stream(url, {}, clock=Clock()) as response:
@@ -103,7 +103,7 @@ async def through_transport(url: str) -> AsyncIterator[list[bytes]]:
 
 
 class Sink:
-    """What is done with the bytes; `end` returns how many objects there were."""
+    """Consumes the bytes; `end` returns the number of objects."""
 
     def __init__(self, kind: str) -> None:
         self.feed: Callable[[bytes], object]
@@ -126,12 +126,12 @@ class Sink:
         self._count += piece.count(b"\n")
 
     def end(self) -> int:
-        """Return how many objects there were."""
+        """Return the number of objects."""
         return len(self._list.finish().items) if self._kind == "list" else self._count
 
 
 async def measure(client: str, kind: str, url: str) -> dict[str, float]:
-    """Read one answer and return what it cost."""
+    """Read one response and return the costs."""
     sink = Sink(kind)
     before = resource.getrusage(resource.RUSAGE_SELF)
     read = through_aiohttp if client == "aiohttp" else through_transport

@@ -1,6 +1,6 @@
-"""Work queues: microseconds an item, and a million items that wait: `python bench/workqueues.py`.
+"""Measures work queues: per item, and with a million delayed items: `python bench/workqueues.py`.
 
-The rivals are asyncio's own queue, which neither deduplicates nor counts, in the same run, and
+The rivals are asyncio's queue, which neither deduplicates nor counts, in the same run; and
 client-go's work queue (v0.36, one goroutine, 0.26 µs for add + get + done), whose figure is quoted
 because it needs a Go tool chain.
 """
@@ -28,14 +28,14 @@ KEYS = [f"namespace-{number % 50}/name-{number}" for number in range(1000)]
 
 
 class StillClock(Clock):
-    """A clock that is moved by hand; its one timer runs when asked."""
+    """A clock that is moved by hand; its only timer runs on demand."""
 
     def __init__(self) -> None:
         self.moment = 0.0
         self.timer: tuple[Callable[..., object], tuple[object, ...]] | None = None
 
     def now(self) -> float:
-        """Return the moment."""
+        """Return the time."""
         return self.moment
 
     def call_later(
@@ -51,7 +51,7 @@ class StillClock(Clock):
         self.timer = None
 
     def run(self, moment: float) -> None:
-        """Move to a moment, and run the timer until nothing more is due."""
+        """Move to a time, and run the timer until nothing more is due."""
         self.moment = moment
         while self.timer is not None:
             callback, args = self.timer
@@ -77,7 +77,7 @@ async def work_queue(queue: WorkQueue[str]) -> int:
 
 
 async def work_queue_full(queue: WorkQueue[str]) -> int:
-    """Add, get, done, of a queue that holds a thousand items."""
+    """Add, get, done, on a queue that holds a thousand items."""
     for key in KEYS:
         queue.add(key)
     for _ in KEYS:
@@ -116,7 +116,7 @@ async def asyncio_queue() -> int:
 
 
 async def waiting_workers(queue: WorkQueue[str]) -> int:
-    """Four workers that wait, items added one by one, a turn of the loop for each."""
+    """Four waiting workers, items added one by one, with a turn of the event loop for each."""
 
     async def work() -> None:
         while True:
@@ -135,7 +135,7 @@ async def waiting_workers(queue: WorkQueue[str]) -> int:
 
 
 async def deduplicated(queue: WorkQueue[str]) -> int:
-    """Add of an item that is queued already."""
+    """Add an item that is queued already."""
     queue.add(KEYS[0])
     for _ in KEYS:
         queue.add(KEYS[0])
@@ -144,7 +144,7 @@ async def deduplicated(queue: WorkQueue[str]) -> int:
 
 
 async def rate_limiters() -> int:
-    """Ask the default rate limiter, and forget."""
+    """Call the default rate limiter, and forget."""
     limiter = default_rate_limiter()
     for key in KEYS:
         limiter.when(key)
@@ -159,7 +159,7 @@ async def token_bucket() -> int:
 
 
 async def measure(run: Callable[[], Awaitable[int]]) -> float:
-    """Return the best of some rounds' CPU microseconds an item."""
+    """Return the CPU microseconds per item in the best round."""
     best = float("inf")
     for _ in range(ROUNDS):
         repeats = 0
@@ -177,7 +177,7 @@ def fair() -> WorkQueue[str]:
 
 
 async def micro() -> None:
-    """Print microseconds an item."""
+    """Print microseconds per item."""
     rows: list[tuple[str, Callable[[], Awaitable[int]], float | None]] = [
         ("add + get + done", lambda: work_queue(WorkQueue()), 2.0),
         ("add + get + done, 1,000 items held", lambda: work_queue_full(WorkQueue()), 2.0),
@@ -207,7 +207,7 @@ async def micro() -> None:
 
 
 async def waiting(count: int) -> None:
-    """Print what so many items that wait cost, without the keys themselves."""
+    """Print the memory of this many delayed items, without the keys themselves."""
     print(f"\n{'items that wait':>15} {'add_after µs':>13} {'to ready µs':>12} {'bytes each':>11}")
     size = 1000
     while size <= count:
@@ -217,7 +217,7 @@ async def waiting(count: int) -> None:
         before = resident()
         start = time.process_time()
         for number, key in enumerate(keys):
-            # Spread without an order, as back-offs are.
+            # Without an order, like back-off delays.
             queue.add_after(key, 1 + number * 7919 % size)
         added = (time.process_time() - start) / size
         bytes_each = (resident() - before) * 2**20 / size
@@ -232,7 +232,7 @@ async def waiting(count: int) -> None:
 
 
 async def repeated(count: int) -> None:
-    """Print what stays of one item whose wait is shortened again and again."""
+    """Print the memory left by one item whose delay is shortened again and again."""
     queue: WorkQueue[str] = WorkQueue(clock=StillClock())
     before = resident()
     start = time.process_time()

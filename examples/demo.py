@@ -1,9 +1,9 @@
-"""The main job, end to end: a changing cluster, observed, and the story checked against the facts.
+"""The demo, end to end: a changing cluster, observed, and every delivered event checked.
 
-Starts the embedded API server as a process of its own, gives it pods and changes, restarts it and
-compacts its history in the middle, while `listwatch observe` (another process) runs a script for
-every addition, change and deletion. At the end it compares what the script wrote down with what
-was done. Exit code 0 if the two agree, 1 if not, 130 if Ctrl-C came before there was anything to
+Starts the embedded API server as a separate process, creates and changes pods, and restarts the
+server and compacts its history midway, while `listwatch observe` (another process) runs a script
+for every addition, change and deletion. At the end it compares the script's log with the changes
+made. Exit code 0 if the two agree, 1 if not, 130 if Ctrl-C came before there was anything to
 compare.
 """
 
@@ -37,9 +37,9 @@ from listwatch.testing import (
 LISTWATCH = (sys.executable, "-m", "listwatch.cli")
 WRITERS = 8
 LIMIT_SECONDS = 180
-#: Appends one line to the story: the type, the namespace, the name, and what the template made.
+#: Appends one line to the log: the type, the namespace, the name, and the template's text.
 SCRIPT = '#!/bin/sh\necho "$CHANGE $*" >> "$STORY"\n'
-#: The same, but it forgets what it was told about every object whose name ends in this digit.
+#: The same, but it ignores every object whose name ends in this digit.
 FORGETFUL_SCRIPT = '#!/bin/sh\ncase "$2" in *7) ;; *) echo "$CHANGE $*" >> "$STORY" ;; esac\n'
 TEMPLATE = "{.metadata.uid} {.metadata.resourceVersion} {.metadata.deletionTimestamp}"
 
@@ -47,7 +47,7 @@ out = Console(highlight=False)
 
 
 class Cluster:
-    """The API server's process, and everything that was done to it."""
+    """The API server's process, and the changes made to it."""
 
     def __init__(self, directory: Path) -> None:
         self.kubeconfig = directory / "kubeconfig"
@@ -58,12 +58,12 @@ class Cluster:
         self._client: Client | None = None
 
     async def start(self) -> None:
-        """Start the server, with the data that it left, and wait until it listens."""
+        """Start the server, with its earlier data, and wait until it listens."""
         self._process = await asyncio.create_subprocess_exec(
             *LISTWATCH, "apiserver", "--test-api", "--data", str(self._data),
             "--port", str(self._port), "--kubeconfig", str(self.kubeconfig),
             stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for this process alone
+            start_new_session=True,  # Ctrl-C is only for this process
         )  # fmt: skip
         address = await self._says("listening on ")
         self._port = int(address.rpartition(":")[2])
@@ -71,16 +71,16 @@ class Cluster:
             self._client = Client.from_config(load_config(self.kubeconfig))
 
     async def kill(self) -> None:
-        """End the server as a crash would."""
+        """Kill the server, like a crash."""
         self._server.kill()
         await self._server.wait()
 
     async def compact(self) -> None:
-        """Make the server forget its history, so that a watch from before it must list again."""
+        """Compact the history, so that an older watch must list again."""
         await self.client.http.request("POST", "/-/compact", body=b"{}")
 
     async def stop(self) -> None:
-        """End the server and the connections to it."""
+        """Stop the server and the connections to it."""
         if self._client is not None:
             await self._client.close()
         if self._process is not None and self._process.returncode is None:
@@ -146,7 +146,7 @@ class Cluster:
 
 
 class Observer:
-    """The process of `listwatch observe`, and the story that its script writes down."""
+    """The process of `listwatch observe`, and the log that its script writes."""
 
     def __init__(self, directory: Path, kubeconfig: Path, *, forgetful: bool) -> None:
         self._kubeconfig = kubeconfig
@@ -184,7 +184,7 @@ class Observer:
                 self.exit_code = await self.process.wait()
 
     async def wait_until_synced(self) -> None:
-        """Wait until a whole list was told, at its start or since `synced` was cleared."""
+        """Wait until a complete list was processed, at its start or since `synced` was cleared."""
         async with asyncio.TaskGroup() as tasks:
             waits = [tasks.create_task(c) for c in (self.synced.wait(), self.process.wait())]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=20)
@@ -192,7 +192,7 @@ class Observer:
                 wait.cancel()
 
     async def _show_a_part(self) -> None:
-        """Print observe's lines: all of the first, then a few a second."""
+        """Print observe's lines: all at first, then a few per second."""
         allowance, since = 12.0, time.monotonic()
         async for line in _piped(self.process.stdout):
             now = time.monotonic()
@@ -217,11 +217,11 @@ class Observer:
 
     @property
     def length(self) -> int:
-        """How long the story is by now, in bytes."""
+        """The size of the log, in bytes."""
         return self._story.stat().st_size
 
     def told(self) -> list[Chapter]:
-        """Return the story so far."""
+        """Return the log so far."""
         lines = self._story.read_text().splitlines()
         return [_parse(line) for line in lines if line.count(" ") == 5]
 
@@ -233,7 +233,7 @@ def _piped(stream: asyncio.StreamReader | None) -> asyncio.StreamReader:
 
 
 def _readable(header: str) -> str:
-    """Shorten a header line: the script's path and the uid help nobody."""
+    """Shorten a header line: the script's path and the uid are noise."""
     head, _, command = header.partition("\t")
     words = command.split(" ")
     return f"{head}  {'/'.join(words[1:3])}" if command else head
@@ -247,11 +247,11 @@ def _parse(line: str) -> Chapter:
 
 
 async def catch_up(cluster: Cluster, observer: Observer, gaps: list[Gap], seconds: float) -> bool:
-    """Wait until the story is complete; say whether it is within the time."""
+    """Wait until the log is complete; return whether that was in time."""
     deadline = time.monotonic() + seconds
     length = -1
     while observer.process.returncode is None and time.monotonic() < deadline:
-        # Comparing costs more than looking whether the script still writes.
+        # Comparing costs more than checking whether the script still writes.
         before, length = length, observer.length
         if (
             before == length
@@ -263,10 +263,10 @@ async def catch_up(cluster: Cluster, observer: Observer, gaps: list[Gap], second
 
 
 async def trouble(cluster: Cluster, observer: Observer, workload: PodWorkload, count: int) -> Gap:
-    """Kill the server under way, change much while nobody watches, and forget the history."""
+    """Kill the server during changes, change much unobserved, and compact the history."""
     before = cluster.version
     await cluster.carry_out(workload.changes(count))
-    observer.process.send_signal(signal.SIGSTOP)  # so that it can't be back before the compaction
+    observer.process.send_signal(signal.SIGSTOP)  # so that it can't reconnect before the compaction
     await cluster.kill()
     await cluster.start()
     await cluster.carry_out(workload.changes(count))
@@ -283,10 +283,10 @@ async def trouble(cluster: Cluster, observer: Observer, workload: PodWorkload, c
 
 
 async def run(options: argparse.Namespace, directory: Path) -> int:
-    """Run the whole and return the exit code."""
+    """Run everything and return the exit code."""
     cluster = Cluster(directory)
     try:
-        # A whole run takes half a minute; one that hangs must not hang for ever.
+        # A whole run takes half a minute; a hanging one must end.
         async with asyncio.timeout(None if options.live else LIMIT_SECONDS):
             await cluster.start()
             return await tell(options, directory, cluster)
@@ -332,7 +332,7 @@ async def tell(options: argparse.Namespace, directory: Path, cluster: Cluster) -
 
 
 async def live(cluster: Cluster, workload: PodWorkload) -> None:
-    """Go on, about 20 changes a second, until Ctrl-C."""
+    """Continue, with about 20 changes per second, until Ctrl-C."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
     out.print("--- live: about 20 changes a second; Ctrl-C ends it ---")
@@ -341,7 +341,7 @@ async def live(cluster: Cluster, workload: PodWorkload) -> None:
 
 
 def differences_at_the_end(done: Iterable[Chapter], alive: Iterable[Object]) -> list[str]:
-    """Compare what is on the server with what was done, so that neither is taken on trust."""
+    """Compare the server's objects with the changes made, to verify these too."""
     expected: dict[str, tuple[str, int]] = {}
     for change in sorted(done, key=lambda change: change.version):
         if change.type is ChapterType.DELETED:
@@ -364,7 +364,7 @@ def report(
     objects: int,
     seconds: float,
 ) -> None:
-    """Print what was done, what was told, and where they differ."""
+    """Print what was done, what was delivered, and where they differ."""
     counts = Counter(change.type for change in done)
     table = Table(title="What was done, and the story told of it", show_header=False)
     for label, value in (

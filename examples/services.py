@@ -1,10 +1,10 @@
-"""Load balancers without a cloud: a service's life, with traffic at each step, and then very many.
+"""Load balancers without a cloud: one service's life, with traffic at each step, then many.
 
-Starts the embedded API server, two web servers, and `listwatch service-controller` as a process of
-its own. A service of type LoadBalancer gets an address that answers; its backends and ports change;
-the controller is killed and comes back; the service is deleted. Status, finalizer, events and
-traffic are checked at each step. Then a controller in this process brings many services and nodes
-to rest, and the figures are printed. Exit code 0 if everything was as it should be, else 1.
+Starts the embedded API server, two web servers, and `listwatch service-controller` as a separate
+process. A service of type LoadBalancer gets an address that answers; its backends and ports change;
+the controller is killed and restarted; the service is deleted. Each step checks status, finalizer,
+events and traffic. Then a controller in this process reconciles many services and nodes, and prints
+the figures. Exit code 0 if all checks passed, otherwise 1.
 """
 
 import argparse
@@ -33,15 +33,15 @@ out = Console(highlight=False, soft_wrap=True)
 
 
 class WrongError(Exception):
-    """Something is not as it should be."""
+    """A check failed."""
 
 
-# --- What it is all about: servers, services, endpoints ------------------------------------------
+# --- Servers, services, endpoints ----------------------------------------------------------------
 
 
 @asynccontextmanager
 async def web_server(name: str) -> AsyncIterator[int]:
-    """Run a web server that answers every request with its name; gives its port."""
+    """Run a web server that answers every request with its name; yield its port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -74,7 +74,7 @@ class Session:
         return cls(*await asyncio.open_connection(address, port))
 
     async def get(self) -> str:
-        """Send a request and return the answer's body."""
+        """Send a request and return the response body."""
         async with asyncio.timeout(5):
             self._writer.write(b"GET / HTTP/1.1\r\nHost: demo\r\n\r\n")
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
@@ -87,7 +87,7 @@ class Session:
 
 
 async def fetch(address: str, port: int) -> str:
-    """Return what an address answers to one request; "" if it does not."""
+    """Return an address's response to one request; "" if there is none."""
     try:
         session = await Session.open(address, port)
         try:
@@ -99,7 +99,7 @@ async def fetch(address: str, port: int) -> str:
 
 
 def free_port() -> int:
-    """Return a port that nobody uses just now."""
+    """Return a port that is free at the moment."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -121,7 +121,7 @@ def service(name: str, *ports: int) -> dict[str, Any]:
 
 
 def slice_of(name: str, number: int, backend: int, *ports: int) -> dict[str, Any]:
-    """Return an EndpointSlice that leads some ports of a service to one backend."""
+    """Return an EndpointSlice with one backend for some ports of a service."""
     return {
         "kind": "EndpointSlice",
         "apiVersion": "discovery.k8s.io/v1",
@@ -142,7 +142,7 @@ def node(name: str) -> dict[str, Any]:
 
 
 async def until(condition: Callable[[], Awaitable[object]], words: str) -> None:
-    """Wait for something to become true, for 20 seconds at most."""
+    """Wait for a condition, at most 20 seconds."""
     deadline = time.monotonic() + 20
     while not await condition():
         if time.monotonic() > deadline:
@@ -154,7 +154,7 @@ async def until(condition: Callable[[], Awaitable[object]], words: str) -> None:
 
 
 class Life:
-    """A service and all that is to be seen of it."""
+    """A service, and everything observable about it."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
@@ -162,14 +162,14 @@ class Life:
         self.address = ""
 
     async def get(self) -> Object | None:
-        """Return the service, or None when it is gone."""
+        """Return the service, or None if it is deleted."""
         try:
             return await self._client.get("services", self.name, NAMESPACE)
         except NotFoundError:
             return None
 
     async def has_address(self) -> bool:
-        """Tell whether it has a load balancer; remember its address."""
+        """Return whether it has a load balancer; remember its address."""
         found = await self.get()
         if found is None:
             return False
@@ -178,7 +178,7 @@ class Life:
         return bool(self.address) and FINALIZER in found.meta.finalizers
 
     async def served_ports(self) -> list[int]:
-        """Return the ports that its status tells."""
+        """Return the ports in its status."""
         found = await self.get()
         if found is None:
             return []
@@ -186,11 +186,11 @@ class Life:
         return [port["port"] for port in ingress[0].get("ports", ())]
 
     async def answers(self, port: int, expected: set[str]) -> bool:
-        """Tell whether exactly these backends answer; the empty name is no answer."""
+        """Return whether exactly these backends answer; the empty name means no answer."""
         return {await fetch(self.address, port) for _ in range(6)} == expected
 
     async def reasons(self) -> list[str]:
-        """Return the reasons of its events, the oldest first."""
+        """Return the reasons of its events, oldest first."""
         events = await self._client.list("events.v1.", NAMESPACE)
         mine = [e for e in events.items if e["involvedObject"]["name"] == self.name]
         mine.sort(key=lambda event: int(event.resource_version))
@@ -198,7 +198,7 @@ class Life:
 
 
 class ControllerProcess:
-    """`listwatch service-controller` as a process of its own."""
+    """`listwatch service-controller` as a separate process."""
 
     def __init__(self, *arguments: str) -> None:
         self._arguments = arguments
@@ -222,7 +222,7 @@ class ControllerProcess:
 
 
 async def live(client: Client, kubeconfig: Path, provider: str) -> None:
-    """Lead a service through its life, and check everything on the way."""
+    """Take a service through its life, and check every step."""
     port, second = free_port(), free_port()
     web = Life(client, "web")
     controller = ControllerProcess(
@@ -267,7 +267,7 @@ async def live(client: Client, kubeconfig: Path, provider: str) -> None:
 
 
 async def restart(web: Life, controller: ControllerProcess, port: int, provider: str) -> None:
-    """Kill the controller and bring it back."""
+    """Kill the controller and restart it."""
     before = web.address
     await controller.end(signal.SIGKILL)
     if provider == "local":
@@ -281,7 +281,7 @@ async def restart(web: Life, controller: ControllerProcess, port: int, provider:
 
 
 async def end(client: Client, web: Life, controller: ControllerProcess, port: int) -> None:
-    """Delete the service, and see that nothing is left of it."""
+    """Delete the service, and check that nothing is left of it."""
     await client.delete("services", "web", NAMESPACE)
     await until(lambda: _is(web.get, None), "the service's end")
     await until(lambda: web.answers(port, {""}), "the end of traffic")
@@ -302,7 +302,7 @@ async def _told(web: Life, reason: str) -> bool:
     return reason in await web.reasons()
 
 
-# --- Very many -----------------------------------------------------------------------------------
+# --- Many services -------------------------------------------------------------------------------
 
 
 async def _in_parallel(calls: Sequence[Callable[[], Awaitable[object]]]) -> None:
@@ -318,7 +318,7 @@ async def _in_parallel(calls: Sequence[Callable[[], Awaitable[object]]]) -> None
 
 
 async def converge(client: Client, services: int, nodes: int) -> None:
-    """Bring many services and nodes to rest, and print what it took."""
+    """Reconcile many services and nodes, and print the costs."""
     pool = AddressPool(["127.91.0.0/16"])
     slices = client.list_watch("endpointslices.v1.discovery.k8s.io")
     await _in_parallel([partial(client.create, node(f"node-{n}")) for n in range(nodes)])

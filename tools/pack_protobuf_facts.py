@@ -35,12 +35,12 @@ _FIELD = re.compile(
 
 
 def _name(proto: str) -> str:
-    """Return the name that OpenAPI has for a message."""
+    """Return the OpenAPI name of a message."""
     return proto.lstrip(".").replace("k8s.io.", "io.k8s.", 1).replace("_", "-")
 
 
 def _kind(word: str, package: str) -> tuple[str, str]:
-    """Return the letter of a field's type, and the message that it is."""
+    """Return the letter of a field's type, and its message."""
     if word in _SCALARS:
         return _SCALARS[word], ""
     full = word if word.startswith(".") else f"{package}.{word}"
@@ -53,7 +53,7 @@ def _row(number: str, name: str, word: str, package: str) -> list[object]:
 
 
 def _messages(text: str, package: str) -> dict[str, list[list[object]]]:
-    """Return the fields of each message of a file; a map is a list of entries."""
+    """Return the fields of each message in a file; a map is a list of entries."""
     found: dict[str, list[list[object]]] = {}
     for message, body in _MESSAGE.findall(text):
         full = _name(f"{package}.{message}")
@@ -73,7 +73,7 @@ def _messages(text: str, package: str) -> dict[str, list[list[object]]]:
 
 
 def main() -> None:
-    """Write the package data; the result depends on the files alone."""
+    """Write the package data; the result depends only on the files."""
     found: dict[str, list[list[object]]] = {}
     for directory in sys.argv[1:]:
         for path in sorted(Path(directory).rglob("generated.proto")):

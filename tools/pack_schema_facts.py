@@ -2,7 +2,7 @@
 
 Usage: python tools/pack_schema_facts.py [FOLDER]
 
-FOLDER holds definitions.json, resources.json, table-columns.json and defaults.json (default: the
+FOLDER contains definitions.json, resources.json, table-columns.json and defaults.json (default: the
 recorded facts in tests/data/conformance/schema).
 """
 
@@ -16,7 +16,7 @@ _TARGET = _ROOT / "src/listwatch/schema/data/kubernetes.json.gz"
 
 
 def main() -> None:
-    """Write the package data; the result depends on the facts alone."""
+    """Write the package data; the result depends only on the facts."""
     given = sys.argv[1] if len(sys.argv) > 1 else _ROOT / "tests/data/conformance/schema"
     folder = Path(given)
     facts = {

@@ -2,8 +2,8 @@
 
 Usage: python tools/plant_defects.py [NAME ...]
 
-Each defect replaces one piece of text, which must be there once: a defect whose place has changed
-is an error, and its entry is to be adapted. Exit code 1 if the tests stay green with a defect in.
+Each defect replaces one piece of text, which must occur once. If that text has changed, the run
+fails: adapt the entry. Exit code 1 if the tests pass with a defect.
 """
 
 import os
@@ -17,20 +17,20 @@ from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-#: Copies of the tree, each of which has one defect at a time.
+#: Number of copies of the tree, each with one defect at a time.
 COPIES: Final = 2
-#: Seconds for the tests of one defect, which may let them hang.
+#: Seconds for the tests of one defect, which may make them hang.
 LIMIT: Final = 240
 
 
 class Defect(NamedTuple):
-    """One change that makes the product wrong.
+    """One change that breaks the product.
 
     Attributes:
-        name: what goes wrong.
+        name: what it breaks.
         file: below src/listwatch.
-        old: the text to replace; it stands there once.
-        new: in its place.
+        old: the text to replace; occurs once.
+        new: the replacement.
         tests: below tests; at least one of them must fail.
     """
 
@@ -354,7 +354,7 @@ DEFECTS: Final = (
 
 
 def main() -> int:
-    """Try each defect, or those that are named; return the exit code."""
+    """Try each defect, or the given ones; return the exit code."""
     names = sys.argv[1:]
     defects = [each for each in DEFECTS if not names or each.name in names]
     if unknown := set(names) - {each.name for each in defects}:
@@ -393,7 +393,7 @@ def main() -> int:
 
 
 def text_of(root: Path, defect: Defect) -> str:
-    """Return the text that a defect is to be planted in."""
+    """Return the text of a defect's file."""
     return (root / "src" / "listwatch" / defect.file).read_text()
 
 
@@ -409,7 +409,7 @@ def copy_tree(into: Path) -> Path:
 
 
 def does_fail(copy: Path, tests: str, defect: Defect | None) -> bool:
-    """Tell whether a test fails, with a defect or without one. A test that hangs does too."""
+    """Return whether a test fails, with or without a defect. A hanging test fails too."""
     if defect is None:
         return is_red(copy, tests)
     file = copy / "src" / "listwatch" / defect.file
@@ -422,7 +422,7 @@ def does_fail(copy: Path, tests: str, defect: Defect | None) -> bool:
 
 
 def is_red(copy: Path, tests: str) -> bool:
-    """Tell whether a test of these files fails."""
+    """Return whether a test of these files fails."""
     paths = [f"tests/{test}" for test in tests.split()]
     options = ["-q", "-x", "-m", "not proof", "--timeout", "60", "-p", "no:cacheprovider"]
     try:

@@ -1,9 +1,9 @@
-"""Writes docs/public-names.txt: every public name with its signature, so that changes are seen.
+"""Writes docs/public-names.txt: every public name with its signature, to make changes visible.
 
     python tools/public_surface.py           prints the list
     python tools/public_surface.py --write   writes it
 
-A test compares the file with what there is.
+A test compares the file with the code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FILE = Path(__file__).parents[1] / "docs" / "public-names.txt"
 
 
 def public_names(package: str) -> list[str]:
-    """Return what a package promises: its `__all__`, or for a module what it defines."""
+    """Return a package's public names: its `__all__`, or what a module defines."""
     module = import_module(package)
     stated = getattr(module, "__all__", None)
     if stated is not None:
@@ -90,7 +90,7 @@ def _signature(value: object) -> str:
         star = star or one.kind is one.VAR_POSITIONAL
         annotation = signature.parameters[one.name].annotation
         texts.append(str(one).replace("=", " = ", 1).replace(one.name, _typed(one, annotation), 1))
-    # An address says nothing, and differs from one process to the next.
+    # An address is meaningless, and differs between processes.
     shown = re.sub(r"( object)? at 0x[0-9a-f]+", "", ", ".join(texts))
     shown = re.sub(r"<function (\S+)>", r"\1", shown)
     result = _annotation(signature.return_annotation)

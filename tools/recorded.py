@@ -1,9 +1,9 @@
-"""Write what differs from the recordings of a real API server, and the table of it.
+"""Write the differences from the recordings of a real API server, and their table.
 
 Replays the recordings in tests/data/conformance/recorded on an embedded server, writes the names of
-those that are answered otherwise into differing.txt beside them, and the share of each theme into
-docs/testing.md. With `--table` nothing is replayed: the table is made from the list as it is. With
-`--check` nothing is written: exit code 1 says that the table is not made from the list.
+those with different responses into differing.txt beside them, and the share of each theme into
+docs/testing.md. `--table` replays nothing and builds the table from the existing list. `--check`
+writes nothing: exit code 1 means that the table does not match the list.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _WORDS = {"crd": "custom resources", "kinds": "built-in kinds", "rbac": "RBAC", 
 
 
 async def _replay_all() -> set[str]:
-    """Replay theme after theme, each on a server of its own."""
+    """Replay each theme on a separate server."""
     found: set[str] = set()
     for theme in themes():
         tokens = read_tokens(TOKENS, "tokens")
@@ -48,7 +48,7 @@ async def _replay_all() -> set[str]:
 
 
 def _title(theme: str) -> str:
-    """Return the words for a theme such as `22-crd-apply`."""
+    """Return the title of a theme such as `22-crd-apply`."""
     first, *others = theme.split("-")[1:]
     rest = " ".join(others)
     word = _WORDS.get(first, first)

@@ -1,9 +1,9 @@
-"""Copies every ConfigMap that has the label sync.example.com/everywhere to all namespaces.
+"""Copies every ConfigMap with the label sync.example.com/everywhere to all namespaces.
 
-A key is that of the source. Namespaces wake all sources; a copy wakes its source, so that copies
-that somebody changes or deletes are made anew. Owner references do not reach over namespaces, so
-a label of the copy names its source, and a finalizer of the source removes the copies; they also
-go when the source loses its label. A ConfigMap of the same name that is no copy is left alone.
+Keys are those of sources. A namespace wakes all sources; a copy wakes its source, so that a changed
+or deleted copy is restored. Owner references can't cross namespaces, so a label on each copy names
+its source, and a finalizer on the source deletes the copies; they are also deleted when the source
+loses its label. A ConfigMap of the same name that is not a copy is left alone.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ def make_app(**options: Any) -> Manager:
     sync.writes("configmaps", "create", "patch", "delete")
 
     def sources(namespace: Object) -> Iterable[str]:
-        del namespace  # every one needs all
+        del namespace  # it needs all namespaces
         return [obj.key for obj in sync.lister("configmaps").list() if EVERYWHERE in obj.labels]
 
     sync.for_("configmaps", predicates=[has(concerns_us)])
@@ -66,12 +66,12 @@ def make_app(**options: Any) -> Manager:
 
 
 def concerns_us(obj: Object) -> bool:
-    """Tell whether this is a source, or was one and still has our finalizer."""
+    """Return whether this is a source, or was one and still has our finalizer."""
     return EVERYWHERE in obj.labels or FINALIZER in obj.meta.finalizers
 
 
 def source_of(obj: Object) -> list[str]:
-    """Return the key of the source of a copy; nothing for what is no copy."""
+    """Return the key of a copy's source; nothing if it is not a copy."""
     source = obj.labels.get(SOURCE, "")
     return [source.replace("_", "/", 1)] if "_" in source else []
 
@@ -86,7 +86,7 @@ def copy_of(source: Object, namespace: str) -> dict[str, Any]:
         "metadata": {
             "name": source.name,
             "namespace": namespace,
-            # A slash can't be in a label's value, and no name has an underscore.
+            # A label value can't contain a slash, and no name contains an underscore.
             "labels": {SOURCE: f"{place.namespace}_{place.name}"},
         },
         **{name: whole[name] for name in ("data", "binaryData") if name in whole},

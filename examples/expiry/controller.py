@@ -1,4 +1,4 @@
-"""Deletes ConfigMaps some seconds after they were made, as their annotation expire-after says.
+"""Deletes ConfigMaps some seconds after their creation, set by the annotation expire-after.
 
 Any number of replicas share the work.
 """

@@ -1,4 +1,4 @@
-"""An event queue: one event for each object, and deletions that the watch has missed."""
+"""An event queue: one event per object, including deletions that the watch missed."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from listwatch.cache import Deltas, EventQueue
 
 
 def route(name: str, version: int) -> Object:
-    """Return an object as a list or a watch would give it."""
+    """Return an object as from a list or a watch."""
     metadata = {"namespace": "shop", "name": name, "resourceVersion": str(version)}
     return Object.from_dict({"metadata": metadata})
 
@@ -29,10 +29,10 @@ async def main() -> None:
 
     queue.update(route("cart", 3))
     queue.delete(route("cart", 4))
-    queue.add(route("cart", 5))  # deleted and made again before anybody looked: an update
+    queue.add(route("cart", 5))  # deleted and recreated before a pop: an update
     queue.add(route("door", 6))
-    queue.delete(route("door", 7))  # came and went unseen: no event
-    queue.replace([route("cart", 5)], "9")  # the watch has missed that till was deleted
+    queue.delete(route("door", 7))  # created and deleted before a pop: no event
+    queue.replace([route("cart", 5)], "9")  # the watch missed the deletion of till
     while len(queue):
         await queue.pop(show)
 

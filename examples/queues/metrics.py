@@ -1,4 +1,4 @@
-"""The metrics of work queues, under the field's names, for a Prometheus registry."""
+"""The metrics of work queues, under client-go's names, for a Prometheus registry."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from listwatch.workqueue import WorkQueue, prometheus_collector
 
 
 async def main() -> None:
-    """Print what a scrape would get."""
+    """Print what a scrape would return."""
     queue: WorkQueue[str] = WorkQueue(name="pods")
     registry = CollectorRegistry()
     registry.register(prometheus_collector([queue]))

@@ -1,4 +1,4 @@
-"""A priority queue: what changes now comes before what was there at the start."""
+"""A priority queue: new changes come before the initial objects."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from listwatch.workqueue import LOW_PRIORITY, PriorityQueue
 
 
 async def main() -> None:
-    """Queue an initial list and a change, and work it all off."""
+    """Queue an initial list and a change, and process everything."""
     queue: PriorityQueue[str] = PriorityQueue(name="example")
     for number in range(3):
         queue.add(f"listed-{number}", priority=LOW_PRIORITY)

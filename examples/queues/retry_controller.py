@@ -1,4 +1,4 @@
-"""A retry controller on a DeltaFIFO: the deltas of an object, handled again until it works."""
+"""A retry controller on a DeltaFIFO: an object's deltas, handled until that succeeds."""
 
 import asyncio
 
@@ -19,12 +19,12 @@ async def handle(deltas: Deltas) -> None:
 
 
 def pod(namespace: str, name: str) -> Object:
-    """Return an object as a watch would give it."""
+    """Return an object as from a watch."""
     return Object.from_dict({"metadata": {"namespace": namespace, "name": name}})
 
 
 async def main() -> None:
-    """Handle what is queued, and end when the queue is closed and empty."""
+    """Handle the queued deltas, and end when the queue is closed and empty."""
     queue = DeltaFIFO()
     controller = RetryController(
         queue,

@@ -8,19 +8,19 @@ from listwatch.workqueue import BlockingWorkQueue, WorkQueue
 
 
 def work(queue: BlockingWorkQueue[str]) -> int:
-    """Work until the queue is shut down, and return how many items that were."""
+    """Work until the queue is shut down, and return the number of items."""
     count = 0
     while True:
         try:
             with queue.item():
-                time.sleep(0.001)  # what a blocking library would do
+                time.sleep(0.001)  # stands for a blocking library call
                 count += 1
         except QueueClosedError:
             return count
 
 
 async def main() -> None:
-    """Let two threads work on what this task adds."""
+    """Let two threads process the items that this task adds."""
     queue: WorkQueue[str] = WorkQueue()
     blocking = BlockingWorkQueue(queue)
     async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""Workers on a work queue: failures come again later, and no namespace holds up another."""
+"""Workers on a work queue: failed items are retried later, and namespaces take turns."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ all_done = asyncio.Event()
 
 
 async def reconcile(key: str) -> None:
-    """Bring the world in line with the object of this key."""
+    """Bring the world to the state that the object of this key asks for."""
     if failures.get(key, 0) > 0:
         failures[key] -= 1
         raise ConnectionError("no answer")

@@ -1,4 +1,4 @@
-"""A build is deleted and its pod goes too; a build made anew under the same name keeps its own.
+"""Deletes a build's pod after the build; a new build of the same name keeps its pod.
 
 Does what `BuildControllerFactory.CreateDeleteController` does.
 """
@@ -37,7 +37,7 @@ DEFINITION = {
 
 
 async def make_build(client: Client) -> None:
-    """Make a build and its pod. The pod does not name its owner, so no garbage collector helps."""
+    """Create a build and its pod, without an owner reference that garbage collection would use."""
     meta = {"name": "app-1", "namespace": "default"}
     await client.create({"kind": "Build", "apiVersion": "build.openshift.io/v1", "metadata": meta})
     marks = {"labels": {LABEL: "app-1"}, "annotations": {LABEL: "app-1"}}
@@ -53,7 +53,7 @@ async def main() -> None:
     async with APIServer() as server, server.client() as client:
         await client.create(DEFINITION)
         builds = client.list_watch("builds")
-        while True:  # the server begins to serve them in its own time
+        while True:  # the server starts to serve them in its own time
             try:
                 await builds.resource()
                 break
@@ -72,7 +72,7 @@ async def main() -> None:
                 while True:
                     pod = await client.get("pods", "app-1-build", "default")
                     if pod.meta.deletion_timestamp is not None:
-                        # Its grace period runs, since no kubelet ends it here.
+                        # Its grace period runs, because no kubelet ends it here.
                         await client.delete(
                             "pods", "app-1-build", "default", grace_period_seconds=0
                         )

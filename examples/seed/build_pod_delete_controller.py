@@ -1,4 +1,4 @@
-"""A running build loses its pod, once while nobody looks and once under our eyes: both fail.
+"""Fails a running build that lost its pod, once before the watch and once during it.
 
 Does what `BuildPodControllerFactory.CreateDeleteController` does.
 """
@@ -37,7 +37,7 @@ DEFINITION = {
 
 
 async def make_build(client: Client, name: str, *, pod: bool) -> None:
-    """Make a build that runs, with its pod or without."""
+    """Create a running build, with its pod or without."""
     meta = {"name": name, "namespace": "default"}
     build = {"kind": "Build", "apiVersion": "build.openshift.io/v1", "metadata": meta}
     made = await client.create({**build, "status": {"phase": "Running"}})
@@ -65,7 +65,7 @@ async def main() -> None:
     async with APIServer() as server, server.client() as client:
         await client.create(DEFINITION)
         builds = client.list_watch("builds")
-        while True:  # the server begins to serve them in its own time
+        while True:  # the server starts to serve them in its own time
             try:
                 await builds.resource()
                 break

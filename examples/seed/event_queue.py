@@ -1,4 +1,4 @@
-"""One event for each object, and deletions that the watch has missed: the queue keeps a store.
+"""One event per object, including missed deletions: the queue keeps its own store.
 
 Does what `NewEventQueue` does.
 """
@@ -10,26 +10,26 @@ from listwatch.cache import Deltas, EventQueue
 
 
 def pod(name: str, version: int) -> Object:
-    """Return an object as a list or a watch would give it."""
+    """Return an object as from a list or a watch."""
     return Object.from_dict({"metadata": {"name": name, "resourceVersion": str(version)}})
 
 
 def show(deltas: Deltas) -> None:
-    """Print the one event that all changes of an object have become."""
+    """Print the one event that all changes of an object became."""
     (event,) = deltas
     version = event.object.resource_version if isinstance(event.object, Object) else "?"
     print(f"{event.type} {deltas.key} at {version}")
 
 
 async def main() -> None:
-    """Queue changes faster than they are taken out."""
+    """Queue changes faster than they are popped."""
     queue = EventQueue()
     queue.add(pod("a", 1))
     queue.update(pod("a", 2))
     queue.add(pod("b", 3))
-    queue.delete(pod("b", 4))  # came and went: nobody needs to know
+    queue.delete(pod("b", 4))  # created and deleted: no event
     await queue.pop(show)
-    queue.replace([], "9")  # a list without a, whose deletion no watch has told
+    queue.replace([], "9")  # a list without a, whose deletion the watch missed
     await queue.pop(show)
 
 

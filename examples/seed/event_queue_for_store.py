@@ -1,4 +1,4 @@
-"""An event queue on the caller's own store, which alone says what is known.
+"""An event queue on the caller's store, which decides what is known.
 
 Does what `NewEventQueueForStore` does.
 """
@@ -10,12 +10,12 @@ from listwatch.cache import Deltas, DeltaType, EventQueue, Store
 
 
 def route(name: str, version: int) -> Object:
-    """Return an object as a list or a watch would give it."""
+    """Return an object as from a list or a watch."""
     return Object.from_dict({"metadata": {"name": name, "resourceVersion": str(version)}})
 
 
 async def main() -> None:
-    """Keep a store by the queue's events, through a list and what it lacks."""
+    """Update a store from the queue's events, with a list that lacks an object."""
     store = Store()
     queue = EventQueue(known_objects=store)
 

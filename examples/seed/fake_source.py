@@ -1,4 +1,4 @@
-"""A controller that deletes everything that comes in, against a source in memory.
+"""A controller that deletes everything that arrives, with a source in memory.
 
 Prints the keys of what was deleted, in order: a-hello, b-controller, c-framework.
 """
@@ -11,15 +11,15 @@ from listwatch.testing import FakeControllerSource
 
 
 async def main() -> None:
-    """Run the controller until it has deleted what was added."""
+    """Run the controller until it has deleted every added object."""
     # The source simulates a resource of an API server.
     source = FakeControllerSource()
 
     # The downstream state, as we know it.
     downstream = Store()
 
-    # The incoming changes. The queue is told of downstream, so that relists and resyncs lead to
-    # the right updates and deletions.
+    # The incoming changes. The queue knows the downstream state, so that relists and resyncs
+    # produce the right updates and deletions.
     fifo = DeltaFIFO(known_objects=downstream)
 
     deletions: asyncio.Queue[str] = asyncio.Queue()
@@ -48,7 +48,7 @@ async def main() -> None:
             # These pods are not valid, but the source validates nothing.
             source.add({"metadata": {"name": name}})
 
-        # Wait until the controller has processed what was added.
+        # Wait until the controller has processed the added objects.
         deleted = {await deletions.get() for _ in names}
         for key in sorted(deleted):
             print(key)

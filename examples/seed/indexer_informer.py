@@ -11,27 +11,27 @@ from listwatch.testing import FakeControllerSource, pod
 
 
 class Telling:
-    """A handler that tells what it hears."""
+    """A handler that prints its calls."""
 
     def __init__(self) -> None:
         self.heard: asyncio.Queue[str] = asyncio.Queue()
 
     def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: FBT001, ARG002 - the protocol's
-        """Tell of an addition."""
+        """Print an addition."""
         self.heard.put_nowait(f"added {obj.key}")
 
     def on_update(self, old: Object, new: Object) -> None:
-        """Tell of a change."""
+        """Print an update."""
         nodes = [obj["spec"]["nodeName"] for obj in (old, new)]
         self.heard.put_nowait(f"updated {new.key}: {nodes[0]} -> {nodes[1]}")
 
     def on_delete(self, obj: Item) -> None:
-        """Tell of a deletion."""
+        """Print a deletion."""
         self.heard.put_nowait(f"deleted {obj.key}")
 
 
 async def main() -> None:
-    """Follow a source, and miss a deletion that the next list tells."""
+    """Follow a source, and miss a deletion that the next list reveals."""
     source = FakeControllerSource()
     source.add(pod("a", "shop", nodeName="n1"))
     handler = Telling()

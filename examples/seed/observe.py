@@ -1,4 +1,4 @@
-"""A command for every object that is there, and one for each that an outside system has too many.
+"""Runs a command for every object, and one for each surplus name of an outside system.
 
 Does what `ObserveOptions.Run` does, by the command line: `--once`, `--names` and `--delete`.
 """
@@ -13,14 +13,14 @@ from listwatch import APIServer
 
 
 async def make_nodes(server: APIServer, *names: str) -> None:
-    """Make nodes."""
+    """Create nodes."""
     async with server.client() as client:
         for name in names:
             await client.create({"kind": "Node", "apiVersion": "v1", "metadata": {"name": name}})
 
 
 def main() -> None:
-    """Bring a directory's files to what the nodes of a cluster are."""
+    """Sync the files of a directory with the nodes of a cluster."""
     with tempfile.TemporaryDirectory() as temporary, APIServer(subprocess=True) as server:
         asyncio.run(make_nodes(server, "a", "b"))
         mirror = Path(temporary) / "mirror"

@@ -11,7 +11,7 @@ from listwatch.testing import ask, free_port, named_server
 
 
 async def make_service(client: Client, port: int, backend: tuple[str, int]) -> None:
-    """Make a service with one endpoint, and a node."""
+    """Create a service with one endpoint, and a node."""
     await client.create({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n1"}})
     meta = {"name": "web", "namespace": "default"}
     spec = {"type": "LoadBalancer", "ports": [{"name": "main", "port": port}]}
@@ -30,7 +30,7 @@ async def make_service(client: Client, port: int, backend: tuple[str, int]) -> N
 
 
 async def main() -> None:
-    """Run the controller through one service's life."""
+    """Run the controller from a service's creation to its deletion."""
     async with (
         APIServer() as server,
         server.client() as client,

@@ -1,4 +1,4 @@
-"""One watch, one indexed cache, two handlers, and a look for whoever changes what is cached.
+"""One watch, one indexed cache, two handlers, and a detector of changes to cached objects.
 
 Does what `sharedIndexInformer.Run` does.
 """
@@ -17,23 +17,23 @@ def by_node(obj: Object) -> Iterable[str]:
 
 
 class Telling:
-    """A handler that tells what it hears."""
+    """A handler that prints its calls."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.heard: asyncio.Queue[str] = asyncio.Queue()
 
     def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: FBT001 - the protocol's
-        """Tell of an addition."""
+        """Print an addition."""
         self._tell(f"{obj.name} {'was there' if is_in_initial_list else 'came'}")
 
     def on_update(self, old: Object, new: Object) -> None:
-        """Tell of a change."""
+        """Print an update."""
         nodes = [obj["spec"]["nodeName"] for obj in (old, new)]
         self._tell(f"{new.name} moved from {nodes[0]} to {nodes[1]}")
 
     def on_delete(self, obj: Item) -> None:
-        """Tell of a deletion."""
+        """Print a deletion."""
         self._tell(f"{obj.key} went")
 
     def _tell(self, words: str) -> None:
@@ -41,7 +41,7 @@ class Telling:
 
 
 async def main() -> None:
-    """Tell the first handler of everything, then the second one, who came late."""
+    """Call the first handler with everything, then a second one that joins late."""
     source = FakeControllerSource()
     source.add(pod("a", "shop", nodeName="n1"))
     source.add(pod("b", "shop", nodeName="n1"))

@@ -1,4 +1,4 @@
-"""One cache for several handlers that come at different times.
+"""One cache for several handlers that join at different times.
 
 Does what `NewSharedInformer` does.
 """
@@ -10,7 +10,7 @@ from listwatch.testing import FakeControllerSource, pod
 
 
 async def main() -> None:
-    """Listen twice to one source."""
+    """Listen to one source twice."""
     source = FakeControllerSource()
     source.add(pod("a", "shop"))
     informer = SharedInformer(source)

@@ -1,4 +1,4 @@
-"""Runs every Website as a Deployment, and tells in its status how that goes."""
+"""Runs every Website as a Deployment, and reports its progress in the status."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ FINALIZER = "example.com/website"
 
 
 class WebsiteSpec(msgspec.Struct):
-    """What a Website asks for."""
+    """The spec of a Website."""
 
     image: str
     replicas: int = 1
@@ -46,7 +46,7 @@ def make_app(**options: Any) -> Manager:
             return
 
         async def clean_up(website: Object = website) -> None:
-            # What no garbage collector knows of is cleaned up here: a DNS record, a bucket.
+            # Clean up here what garbage collection does not know: a DNS record, a bucket.
             app.recorder.event(website, "Normal", "CleanedUp", "nothing is left outside")
 
         website = await finalize(app.client, website, FINALIZER, clean_up)
@@ -55,7 +55,7 @@ def make_app(**options: Any) -> Manager:
         try:
             spec = website.decode(Website).spec
         except ObjectDecodeError as error:
-            raise TerminalError(str(error)) from error  # until somebody corrects it
+            raise TerminalError(str(error)) from error  # until the spec changes
         deployment = await apply(app.client, wanted(website, spec), field_manager=NAME)
         ready = (deployment.get("status") or {}).get("readyReplicas", 0)
         await update_status(app.client, website, status(website, ready, spec.replicas, app.now()))
@@ -64,7 +64,7 @@ def make_app(**options: Any) -> Manager:
 
 
 def wanted(website: Object, spec: WebsiteSpec) -> dict[str, Any]:
-    """Return the Deployment that a Website asks for."""
+    """Return the Deployment for a Website."""
     labels = {"app.kubernetes.io/name": website.name}
     container = {"name": "web", "image": spec.image, "ports": [{"containerPort": 80}]}
     deployment: dict[str, Any] = {
@@ -82,7 +82,7 @@ def wanted(website: Object, spec: WebsiteSpec) -> dict[str, Any]:
 
 
 def status(website: Object, ready: int, replicas: int, now: str) -> dict[str, Any]:
-    """Return the status that tells how many replicas are ready."""
+    """Return the status with the number of ready replicas."""
     conditions = (website.to_dict().get("status") or {}).get("conditions") or []
     set_condition(
         conditions,

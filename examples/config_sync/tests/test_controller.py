@@ -84,7 +84,7 @@ async def test_copies_go_with_their_source_also_after_a_restart(
     async with app_for(apiserver):
         await until(lambda: has_everywhere(client, "1", present))
     _ = await client.delete("configmaps", "ca", "default")
-    assert len(await values(client)) == present  # nobody is there to finalize it
+    assert len(await values(client)) == present  # nothing runs to finalize it
     async with app_for(apiserver):
 
         async def all_gone() -> bool:

@@ -45,7 +45,7 @@ def website(name: str = "shop", **spec: Any) -> dict[str, Any]:
 
 
 async def until(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """Return the first answer that is true; the server is asked again and again."""
+    """Return the first true result; ask the server again and again."""
     async with asyncio.timeout(15):
         while True:
             with contextlib.suppress(NotFoundError, DisconnectedError):
@@ -133,7 +133,7 @@ async def test_a_restart_of_the_server_is_survived(server: APIServer, client: Cl
         server.restart(downtime=0.2)
 
         async def is_created() -> bool:
-            with contextlib.suppress(AlreadyExistsError):  # the answer was lost
+            with contextlib.suppress(AlreadyExistsError):  # the response was lost
                 await client.create(website("blog"))
             return True
 
@@ -145,7 +145,7 @@ async def test_conflicts_are_got_over(server: APIServer, client: Client) -> None
     async with app_for(server):
         await client.create(website(replicas=1))
         for replicas in range(2, 12):
-            # Somebody else keeps writing the object while the controller does.
+            # Another client writes the object at the same time.
             with contextlib.suppress(ConflictError):
                 await client.patch(
                     "websites.example.com",
@@ -200,7 +200,7 @@ async def test_a_controller_that_loses_its_lease_stops_and_another_goes_on(
         async with app_for(server):
             await client.create(website())
             await until(lambda: deployment(client))
-            # Somebody takes the lease, as happens when this process could not renew it.
+            # Another process takes the lease, as if this one had failed to renew it.
             await client.patch(
                 "leases.coordination.k8s.io",
                 "website-controller",
