@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from listwatch.schema.facts import Form, Schema
+from listwatch.schema.facts import ANY, Form, Schema
 
 
 def go_words(value: Any) -> str:
@@ -76,6 +76,22 @@ def unrestorable(value: Any, schema: Schema) -> str:
             return f"cannot restore slice from {_kind(value)}"
         return next(filter(None, (unrestorable(each, item) for each in value)), "")
     return _scalar(value, form, schema.go_type)
+
+
+def restored(value: Any, schema: Schema) -> Any:
+    """Return a value as `FromUnstructured` reads it: a number that is too long loses digits."""
+    form, item = schema.form, schema.item
+    if form is Form.STRUCT and isinstance(value, dict):
+        return {key: restored(each, schema.fields.get(key, ANY)) for key, each in value.items()}
+    if form is Form.MAP and item is not None and isinstance(value, dict):
+        return {key: restored(each, item) for key, each in value.items()}
+    if form is Form.LIST and item is not None and isinstance(value, list):
+        return [restored(each, item) for each in value]
+    if form is Form.INTEGER and isinstance(value, int | float) and not isinstance(value, bool):
+        bits = 32 if schema.go_type == "int32" else 64
+        half = 1 << (bits - 1)
+        return (int(value) + half) % (1 << bits) - half
+    return value
 
 
 def _scalar(value: Any, form: Form, go_type: str) -> str:

@@ -8,7 +8,7 @@ import base64
 import binascii
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -277,13 +277,20 @@ class Conversion:
             return self._scalar(value, schema, struct, path)
         raise self._fail(value, schema, struct, path)
 
-    def _repeated(self, value: dict[str, Any], place: str) -> None:
+    def _repeated(
+        self, value: dict[str, Any], place: str, known: Container[str] | None = None
+    ) -> None:
+        """Note what is there twice; of a struct only known fields, since others are skipped."""
         if isinstance(value, Pairs):
             prefix = f"{place}." if place else ""
-            self.problems += [f'duplicate field "{prefix}{key}"' for key in value.repeated]
+            self.problems += [
+                f'duplicate field "{prefix}{key}"'
+                for key in value.repeated
+                if known is None or key in known
+            ]
 
     def _struct(self, value: dict[str, Any], schema: Schema, path: str, place: str) -> Any:
-        self._repeated(value, place)
+        self._repeated(value, place, schema.fields)
         fields, name = schema.fields, schema.go_name
         result: dict[str, Any] = {}
         for key, each in value.items():

@@ -166,9 +166,6 @@ def _finalizers(resource: APIResource, finalizers: list[str] | None) -> list[Cau
 def validate_metadata_update(resource: APIResource, new: Object, old: Object) -> list[Cause]:
     """Return the rules that a change of metadata violates."""
     causes: list[Cause] = []
-    causes += validate_labels(new.get("labels"), "metadata.labels")
-    causes += validate_annotations(new.get("annotations"), "metadata.annotations")
-    causes += _owners(new.get("ownerReferences"))
     if new.get("finalizers") != old.get("finalizers"):
         causes += _finalizers(resource, new.get("finalizers"))
     before = frozenset(old.get("finalizers") or ())
@@ -192,8 +189,13 @@ def validate_metadata_update(resource: APIResource, new: Object, old: Object) ->
     ):
         if new.get(key) != old.get(key):
             causes.append(invalid_value(f"metadata.{key}", new.get(key), "field is immutable"))
-    # the server checks metadata once for every kind and often once more in a kind's own rules
-    return causes * kind_of(resource).checks_metadata
+    # The server checks metadata once for every kind and mostly once more in a kind's own rules
+    # (`ValidateObjectMetaUpdate`), and the parts that a new object has also as those of one.
+    kind = kind_of(resource)
+    parts = validate_labels(new.get("labels"), "metadata.labels")
+    parts += validate_annotations(new.get("annotations"), "metadata.annotations")
+    parts += _owners(new.get("ownerReferences"))
+    return causes * kind.checks_metadata + parts * (1 + kind.checks_metadata + kind.checks_whole)
 
 
 def validate_create(resource: APIResource, obj: Object) -> list[Cause]:

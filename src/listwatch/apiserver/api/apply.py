@@ -316,7 +316,13 @@ def _shown(value: Any) -> str:
     return f"&{{{text}}}"
 
 
-def _configuration(call: Call, resource: APIResource, data: bytes) -> Object:
+def configuration(call: Call, resource: APIResource, data: bytes) -> Object:
+    """Return what a manager wants, read from a body and checked against its type.
+
+    Raises:
+        BadRequestError: 400, it is not an object of that kind and name.
+        StatusError: 500, it has fields that the type has not.
+    """
     try:
         value = parse_yaml(data)
     except ValueError as error:
@@ -378,7 +384,7 @@ def apply_object(
     context: WriteContext,
 ) -> web.Response:
     """Answer an apply: create the object or merge into it, and update the owners."""
-    wanted = _configuration(call, resource, data)
+    wanted = configuration(call, resource, data)
     wanted = {key: each for key, each in wanted.items() if key not in {"apiVersion", "kind"}}
     given_version = wanted["metadata"].pop("resourceVersion", None)
     given_uid = wanted["metadata"].get("uid")
@@ -396,7 +402,7 @@ def apply_object(
         managed.update(owner, None, live, resource.schema, now=registry.now(), reset=reset)
     if entry is not None and (given_version or "0") not in {"0", str(entry.revision)}:
         raise refusal.conflict(resource, entry.name)
-    merged = _own(
+    merged = own(
         managed,
         Owner("Apply", context.manager, resource.api_version, context.subresource),
         live,
@@ -433,7 +439,7 @@ def apply_object(
     return reader.answer_entry(call, resource, made)
 
 
-def _own(
+def own(
     managed: Managed,
     owner: Owner,
     live: Object,
@@ -491,4 +497,12 @@ def _own(
     return dict(merged)
 
 
-__all__ = ["applied_fields", "apply_object", "merge_applied", "misfit", "without_fields"]
+__all__ = [
+    "applied_fields",
+    "apply_object",
+    "configuration",
+    "merge_applied",
+    "misfit",
+    "own",
+    "without_fields",
+]

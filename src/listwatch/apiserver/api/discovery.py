@@ -8,6 +8,7 @@ from aiohttp import web
 
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.http.negotiation import Representation, Target
+from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.resources import APIResource, Subresource
 from listwatch.apiserver.kinds.table import ResourceTable
 
@@ -99,7 +100,8 @@ def _storage_hash(resource: APIResource) -> str:
     import base64  # noqa: PLC0415 - used here alone
     import hashlib  # noqa: PLC0415 - used here alone
 
-    text = f"{resource.group}/{resource.version}/{resource.kind}"
+    stored = kind_of(resource).stored_as or f"{resource.group}/{resource.version}"
+    text = f"{stored}/{resource.kind}"
     return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
 
 

@@ -142,7 +142,7 @@ class Reader:
                 "you requested PartialObjectMetadataList, but the requested object is not a list "
                 f"(*{_go_type(resource)})"
             )
-        return call.answer_json(partial_bytes(entry.data) + b"\n", status=status)
+        return call.answer_json(partial_bytes(resource, entry.data) + b"\n", status=status)
 
     @staticmethod
     def _include(call: Call) -> str:
@@ -344,6 +344,9 @@ class Reader:
             stream.withhold_bookmarks |= fault.withhold_bookmarks
             stream.fault = fault if fault.tampers else None
         stream.lag = lambda: self.stale_at
+        if representation.transform == "PartialObjectMetadataList":
+            # one object is no list: the first event can't be written, and a watch ends with it
+            stream.make_nothing()
         if awaited > self._present():
             stream.refused = refusal.too_large_version(awaited, self._present())
         if mirror is not None:
@@ -396,7 +399,7 @@ class Reader:
 
         def body(entry: Entry) -> bytes:
             if transform:
-                return partial_bytes(entry.data)
+                return partial_bytes(resource, entry.data)
             return entry_bytes(resource, seen(entry))
 
         def mark(revision: int, initial_end: bool) -> bytes:  # noqa: FBT001 - one caller
@@ -456,7 +459,8 @@ async def _protobuf_list(
         version, kind = "meta.k8s.io/v1", "PartialObjectMetadata"
     items = []
     for number, entry in enumerate(entries, 1):
-        items.append(encode_item(version, kind, entry.data))
+        data = partial_bytes(resource, entry.data) if partial else entry.data
+        items.append(encode_item(version, kind, data))
         if number % _TURN == 0:
             await asyncio.sleep(0)
     body = encode_list(

@@ -166,9 +166,7 @@ class Api:
             return text_answer("404 page not found\n", 404)
         resource = self.table.get(info.group, info.version, info.resource)
         custom = "." in info.group and not self.table.is_built_in(info.group)
-        if custom and (
-            resource is None or (not resource.namespaced and info.namespace) or info.rest
-        ):
+        if custom and (resource is None or info.rest or not _has_scope(resource, info)):
             # the handler of custom resources has no other refusal of paths
             return text_answer("404 page not found\n", 404)
         if resource is None or info.rest:
@@ -321,6 +319,13 @@ _OUT_OF_TIME = {
     "details": {},
     "code": 504,
 }
+
+
+def _has_scope(resource: APIResource, info: RequestInfo) -> bool:
+    """Tell whether a path has the namespace that a resource wants; reads may be of all of them."""
+    if resource.namespaced:
+        return bool(info.namespace) or info.verb in {"list", "watch"}
+    return not info.namespace
 
 
 def _deprecation(resource: APIResource) -> str:

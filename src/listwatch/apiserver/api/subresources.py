@@ -1,6 +1,5 @@
 """Subresources such as status and scale, and bindings."""
 
-import copy
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -11,21 +10,20 @@ from aiohttp import web
 from listwatch.apiserver import refusal
 from listwatch.apiserver.access.issued_tokens import AUDIENCE, Bound, IssuedTokens
 from listwatch.apiserver.admission.chain import whole_of
-from listwatch.apiserver.api.body import decode_body, decode_value, media_type_of
+from listwatch.apiserver.api.body import decode_body
 from listwatch.apiserver.api.reading import Reader
-from listwatch.apiserver.api.writing import Writer, apply_patch, failed_patch, read_patch
+from listwatch.apiserver.api.scale import Scales
+from listwatch.apiserver.api.writing import Writer
 from listwatch.apiserver.http.call import Call
+from listwatch.apiserver.kinds.kind import carry
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.schema.causes import invalid_value, not_supported
 from listwatch.schema.facts import ANY, facts
-from listwatch.selector import LabelSelector, SelectorError
 
 Object = dict[str, Any]
 Handler = Callable[[Call, APIResource], Awaitable[web.StreamResponse]]
-
-_SCALE: Object = {"kind": "Scale", "apiVersion": "autoscaling/v1"}
 
 
 class Subresources:
@@ -52,13 +50,7 @@ class Subresources:
             "Secret": APIResource("", "v1", "secrets", "Secret", schema=ANY),
             "Node": APIResource("", "v1", "nodes", "Node", schema=ANY, namespaced=False),
         }
-        self._scale = APIResource(
-            "autoscaling",
-            "v1",
-            "scales",
-            "Scale",
-            schema=facts().schema("autoscaling", "v1", "Scale"),
-        )
+        self._scales = Scales(registry, writer)
 
     def handler(self, resource: APIResource, name: str, verb: str) -> Handler:
         """Return the handler of a verb on a subresource.
@@ -74,9 +66,7 @@ class Subresources:
         if name in {"status", "approval", "resize", "ephemeralcontainers"}:
             return self._part_handler(name, verb)
         if name == "scale":
-            return {"get": self._get_scale, "update": self._put_scale, "patch": self._patch_scale}[
-                verb
-            ]
+            return self._scales.handler(verb)
         if name == "finalize":
             return self._finalize
         if name == "binding":
@@ -96,155 +86,25 @@ class Subresources:
 
         return {"get": self._reader.get, "update": update, "patch": patch}[verb]
 
-    # -- scale -------------------------------------------------------------------------------
-
-    def _scale_of(
-        self, resource: APIResource, entry: Entry, *, lacking: int | None = None
-    ) -> Object:
-        """Return an object's scale; `lacking` is the default for a custom one without replicas."""
-        obj = self._registry.present(resource, entry)
-        metadata = obj["metadata"]
-        shown = {
-            key: metadata[key]
-            for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-            if key in metadata
-        }
-        if resource.custom is not None:
-            return {"metadata": shown, **custom_scale(resource, obj, lacking)}
-        spec, status = obj.get("spec") or {}, obj.get("status") or {}
-        selector = spec.get("selector") or {}
-        if resource.name == "replicationcontrollers":
-            selector = {"matchLabels": selector}
-        try:
-            words = str(LabelSelector.from_dict(selector))
-        except SelectorError:
-            words = ""
-        replicas = spec.get("replicas", 0)
-        made: Object = {
-            "metadata": shown,
-            "spec": {"replicas": replicas} if replicas else {},
-            "status": {"replicas": status.get("replicas", 0)},
-        }
-        if words:
-            made["status"]["selector"] = words
-        return made
-
-    def _answer_scale(self, call: Call, scale: Object) -> web.Response:
-        call.representation = msgspec.structs.replace(call.representation, transform="")
-        return call.answer_value({**_SCALE, **scale})
-
-    async def _get_scale(self, call: Call, resource: APIResource) -> web.StreamResponse:
-        entry = self._registry.get(resource, call.namespace, call.info.name)
-        return self._answer_scale(call, self._scale_of(resource, entry))
-
-    async def _put_scale(self, call: Call, resource: APIResource) -> web.StreamResponse:
-        context = self._writer.context(call, "UpdateOptions", "scale")
-        decoded = decode_body(await call.body(), call.header("Content-Type"), self._scale)
-        scale = decoded.obj
-        given = scale["metadata"].get("name")
-        if given and given != call.info.name:
-            raise refusal.bad_request(
-                f"the name of the object ({given}) does not match the name on the URL "
-                f"({call.info.name})"
-            )
-        return self._store_scale(call, resource, context, lambda _: scale)
-
-    async def _patch_scale(self, call: Call, resource: APIResource) -> web.StreamResponse:
-        context = self._writer.context(call, "PatchOptions", "scale")
-        media_type = media_type_of(call.header("Content-Type"))
-        if "patch" not in media_type:
-            error = refusal.unsupported_media_type("415: Unsupported Media Type")
-            error.details = refusal.EMPTY_DETAILS
-            raise error
-        data = await call.body()
-        self._registry.get(resource, call.namespace, call.info.name)
-        patch = read_patch(data, media_type)
-
-        def change(scale: Object) -> Object:
-            whole = {**_SCALE, **scale}
-            patched = apply_patch(whole, patch, media_type, self._scale.schema)
-            if not isinstance(patched, dict):
-                raise failed_patch()
-            return decode_value(patched, self._scale).obj
-
-        return self._store_scale(call, resource, context, change)
-
-    def _store_scale(
-        self,
-        call: Call,
-        resource: APIResource,
-        context: WriteContext,
-        change: Callable[[Object], Object],
-    ) -> web.StreamResponse:
-        info = call.info
-        admission, context = context.admission, msgspec.structs.replace(context, admission=None)
-
-        def produce(old: Object | None, entry: Entry | None) -> Object:
-            assert old is not None  # noqa: S101 - update refuses a missing object before
-            assert entry is not None  # noqa: S101 - as above
-            present = self._scale_of(resource, entry, lacking=0)
-            scale = change(copy.deepcopy(present))
-            if admission is not None:
-                old_scale = {**_SCALE, **present}
-                scale = admission.mutate_whole("UPDATE", {**_SCALE, **scale}, old_scale)
-                admission.validate_whole("UPDATE", scale, old_scale)
-            replicas = (scale.get("spec") or {}).get("replicas", 0)
-            if replicas < 0 and resource.custom is not None:
-                raise refusal.invalid_object(
-                    resource,
-                    info.name,
-                    [
-                        invalid_value(
-                            resource.custom["scale"]["specReplicasPath"],
-                            replicas,
-                            "should be a non-negative integer",
-                        )
-                    ],
-                )
-            if replicas < 0:
-                raise refusal.invalid(
-                    "Scale",
-                    "autoscaling",
-                    info.name,
-                    [
-                        invalid_value(
-                            "spec.replicas", replicas, "must be greater than or equal to 0"
-                        )
-                    ],
-                )
-            version = scale["metadata"].get("resourceVersion")
-            if version:
-                old["metadata"]["resourceVersion"] = version
-            if resource.custom is not None:
-                set_custom_replicas(resource, old, replicas)
-            else:
-                old.setdefault("spec", {})["replicas"] = replicas
-            return old
-
-        entry, _ = self._registry.update(
-            resource, call.namespace, info.name, produce, context, is_put=False
-        )
-        return self._answer_scale(call, self._scale_of(resource, entry))
-
     # -- others ------------------------------------------------------------------------------
 
     async def _finalize(self, call: Call, resource: APIResource) -> web.StreamResponse:
         context = self._writer.context(call, "UpdateOptions", "finalize")
         decoded = decode_body(await call.body(), call.header("Content-Type"), resource)
-        finalizers = (decoded.obj.get("spec") or {}).get("finalizers") or []
+        self._writer.check_problems(call, resource, decoded.problems)
+        given = decoded.obj["metadata"].setdefault("name", call.info.name)
+        if given != call.info.name:
+            raise refusal.bad_request(
+                f"the name of the object ({given}) does not match the name on the URL "
+                f"({call.info.name})"
+            )
 
         def produce(old: Object | None, _: Entry | None) -> Object:
             assert old is not None  # noqa: S101 - update refuses a missing object before
-            spec = old.setdefault("spec", {})
-            if finalizers:
-                spec["finalizers"] = finalizers
-            else:
-                spec.pop("finalizers", None)
-            return old
+            carry(decoded.obj, old, "status")
+            return decoded.obj
 
-        entry, _ = self._registry.update(
-            resource, "", call.info.name, produce, context, is_put=False
-        )
+        entry, _ = self._registry.update(resource, "", given, produce, context, is_put=True)
         return self._reader.answer_entry(call, resource, entry)
 
     async def bind(self, call: Call, resource: APIResource) -> web.StreamResponse:
@@ -391,53 +251,3 @@ def _check_token_request(spec: Object) -> None:
     if why:
         cause = invalid_value("spec.expirationSeconds", seconds, why)
         raise refusal.invalid("TokenRequest", "authentication.k8s.io", "", [cause])
-
-
-def _path(text: str) -> list[str]:
-    return text.strip(".").split(".")
-
-
-def _at(obj: Any, path: str) -> Any:
-    for key in _path(path):
-        obj = obj.get(key) if isinstance(obj, dict) else None
-    return obj
-
-
-def custom_scale(resource: APIResource, obj: Object, lacking: int | None = None) -> Object:
-    """Return spec and status of a custom object's scale.
-
-    Args:
-        resource: knows their paths.
-        obj: the object.
-        lacking: the default for an object without replicas.
-
-    Raises:
-        StatusError: 500, the object has no replicas and there is no default.
-    """
-    assert resource.custom is not None  # noqa: S101 - asked for custom resources only
-    paths = resource.custom["scale"]
-    replicas = _at(obj, paths["specReplicasPath"])
-    if replicas is None:
-        replicas = lacking
-    if replicas is None:
-        raise refusal.internal_error(
-            f'the spec replicas field "{paths["specReplicasPath"]}" does not exist'
-        )
-    scale: Object = {
-        "spec": {"replicas": replicas} if replicas else {},
-        "status": {"replicas": _at(obj, paths["statusReplicasPath"]) or 0},
-    }
-    selector_path = paths.get("labelSelectorPath")
-    selector = _at(obj, selector_path) if selector_path else None
-    if selector:
-        scale["status"]["selector"] = selector
-    return scale
-
-
-def set_custom_replicas(resource: APIResource, obj: Object, replicas: int) -> None:
-    """Set the replicas in the custom resource's field."""
-    assert resource.custom is not None  # noqa: S101 - asked for custom resources only
-    *parents, last = _path(resource.custom["scale"]["specReplicasPath"])
-    for key in parents:
-        obj = obj.setdefault(key, {})
-    obj[last] = replicas

@@ -70,6 +70,9 @@ class TableMaker:
         else:
             cells = self._cells(resource, obj)
         row: dict[str, Any] = {"cells": cells}
+        conditions = kind_of(resource).conditions
+        if conditions is not None and (found := conditions(obj)):
+            row["conditions"] = found
         if include == "Object":
             row["object"] = {
                 "kind": resource.kind,
@@ -79,7 +82,7 @@ class TableMaker:
         elif include == "None":
             row["object"] = None
         elif include == "Metadata":
-            row["object"] = msgspec.Raw(partial_bytes(entry.data))
+            row["object"] = msgspec.Raw(partial_bytes(resource, entry.data))
         return row
 
     def _cells(self, resource: APIResource, obj: Object) -> list[Any]:

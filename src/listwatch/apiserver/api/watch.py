@@ -212,6 +212,16 @@ class WatchStream:
         #: the error to report in the stream
         self.refused: StatusError | None = None
 
+    def make_nothing(self) -> None:
+        """Let the stream end, cleanly, in place of its first event."""
+        self._make = lambda _, __: self._ended()
+        self._bookmark = lambda _, __: self._ended()
+        self._form = object()
+
+    def _ended(self) -> bytes:
+        self.stop()
+        return b""
+
     def stop(self) -> None:
         """End the stream cleanly, soon."""
         self._stopped = True

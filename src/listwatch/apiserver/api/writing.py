@@ -41,7 +41,7 @@ from listwatch.apiserver.user import User
 from listwatch.errors import BadRequestError, InvalidError, RequestEntityTooLargeError
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 from listwatch.schema.fast_typed import QuickDecoder
-from listwatch.schema.go_words import go_words, unrestorable, whole_number
+from listwatch.schema.go_words import go_words, restored, unrestorable, whole_number
 from listwatch.schema.parsing import parse_json, parse_yaml
 
 Object = dict[str, Any]
@@ -241,16 +241,22 @@ class Writer:
         def produce(old: Object | None, entry: Entry | None) -> Object:
             assert old is not None  # noqa: S101 - the object was found above, with no await since
             assert entry is not None  # noqa: S101 - as above
-            return self._patched(call, resource, old, patch, media_type)
+            return self.patched(call, resource, old, patch, media_type)
 
         entry, _ = self.registry.update(
             resource, namespace, info.name, produce, context, is_put=False
         )
         return self._reader.answer_entry(call, resource, entry)
 
-    def _patched(
+    def patched(
         self, call: Call, resource: APIResource, old: Object, patch: Any, media_type: str
     ) -> Object:
+        """Return an object with a patch applied, decoded, and checked against the path.
+
+        Raises:
+            InvalidError: 422, the patch does not fit, or the result has a wrong type.
+            BadRequestError: 400, the result is another object.
+        """
         if resource.convert is not None:
             old = resource.convert.outward(old)
         whole = {"apiVersion": resource.api_version, "kind": resource.kind, **old}
@@ -264,7 +270,11 @@ class Writer:
             if resource.custom is None and marker in error.message:
                 why = error.message.partition(marker)[2]
                 if media_type == STRATEGIC_PATCH:
-                    words = unrestorable(patched, resource.schema) or why
+                    words = unrestorable(patched, resource.schema)
+                    again = restored(patched, resource.schema)
+                    if not words and again != patched:
+                        return self._checked(call, resource, decode_value(again, resource).obj)
+                    words = words or why
                     cause = invalid_value("patch", go_words(patch), words)
                     raise refusal.invalid("", "", "", [cause]) from None
                 raise _undecodable_patch(whole, patched, why) from None
@@ -275,7 +285,10 @@ class Writer:
                 raise _undecodable_patch(whole, patched, strict)
             cause = invalid_value("patch", go_words(patch), strict)
             raise refusal.invalid("", "", "", [cause])
-        obj = decoded.obj
+        return self._checked(call, resource, decoded.obj)
+
+    def _checked(self, call: Call, resource: APIResource, obj: Object) -> Object:
+        """Return a patched object, which must be the one of the path."""
         metadata = obj["metadata"]
         name = metadata.get("name")
         if name != call.info.name:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from listwatch.apiserver import refusal
+from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.store import Entry
 
@@ -189,8 +190,19 @@ class _MetadataOnly(msgspec.Struct):
 _metadata_decoder = msgspec.json.Decoder(_MetadataOnly)
 
 
-def partial_bytes(data: bytes) -> bytes:
+def partial_bytes(resource: APIResource, data: bytes) -> bytes:
     """Return only an object's metadata, as PartialObjectMetadata."""
+    hidden = kind_of(resource).hidden_annotations
+    if hidden:
+        metadata = msgspec.json.decode(data)["metadata"]
+        shown = {
+            key: value
+            for key, value in (metadata.pop("annotations", None) or {}).items()
+            if key not in hidden
+        }
+        if shown:
+            metadata["annotations"] = shown
+        return b"%b%b}" % (_PARTIAL_PREFIX, msgspec.json.encode(metadata))
     return b"%b%b}" % (_PARTIAL_PREFIX, bytes(_metadata_decoder.decode(data).metadata))
 
 
@@ -236,11 +248,20 @@ def list_body(
     custom resources are the other way round.
     """
     head = msgspec.json.encode(metadata)
+    if partial and not entries:
+        # `asPartialObjectMetadataList` of apiserver makes no list where there is nothing to put in
+        return ListBody(
+            b'{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":%b,'
+            b'"items":null}\n' % head,
+            (),
+            b"",
+            b"",
+        )
     if partial:
         return ListBody(
             b'{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":%b,'
             b'"items":[' % head,
-            [partial_bytes(data) for data in entries],
+            [partial_bytes(resource, data) for data in entries],
             b",",
             b"]}\n",
         )
@@ -268,8 +289,8 @@ def event_bytes(kind: str, body: bytes) -> bytes:
 
 
 def chunk(frame: bytes) -> bytes:
-    """Return a frame as one chunk of HTTP/1.1's chunked transfer coding."""
-    return b"%x\r\n%b\r\n" % (len(frame), frame)
+    """Return a frame as one chunk of HTTP/1.1's chunked transfer coding; nothing for no frame."""
+    return b"%x\r\n%b\r\n" % (len(frame), frame) if frame else b""
 
 
 def entry_bytes(resource: APIResource, entry: Entry) -> bytes:

@@ -353,6 +353,7 @@ KINDS: Mapping[str, Kind] = {
         cells={"Validations": count("spec.validations"), "ParamKind": _param_cell},
     ),
     f"{_GROUP}/mutatingadmissionpolicies": Kind(
+        stored_as=f"{_GROUP}/v1beta1",
         generation=True,
         unconditional_update=False,
         defaults=_default_policy,
@@ -370,6 +371,7 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     f"{_GROUP}/mutatingadmissionpolicybindings": Kind(
+        stored_as=f"{_GROUP}/v1beta1",
         generation=True,
         unconditional_update=False,
         defaults=_default_binding,

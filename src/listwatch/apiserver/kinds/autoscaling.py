@@ -366,6 +366,7 @@ _SCALER: Mapping[str, Cell] = {
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "autoscaling/horizontalpodautoscalers": Kind(
+        stored_as="autoscaling/v2",
         converters={"v1": AutoscalerConverter()},
         defaults=_default_autoscaler,
         rule=_check_autoscaler,

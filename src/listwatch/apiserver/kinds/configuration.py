@@ -111,6 +111,7 @@ def _carry_type(new: Object, old: View) -> None:
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "secrets": Kind(
+        checks_whole=True,
         carry=_carry_type,
         fields=paths("type"),
         defaults=_default_secret,
@@ -118,8 +119,9 @@ KINDS: Mapping[str, Kind] = {
         update_rule=_check_secret_update,
         cells={"Type": field("type"), "Data": count("data")},
     ),
-    "serviceaccounts": Kind(returns_deleted=True),
+    "serviceaccounts": Kind(checks_whole=True, returns_deleted=True),
     "configmaps": Kind(
+        checks_whole=True,
         rule=_check_config_map,
         update_rule=_check_config_map_update,
         cells={

@@ -1,7 +1,8 @@
 """The table columns in a custom resource's definition."""
 
+import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -9,47 +10,110 @@ import msgspec
 from listwatch.apiserver.kinds.cells import AGE_DESCRIPTION, NAME_DESCRIPTION, age
 
 Object = dict[str, Any]
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 #: No list index has more digits.
 _INDEX_DIGITS = 18
 _STEP = re.compile(
-    r"\.([^.\[\]]+)|\[([0-9]+|\*)\]|\['([^']+)'\]|\[\?\(@\.([^=]+)==[\"']([^\"']*)[\"']\)\]"
+    r"\.(?P<name>[^.\[\]]+)"
+    r"|\[(?P<slice>-?[0-9]*(?::-?[0-9]*){1,2})\]"
+    r"|\[(?P<index>-?[0-9]+|\*)\]"
+    r"|\[(?P<quote>['\"])(?P<quoted>.+?)(?P=quote)\]"
+    r"|\[\?\((?P<filter>.*?)\)\]"
 )
+_FILTER = re.compile(
+    r"\s*@(?P<path>[^=!<>]*?)\s*(?:(?P<compare>==|!=|<=|>=|<|>)\s*(?P<wanted>.*?))?\s*"
+)
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_Step = Callable[[Any], Iterable[Any]]
 
 
 def json_path(text: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that evaluates a simple JSON path, or None."""
+    """Return a function that finds the first that a JSON path names, or None."""
     expression = text.strip().removeprefix("{").removesuffix("}")
-    # a dot in a key is escaped with a backslash
-    expression = expression.replace("\\.", "\0")
-    steps = list(_STEP.finditer(expression))
+    steps = _steps(expression)
 
     def find(value: Any) -> Any:
-        for step in steps:
-            name, index, quoted_name, key, wanted = step.groups()
-            if name is not None or quoted_name is not None:
-                name = (name or quoted_name).replace("\0", ".")
-                value = value.get(name) if isinstance(value, Mapping) else None
-            elif index is not None:
-                if not isinstance(value, list) or not value:
-                    return None
-                position = 0 if index == "*" else int(index[:_INDEX_DIGITS])
-                value = value[position] if position < len(value) else None
-            else:
-                items = value if isinstance(value, list) else ()
-                value = next(
-                    (
-                        each
-                        for each in items
-                        if isinstance(each, Mapping) and str(each.get(key.strip())) == wanted
-                    ),
-                    None,
-                )
-            if value is None:
-                return None
-        return value
+        return next(iter(_found(value, steps)), None)
 
     return find
+
+
+def _steps(expression: str) -> list[_Step]:
+    # a dot in a key is written with a backslash before it
+    return [_step(each) for each in _STEP.finditer(expression.replace("\\.", "\0"))]
+
+
+def _found(value: Any, steps: Iterable[_Step]) -> list[Any]:
+    values = [value]
+    for step in steps:
+        values = [each for one in values for each in step(one) if each is not None]
+    return values
+
+
+def _step(match: re.Match[str]) -> _Step:
+    parts = match.groupdict()
+    if parts["filter"] is not None:
+        return _filter(parts["filter"])
+    if parts["slice"] is not None:
+        return _slice(parts["slice"])
+    name, index = parts["name"] or parts["quoted"], parts["index"]
+    if "*" in (name, index):
+        return lambda value: (
+            value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+        )
+    if index is not None:
+        position = int(index[:_INDEX_DIGITS])
+        return lambda value: (
+            value[position : position + 1 or None] if isinstance(value, list) else ()
+        )
+    key = name.replace("\0", ".")
+    return lambda value: (value.get(key),) if isinstance(value, Mapping) else ()
+
+
+def _slice(text: str) -> _Step:
+    bounds = slice(*(int(each[:_INDEX_DIGITS]) if each else None for each in text.split(":")))
+    if bounds.step is not None and bounds.step <= 0:
+        return lambda _: ()
+    return lambda value: value[bounds] if isinstance(value, list) else ()
+
+
+def _filter(text: str) -> _Step:
+    parts = _FILTER.fullmatch(text)
+    if parts is None:
+        return lambda _: ()
+    steps = _steps(parts["path"])
+    compare = _COMPARE.get(parts["compare"] or "")
+    wanted = _literal(parts["wanted"] or "")
+
+    def chosen(item: Any) -> bool:
+        found = _found(item, steps)
+        if compare is None or not found:
+            return bool(found)
+        if isinstance(found[0], bool) != isinstance(wanted, bool):
+            return False
+        try:
+            return compare(found[0], wanted)
+        except TypeError:
+            return False  # of another type
+
+    return lambda value: filter(chosen, value) if isinstance(value, list) else ()
+
+
+def _literal(text: str) -> Any:
+    if text[:1] in {"'", '"'}:
+        return text[1:-1]
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
 
 
 def columns_of(version: Mapping[str, Any]) -> tuple[list[Object], list[tuple[Any, str]]]:
@@ -104,4 +168,4 @@ def column_value(
         return value if isinstance(value, int | float) else None
     if kind == "boolean":
         return value if isinstance(value, bool) else None
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return value if isinstance(value, str) else _encode_sorted(value).decode()

@@ -373,6 +373,7 @@ def _end_definition(obj: Object, now: str) -> Ending:
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "apiextensions.k8s.io/customresourcedefinitions": Kind(
+        stored_as="apiextensions.k8s.io/v1beta1",
         end=_end_definition,
         generation=True,
         unconditional_update=False,

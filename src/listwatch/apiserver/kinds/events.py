@@ -112,6 +112,7 @@ def _check_new_event_update(new: View, old: View) -> list[Cause]:
             "eventTime",
             "type",
             "related",
+            "reason",  # a second time, as in `ValidateEventUpdate`
         )
         if new.get(key) != old.get(key)
     ]
@@ -242,6 +243,7 @@ class EventConverter:
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "events": Kind(
+        checks_metadata=1,
         create_on_update=True,
         fields=_EVENT_FIELDS,
         defaults=_default_event,
@@ -249,8 +251,8 @@ KINDS: Mapping[str, Kind] = {
         cells=_EVENT,
     ),
     "events.k8s.io/events": Kind(
+        stored_as="/v1",
         storage="events",
-        checks_metadata=1,
         create_on_update=True,
         fields=_EVENT_FIELDS,
         field_names=_NEW_EVENT_FIELDS,

@@ -321,6 +321,7 @@ _DELETION_WARNING = (
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "batch/jobs": Kind(
+        checks_whole=True,
         deletion_warning=_DELETION_WARNING,
         generation=True,
         orphan_by_default=True,

@@ -58,6 +58,7 @@ class Kind(msgspec.Struct, frozen=True):
 
     Attributes:
         name_rule: "subdomain", "label", "dns1035" or "path" (any name without "/" and "%").
+        stored_as: group and version in which a real server stores it, if not those of its path.
         storage: the storage key of its objects, if not its own.
         generation: whether the generation counts changes of the spec.
         create_on_update: whether PUT creates a missing object.
@@ -81,6 +82,7 @@ class Kind(msgspec.Struct, frozen=True):
         defaults: sets fields that a client omitted.
         admit: adds to a new object fields without an owner, after its owners were recorded.
         sign: writes the requesting user into a new object: username, uid, groups and extra.
+        parts: what subresources such as resize keep of the old object.
         carry: keeps the parts of the old object that a write to the main path must not change.
         settle: completes a written status; gets the new and old object and a timestamp.
         allocate: allocates addresses for a new or changed object; returns what prevents it.
@@ -90,10 +92,14 @@ class Kind(msgspec.Struct, frozen=True):
         new_rule: returns further violations of a new object.
         update_rule: returns the violations of a change; gets the new and the old object.
         checks_metadata: how often the metadata of a change is checked, as the causes show.
+        checks_whole: whether a change is checked by the rules for a new object, too.
         cells: the cells of its tables, by column.
+        conditions: returns the conditions of its row in a table.
+        hidden_annotations: annotations that PartialObjectMetadata lacks.
     """
 
     name_rule: str = "subdomain"
+    stored_as: str = ""
     storage: str = ""
     generation: bool = False
     create_on_update: bool = False
@@ -116,6 +122,7 @@ class Kind(msgspec.Struct, frozen=True):
     defaults: Callable[[Object], None] | None = None
     admit: Callable[[Object], None] | None = None
     sign: Callable[[Object, Mapping[str, Any]], None] | None = None
+    parts: Mapping[str, Callable[[Object, View], None]] = {}
     carry: Callable[[Object, View], None] | None = None
     settle: Callable[[Object, View, str], None] | None = None
     allocate: Callable[[Object, Object | None, Addresses], list[Cause]] | None = None
@@ -125,7 +132,10 @@ class Kind(msgspec.Struct, frozen=True):
     new_rule: Callable[[View], list[Cause]] | None = None
     update_rule: Callable[[View, View], list[Cause]] | None = None
     checks_metadata: int = 2
+    checks_whole: bool = False
     cells: Mapping[str, Cell] = {}
+    conditions: Callable[[View], list[Object]] | None = None
+    hidden_annotations: tuple[str, ...] = ()
 
 
 def carry(new: Object, old: View, key: str) -> None:

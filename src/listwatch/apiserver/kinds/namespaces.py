@@ -279,6 +279,7 @@ def _admit_namespace(obj: Object) -> None:
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "namespaces": Kind(
+        checks_whole=True,
         immortal=_IMMORTAL,
         carry=_carry_finalizers,
         end=_end_namespace,
@@ -291,6 +292,7 @@ KINDS: Mapping[str, Kind] = {
         cells={"Status": field("status.phase")},
     ),
     "limitranges": Kind(
+        checks_whole=True,
         create_on_update=True,
         defaults=_default_limit_range,
         rule=_check_limit_range,

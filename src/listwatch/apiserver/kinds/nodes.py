@@ -155,6 +155,7 @@ def _admit_node(obj: Object) -> None:
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "nodes": Kind(
+        checks_whole=True,
         status_leaves="ownerReferences",
         fields=paths("spec.unschedulable", unschedulable="false"),
         defaults=_default_node,

@@ -1,10 +1,11 @@
 """Pods: their defaults, rules, and status in tables."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 from listwatch.apiserver.kinds.cells import NONE, age, at, text
-from listwatch.apiserver.kinds.kind import Kind, Object, View, paths, status_of
+from listwatch.apiserver.kinds.kind import Kind, Object, View, carry, paths, status_of
 from listwatch.apiserver.kinds.pod_rules import check_pod_spec
 from listwatch.apiserver.kinds.pod_templates import default_pod_spec
 from listwatch.schema.causes import Cause, forbidden_value, required
@@ -192,8 +193,8 @@ def _check_pod_update(new: View, old: View) -> list[Cause]:
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
-def _admit_pod(obj: Object) -> None:
-    spec = obj["spec"]
+def _tolerate(spec: Object) -> None:
+    """Let a pod stay for five minutes on a node that is lost (`defaulttolerationseconds`)."""
     tolerations = spec.setdefault("tolerations", [])
     for key in _NOT_READY:
         tolerated = any(
@@ -210,9 +211,58 @@ def _admit_pod(obj: Object) -> None:
                     "tolerationSeconds": 300,
                 }
             )
+
+
+def _admit_pod(obj: Object) -> None:
+    spec = obj["spec"]
+    _tolerate(spec)
     spec.setdefault("priority", 0)
     spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
     obj["status"] = {"phase": "Pending", "qosClass": qos_class(spec)}
+
+
+def _carry_pod(new: Object, _: View) -> None:
+    _tolerate(new.setdefault("spec", {}))
+
+
+def _keep_but_resources(new: Object, old: View) -> None:
+    """Keep all but what containers need (`dropNonResizeUpdates` of registry/core/pod)."""
+    wanted, kept = new.get("spec") or {}, copy.deepcopy(old["spec"])
+    for group in ("containers", "initContainers"):
+        given, present = wanted.get(group) or [], kept.get(group) or []
+        if [each.get("name") for each in given] != [each.get("name") for each in present]:
+            return  # validation finds what is wrong with that
+        for container, before in zip(given, present, strict=True):
+            for key in ("resources", "resizePolicy"):
+                carry(before, container, key)
+    _keep_but(new, old, kept)
+
+
+def _keep_but_ephemeral(new: Object, old: View) -> None:
+    kept = dict(old["spec"])
+    carry(kept, new.get("spec") or {}, "ephemeralContainers")
+    _keep_but(new, old, kept)
+
+
+def _keep_but(new: Object, old: View, spec: Object) -> None:
+    new["spec"] = spec
+    carry(new, old, "status")
+    for key in ("labels", "annotations", "finalizers", "ownerReferences"):
+        carry(new["metadata"], old["metadata"], key)
+
+
+def _conditions(pod: View) -> list[Object]:
+    found = _ENDED.get(at(pod, "status.phase"))
+    if found is None:
+        return []
+    reason, message = found
+    return [{"type": "Completed", "status": "True", "reason": reason, "message": message}]
+
+
+_ENDED = {
+    "Succeeded": ("Succeeded", "The pod has completed successfully."),
+    "Failed": ("Failed", "The pod failed."),
+}
 
 
 def _settle(new: Object, old: View, _: str) -> None:
@@ -267,6 +317,9 @@ KINDS: Mapping[str, Kind] = {
         ),
         defaults=_default_pod,
         admit=_admit_pod,
+        carry=_carry_pod,
+        parts={"resize": _keep_but_resources, "ephemeralcontainers": _keep_but_ephemeral},
+        conditions=_conditions,
         rule=_check_pod,
         new_rule=_check_new_pod,
         update_rule=_check_pod_update,

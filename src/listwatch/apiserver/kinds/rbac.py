@@ -134,12 +134,21 @@ _BINDING: Mapping[str, Cell] = {
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "rbac.authorization.k8s.io/roles": Kind(
-        name_rule="path", create_on_update=True, defaults=_default_role, rule=_check_role
+        checks_whole=True,
+        name_rule="path",
+        create_on_update=True,
+        defaults=_default_role,
+        rule=_check_role,
     ),
     "rbac.authorization.k8s.io/clusterroles": Kind(
-        name_rule="path", create_on_update=True, defaults=_default_role, rule=_check_role
+        checks_whole=True,
+        name_rule="path",
+        create_on_update=True,
+        defaults=_default_role,
+        rule=_check_role,
     ),
     "rbac.authorization.k8s.io/rolebindings": Kind(
+        checks_whole=True,
         name_rule="path",
         create_on_update=True,
         defaults=_default_role_binding,
@@ -148,6 +157,7 @@ KINDS: Mapping[str, Kind] = {
         cells=_BINDING,
     ),
     "rbac.authorization.k8s.io/clusterrolebindings": Kind(
+        checks_whole=True,
         name_rule="path",
         create_on_update=True,
         defaults=_default_role_binding,

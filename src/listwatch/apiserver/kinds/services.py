@@ -500,6 +500,7 @@ def _slice_endpoints(obj: View, _: float) -> str:
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "services": Kind(
+        checks_whole=True,
         carry=carry_addresses,
         allocate=allocate,
         name_rule="label",
@@ -525,6 +526,7 @@ KINDS: Mapping[str, Kind] = {
         cells={"Endpoints": _endpoints},
     ),
     "discovery.k8s.io/endpointslices": Kind(
+        checks_whole=True,
         generation_with=("labels",),
         generation=True,
         immutable=("addressType",),

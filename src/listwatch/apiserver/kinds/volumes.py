@@ -187,6 +187,7 @@ def _settle_volume(new: Object, old: View, now: str) -> None:
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "persistentvolumes": Kind(
+        checks_whole=True,
         returns_deleted=True,
         defaults=_default_persistent_volume,
         admit=_admit_volume,
@@ -207,6 +208,7 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     "persistentvolumeclaims": Kind(
+        checks_whole=True,
         returns_deleted=True,
         defaults=_default_volume_claim,
         admit=_admit_claim,
@@ -249,6 +251,7 @@ KINDS: Mapping[str, Kind] = {
         cells={"Drivers": count("spec.drivers")},
     ),
     "storage.k8s.io/csistoragecapacities": Kind(
+        checks_whole=True,
         unconditional_update=False,
         rule=check_storage_capacity,
         immutable=("nodeTopology", "storageClassName"),
@@ -258,6 +261,7 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     "storage.k8s.io/volumeattachments": Kind(
+        checks_whole=True,
         unconditional_update=False,
         defaults=_default_attachment,
         returns_deleted=True,
@@ -273,6 +277,7 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     "storage.k8s.io/storageclasses": Kind(
+        checks_whole=True,
         defaults=_default_storage_class,
         rule=check_storage_class,
         update_rule=check_storage_class_update,

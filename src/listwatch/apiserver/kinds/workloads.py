@@ -365,6 +365,7 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     "replicationcontrollers": Kind(
+        checks_whole=True,
         generation=True,
         orphan_by_default=True,
         fields=paths("status.replicas", replicas="0"),
@@ -391,6 +392,8 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     "apps/daemonsets": Kind(
+        checks_whole=True,
+        hidden_annotations=(_TEMPLATE_GENERATION,),
         generation=True,
         defaults=_default_daemon_set,
         admit=_admit_daemon_set,
@@ -408,6 +411,7 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     "apps/statefulsets": Kind(
+        checks_whole=True,
         generation=True,
         defaults=_default_stateful_set,
         rule=_check_stateful_set,
@@ -418,6 +422,7 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     "apps/replicasets": Kind(
+        checks_whole=True,
         generation=True,
         fields=paths("status.replicas", replicas="0"),
         defaults=_default_replica_set,

@@ -337,7 +337,7 @@ class Registry:
         old = self.present(resource, entry)
         new = produce(copy.deepcopy(old), entry)
         single_owners(new, context.warnings, patched=not is_put)
-        self._check_conditions(resource, entry, new["metadata"], is_put=is_put)
+        self.check_conditions(resource, entry, new["metadata"], is_put=is_put)
         managed = self._managed(new, old, context.subresource)
         if managed.sets:
             # without owners there is nothing to update, as in `skipNonAppliedManager`
@@ -366,9 +366,10 @@ class Registry:
                 pass  # invalid entries change nothing
         return Managed.read((old or {"metadata": {}})["metadata"].get("managedFields"))
 
-    def _check_conditions(
+    def check_conditions(
         self, resource: APIResource, entry: Entry, metadata: Object, *, is_put: bool
     ) -> None:
+        """Refuse, with 409, a write to another version or object than `metadata` names."""
         name = entry.name
         version = _asked_version(metadata)
         if version == 0:
@@ -454,6 +455,8 @@ class Registry:
             settle = kind_of(resource).settle
             if settle is not None:
                 settle(new, old, self.now())
+        elif subresource in kind_of(resource).parts:
+            kind_of(resource).parts[subresource](new, old)
         elif resource.custom is None:
             if "status" in resource.subresources and subresource == "":
                 carry(new, old, "status")
