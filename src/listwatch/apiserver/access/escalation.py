@@ -1,5 +1,7 @@
 """Privilege escalation checks: nobody can grant permissions that they lack.
 
+Those for the parameters of policies are in `parameters`.
+
 The rules are those of `pkg/registry/rbac` and `component-helpers/auth/rbac/validation`.
 """
 
@@ -10,6 +12,8 @@ import msgspec
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.access.auth import MASTERS, RBAC, Access, Rule, covers_path
+from listwatch.apiserver.access.parameters import GROUP as PARAMETERS
+from listwatch.apiserver.access.parameters import Parameters
 from listwatch.apiserver.http.request_info import RequestInfo
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
@@ -21,6 +25,7 @@ Object = Mapping[str, Any]
 #: Called with the new and the old object (None for a creation); raises what forbids the write.
 Guard = Callable[[APIResource, Object, Object | None], None]
 
+_GUARDED = frozenset((RBAC, PARAMETERS))
 _ROLES = {"Role": "roles", "ClusterRole": "clusterroles"}
 
 
@@ -31,11 +36,14 @@ class Escalation:
         self._access = access
         self._store = store
         self._table = table
+        self._parameters = Parameters(access, store, table)
 
     def guard(self, user: User, info: RequestInfo) -> Guard | None:
         """Return the guard of a user's write; None if the user may grant everything."""
-        if info.group != RBAC or self._access.is_open or MASTERS in user.groups:
+        if info.group not in _GUARDED or self._access.is_open or MASTERS in user.groups:
             return None
+        if info.group == PARAMETERS:
+            return lambda *states: self._parameters.check(user, *states)
         if info.resource not in _ROLES.values():
             return lambda *states: self._check_binding(user, *states)
         if self._access.allows(user, msgspec.structs.replace(info, verb="escalate")):
