@@ -16,6 +16,7 @@ from listwatch.accepting import (
     Acceptor,
     ShortageLog,
     listening_sockets,
+    raise_file_limit,
 )
 from listwatch.clock import FakeClock
 from listwatch.runtime.health import HealthServer
@@ -170,3 +171,33 @@ async def test_a_connection_that_was_just_taken_ends_with_the_acceptor(world: Wo
     await world.acceptor.aclose()
     with client:
         assert await asyncio.to_thread(client.recv, 1) == b""
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected"),
+    [
+        (1024, 4096, 4096),
+        (4096, 4096, 4096),
+        (1024, 2**30, 1_048_576),
+        (1024, resource.RLIM_INFINITY, 1_048_576),
+        (2**30, 2**30, 2**30),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+    ],
+)
+def test_the_soft_limit_of_open_files_is_raised_to_the_hard_one(
+    soft: int, hard: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = [(soft, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _kind, new: limits.append(new))
+    assert raise_file_limit() == expected
+    assert limits[-1] == (expected, hard)
+
+
+def test_a_limit_that_can_not_be_raised_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_kind: int, _limits: object) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (1024, 4096))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    assert raise_file_limit() == 1024

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import socket
 import ssl
 from collections.abc import Callable
@@ -24,6 +25,8 @@ BACKLOG: Final = 1024
 PAUSE_SECONDS: Final = 1.0
 #: Seconds between two warnings.
 WARNING_SECONDS: Final = 60.0
+# Some containers have a limit of a billion, for which programs prepare in vain.
+_MOST_FILES: Final = 1_048_576
 # Connections accepted at once, so that a flood does not starve other tasks.
 _BURST: Final = 64
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -32,6 +35,19 @@ _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 def is_out_of_files(error: OSError) -> bool:
     """Return whether this process or machine can open no more files or sockets for now."""
     return error.errno in _SHORTAGES
+
+
+def raise_file_limit() -> int:
+    """Let this process open as many files as it may, and return how many that is.
+
+    Raises the soft limit to the hard one. For a program, which owns its process.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):  # some systems have a lower limit still
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 class ShortageLog:
@@ -99,6 +115,11 @@ class Acceptor:
         self._starting: set[asyncio.Task[None]] = set()
         self._taken: set[socket.socket] = set()
         self._loop.add_reader(sock, self._accept)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it takes no connections at the moment."""
+        return self._timer is not None
 
     def pause(self, error: OSError) -> None:
         """Accept no connection for a moment, because of a shortage."""

@@ -24,7 +24,7 @@ _OTHER_PRIORITIES = "exceeded_cardinality_limit"
 
 
 class HistogramStatistics(msgspec.Struct, frozen=True):
-    """Number of durations in each bucket of `BOUNDS` and above, and their sum in seconds."""
+    """Number of durations in each bucket and above, and their sum in seconds."""
 
     counts: tuple[int, ...]
     sum: float
@@ -72,17 +72,22 @@ class HasWorkQueueStatistics(Protocol):
 
 
 class Histogram:
-    """Counts durations."""
+    """Counts durations.
 
-    __slots__ = ("counts", "sum")
+    Args:
+        bounds: upper bounds of the buckets in seconds, in ascending order.
+    """
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS) + 1)
+    __slots__ = ("_bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float] = BOUNDS) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
     def observe(self, seconds: float) -> None:
         """Count one duration."""
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.counts[bisect_left(self._bounds, seconds)] += 1
         self.sum += seconds
 
     def statistics(self) -> HistogramStatistics:

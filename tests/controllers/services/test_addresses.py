@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controllers.service_cluster import World, service
+from listwatch.controllers.services.figures import LoadBalancerFigures
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import AddressTakenError
 from listwatch.controllers.services.providers.address_pool import AddressPool
@@ -33,6 +34,9 @@ class NoSockets(PoolProvider[LoadBalancer]):
 
     async def _change_backends(self, balancer: LoadBalancer) -> None:
         assert balancer.addresses
+
+    def _figures_of(self, balancer: LoadBalancer) -> LoadBalancerFigures:
+        raise NotImplementedError
 
     async def ensure(
         self, cluster: str, service: Service, nodes: Sequence[Node]

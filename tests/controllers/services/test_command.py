@@ -68,7 +68,26 @@ async def test_it_leads_serves_its_metrics_and_ends_in_order(tmp_path: Path) -> 
 
             program.until(lambda: "service_controller_load_balancers 1.0" in metrics())
             assert "service_controller_loadbalancer_sync_total 1.0" in metrics()
+            status = listwatch(
+                *("service-controller", "--kubeconfig", str(kubeconfig)),
+                *("--status", "--health-port", str(port)),
+            )
+            assert status.stdout.split("\n")[0].split() == [
+                *("SERVICE", "ADDRESS", "PORTS", "BACKENDS"),
+                *("HEALTH", "OPEN", "ACCEPTED", "REFUSED"),
+            ]
+            row = status.stdout.split("\n")[1]
+            assert re.match(r"default/web +127\.81\.\d+\.\d+ +\d+/TCP +0 +no backends", row), row
             assert program.stop(signal.SIGTERM) == 0, program.err
+        plain = listwatch("service-controller", "--kubeconfig", str(kubeconfig), "--status")
+        assert plain.stdout.split("\n")[0].split()[-1] == "BACKENDS"
+        nobody = listwatch(
+            *("service-controller", "--kubeconfig", str(kubeconfig)),
+            *("--status", "--health-port", str(port)),
+        )
+        assert nobody.returncode != 0
+        assert f"no metrics at http://127.0.0.1:{port}/metrics" in nobody.stderr
+        assert "Traceback" not in nobody.stderr
         async with Client.from_config(load_config(kubeconfig)) as client:
             service = await client.get("services", "web", "default")
             assert service["status"]["loadBalancer"]["ingress"][0]["ip"].startswith("127.81.")

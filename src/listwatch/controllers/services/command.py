@@ -1,18 +1,24 @@
 """The command `listwatch service-controller`."""
 
-from collections.abc import Iterator
+import asyncio
+import functools
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from listwatch.accepting import raise_file_limit
 from listwatch.client.client import Client
-from listwatch.client.connection_options import connection_options
+from listwatch.client.config import Config
+from listwatch.client.connection_options import ConnectionOptions, connection_options
 from listwatch.controllers.command_options import Seconds, manager_options
 from listwatch.controllers.services.api import ClientServices
-from listwatch.controllers.services.metrics import collect
+from listwatch.controllers.services.figures import TellsFigures
+from listwatch.controllers.services.metrics import collect, collect_load_balancers
 from listwatch.controllers.services.provider import LoadBalancerProvider
 from listwatch.controllers.services.providers.address_pool import AddressPool
 from listwatch.controllers.services.providers.endpoints import SERVICE_NAME
@@ -22,7 +28,9 @@ from listwatch.controllers.services.providers.local import LocalProvider
 from listwatch.controllers.services.providers.pool_file import PoolFile
 from listwatch.controllers.services.providers.pools import PoolError
 from listwatch.controllers.services.service_controller import ServiceController
+from listwatch.controllers.services.status import rows, table
 from listwatch.runtime.crash import handle_crash
+from listwatch.runtime.health import Check
 from listwatch.runtime.manager import Manager
 from listwatch.runtime.reaper import Reaper
 
@@ -31,6 +39,7 @@ if TYPE_CHECKING:
 
 _NAME = "service-controller"
 _DEFAULT_POOL = "127.0.0.0/8"
+_WIDE = 1000
 
 
 def _pool_of(
@@ -51,6 +60,68 @@ def _pool_file(ctx: click.Context, _param: click.Parameter, path: Path | None) -
         return PoolFile(path)
     except PoolError as error:
         raise click.BadParameter(str(error), param_hint="--address-pool-file") from None
+
+
+class _Shown:
+    """What is told of the controller and its provider, once they run."""
+
+    def __init__(self) -> None:
+        self.controller: ServiceController | None = None
+        self.provider: object = None  # a provider need not tell figures
+
+    def metrics(self) -> Iterator["Metric"]:
+        if self.controller is not None:
+            yield from collect(self.controller.statistics())
+        if isinstance(self.provider, TellsFigures):
+            yield from collect_load_balancers(self.provider.figures())
+
+    def check(self) -> Check:
+        provider = self.provider
+        problem = provider.figures().problem if isinstance(provider, TellsFigures) else ""
+        return Check("load balancers", not problem, problem)
+
+    def retry_all(self) -> None:
+        if self.controller is not None:
+            self.controller.retry_all()
+
+
+def _or_status(run: Callable[..., None]) -> Callable[..., None]:
+    """Add an option that prints a table instead of running the controller."""
+
+    @click.option(
+        "--status",
+        is_flag=True,
+        help="Print services, addresses, backends and health, and exit.",
+    )
+    @functools.wraps(run)
+    def either(*, status: bool, **options: Any) -> None:
+        if not status:
+            run(**options)
+            return
+        connection: ConnectionOptions = options["connection"]
+        host, port = options["health_host"], options["health_port"]
+        at = f"[{host}]" if ":" in host else host
+        asyncio.run(
+            _print_status(
+                connection.config(),
+                options["load_balancer_class"],
+                f"http://{at}:{port}/metrics" if port else "",
+            )
+        )
+
+    return either
+
+
+async def _print_status(config: Config, load_balancer_class: str | None, metrics_url: str) -> None:
+    from rich.console import Console  # noqa: PLC0415 - loaded only when it is asked for
+
+    async with Client.from_config(config) as client:
+        found = await rows(client, load_balancer_class, metrics_url)
+    if not found:
+        click.echo("no services of type LoadBalancer", err=True)
+        return
+    # Nothing is cut on the way to a file or a program.
+    Console(width=None if sys.stdout.isatty() else _WIDE).print(table(found))
 
 
 @click.command(_NAME)
@@ -134,6 +205,7 @@ def _pool_file(ctx: click.Context, _param: click.Parameter, path: Path | None) -
     metavar="SECONDS",
     help="Interval at which every load balancer's nodes are compared, changed or not.",
 )
+@_or_status
 @manager_options(_NAME)
 def service_controller_command(
     *,
@@ -156,7 +228,8 @@ def service_controller_command(
     pool = address_pool if pool_file is None else pool_file.pool
     if pool is None:  # an empty one is falsy
         pool = AddressPool([_DEFAULT_POOL])
-    controllers: list[ServiceController] = []
+    raise_file_limit()
+    shown = _Shown()
 
     def open_provider(client: Client) -> AbstractAsyncContextManager[LoadBalancerProvider]:
         slices = None
@@ -189,23 +262,16 @@ def service_controller_command(
                     service_sync_period=service_sync_period,
                     node_sync_period=node_sync_period,
                 )
-                controllers[:] = [controller]
+                shown.controller, shown.provider = controller, made
                 await controller.run(app.guard)
 
-    def figures() -> Iterator["Metric"]:
-        for controller in controllers:
-            yield from collect(controller.statistics())
-
     async def follow_pools(file: PoolFile) -> None:
-        def changed() -> None:
-            for controller in controllers:
-                controller.retry_all()
-
-        await file.follow(changed)
+        await file.follow(shown.retry_all)
 
     if pool_file is not None:
         app.task(partial(follow_pools, pool_file), name="address pools")
-    app.metrics(figures)
+    app.metrics(shown.metrics)
+    app.ready_check(shown.check)
     app.task(control, name=_NAME)
     # As PID 1 in a container, this process inherits HAProxy's orphans.
     app.task(Reaper().run, name="reaper", leader_only=False)

@@ -7,7 +7,7 @@ It is a reconciler of the runtime: its queue separates the workers and holds the
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -75,6 +75,25 @@ _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: Buckets of the reference's histograms of nodes, in seconds: 1 to 16,384.
+NODE_BOUNDS: Final = tuple(float(2**power) for power in range(15))
+#: Buckets of the time until a service is served, in seconds.
+CONVERGENCE_BOUNDS: Final = (
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+)
+
 _SERVICES, _NODES = Selection("services"), Selection("nodes")
 
 
@@ -94,6 +113,8 @@ class ServiceControllerStatistics(msgspec.Struct, frozen=True, kw_only=True):
         node_syncs: times that the nodes of all load balancers were compared.
         node_errors: load balancers that did not accept new nodes.
         node_sync_seconds: durations of these comparisons.
+        convergence_seconds: how long services took from the first look at a change until the status
+            told of it, or the load balancer was removed.
         host_update_seconds: durations for one load balancer.
     """
 
@@ -110,6 +131,7 @@ class ServiceControllerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     node_errors: int
     node_sync_seconds: HistogramStatistics
     host_update_seconds: HistogramStatistics
+    convergence_seconds: HistogramStatistics
 
 
 class _Source:
@@ -215,8 +237,11 @@ class ServiceController:
         self._round_began = 0.0
         self._syncs = self._ensured = self._deleted = self._failures = 0
         self._node_syncs = self._node_errors = 0
-        self._node_seconds = Histogram()
-        self._host_seconds = Histogram()
+        # When services were first found not to be as they ask for.
+        self._unsettled: dict[str, float] = {}
+        self._node_seconds = Histogram(NODE_BOUNDS)
+        self._host_seconds = Histogram(NODE_BOUNDS)
+        self._convergence_seconds = Histogram(CONVERGENCE_BOUNDS)
 
     # --- Lifecycle ---
 
@@ -262,6 +287,7 @@ class ServiceController:
             node_errors=self._node_errors,
             node_sync_seconds=self._node_seconds.statistics(),
             host_update_seconds=self._host_seconds.statistics(),
+            convergence_seconds=self._convergence_seconds.statistics(),
         )
 
     # --- What wakes a service, beside its own changes ---
@@ -343,6 +369,8 @@ class ServiceController:
             if self._first:
                 self._first.discard(key)
         self._lacking.pop(key, None)
+        if (since := self._unsettled.pop(key, None)) is not None:
+            self._convergence_seconds.observe(self._clock.now() - since)
         return None
 
     def _state(self, key: str) -> State:
@@ -379,6 +407,8 @@ class ServiceController:
         try:
             while (action := step(self._state(key), seen)) is not None:
                 self._explain(self._state(key), action)
+                if not isinstance(action, Check):
+                    self._unsettled.setdefault(key, self._clock.now())
                 self._states[key] = begun(self._state(key), action)
                 outcome = await self._perform(self._states[key], action, seen)
                 self._states[key], seen = done(self._states[key], seen, action, outcome)

@@ -326,3 +326,25 @@ async def test_a_uid_can_not_add_a_line_to_the_configuration() -> None:
             return await ask((ingress.ip, ingress.ports[0].port)) == "one hello"
 
         await eventually(answers, "the answer")
+
+
+async def test_its_figures_go_on_over_a_reload() -> None:
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        service, address = await one_service(provider, slices, one)
+        asked = 3
+        for _ in range(asked):
+            assert await ask(address) == "one hello"
+
+        async def are_counted() -> bool:
+            await provider._read_traffic()
+            traffic = provider.figures().load_balancers[0].traffic
+            return traffic.accepted >= asked and traffic.bytes_in >= asked * len("hello\n")
+
+        await eventually(are_counted, "the figures")
+        await provider.ensure("c", make_service("other", ports=[{"port": free_port()}]), ())
+        assert await are_counted()
+        figures = provider.figures()
+        assert figures.counters["reloads"] == 2
+        assert (figures.problem, figures.load_balancers[0].name) == ("", service.object.name)
+        assert figures.load_balancers[0].backends == 1

@@ -14,6 +14,11 @@ from listwatch.accepting import ShortageLog
 from listwatch.backoff import RESTART
 from listwatch.cache.list_watch import ListerWatcher
 from listwatch.clock import Clock
+from listwatch.controllers.services.figures import (
+    LoadBalancerFigures,
+    ProviderFigures,
+    Traffic,
+)
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import default_load_balancer_name
 from listwatch.controllers.services.providers.address_pool import AddressPool
@@ -36,6 +41,10 @@ from listwatch.controllers.services.providers.haproxy_process import (
     HAProxyError,
     HAProxyProcess,
     require_program,
+)
+from listwatch.controllers.services.providers.haproxy_traffic import (
+    TRAFFIC_SECONDS,
+    HAProxyTraffic,
 )
 from listwatch.controllers.services.providers.listening import Rules, bind
 from listwatch.controllers.services.providers.pool_provider import (
@@ -121,6 +130,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         self._news = asyncio.Event()
         self._reloads = self._runtime_changes = self._restarts = 0
         self._shortages = ShortageLog(self._clock)
+        self._traffic = HAProxyTraffic()
 
     # --- Life ---
 
@@ -135,6 +145,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         await super().__aenter__()
         _ = self._spawn(self._keep_running())
         _ = self._spawn(self._follow_endpoints())
+        _ = self._spawn(self._follow_traffic())
         return self
 
     def _end(self) -> None:
@@ -176,6 +187,50 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         return HAProxyStatistics(
             len(self._balancers), self._reloads, self._runtime_changes, self._restarts
         )
+
+    def figures(self) -> ProviderFigures:
+        """Return the figures of each load balancer; HAProxy was asked for them seconds ago."""
+        return msgspec.structs.replace(
+            self._figures(),
+            shortages=self._shortages.count,
+            counters={
+                "reloads": self._reloads,
+                "runtime_changes": self._runtime_changes,
+                "restarts": self._restarts,
+            },
+            problem="" if self._up.is_set() else "haproxy is being restarted",
+        )
+
+    def _figures_of(self, balancer: _LoadBalancer) -> LoadBalancerFigures:
+        names = [frontend.name for frontend in balancer.frontends.values()]
+        datagrams = balancer.datagrams.values()
+        traffic = [self._traffic.total(name) for name in names]
+        traffic += [listener.statistics() for listener in datagrams]
+        slots = [slot for one in balancer.frontends.values() for slot in one.slots]
+        backends = sum(slot.backend is not None and not slot.draining for slot in slots)
+        failed = sum(self._traffic.failed(name) for name in names)
+        return LoadBalancerFigures(
+            namespace=balancer.service.object.namespace,
+            name=balancer.service.object.name,
+            addresses=balancer.addresses,
+            backends=backends + sum(len(one.balancer.backends) for one in datagrams),
+            failed_backends=failed + sum(len(one.balancer.failed) for one in datagrams),
+            traffic=sum(traffic, Traffic()),
+        )
+
+    async def _follow_traffic(self) -> None:
+        while True:
+            await self._clock.sleep(TRAFFIC_SECONDS)
+            if self._up.is_set():
+                await self._read_traffic()
+
+    async def _read_traffic(self) -> None:
+        try:
+            text = await self._haproxy.ask("runtime.sock", ["show stat"])
+        except (OSError, HAProxyError) as error:
+            _logger.debug("haproxy told no figures: %s", error)  # a reload or restart is under way
+            return
+        self._traffic.read(text)
 
     # --- The provider's interface ---
 
@@ -392,6 +447,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             try:
                 self._haproxy.write(self._configuration(generation))
                 self._is_unsure = False
+                await self._read_traffic()  # the counters begin anew with the next process
                 await self._haproxy.reload(generation)
             except BaseException:
                 self._is_unsure = True

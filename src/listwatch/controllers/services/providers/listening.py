@@ -9,6 +9,7 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 
 from listwatch.accepting import BACKLOG
+from listwatch.controllers.services.figures import Traffic
 from listwatch.controllers.services.provider import ProviderError
 from listwatch.controllers.services.providers.balancing import Backend, Balancer
 from listwatch.controllers.services.providers.proxy_protocol import ProxyProtocol
@@ -23,26 +24,6 @@ _SHORTAGES: Final = frozenset(
 
 class AddressInUseError(ProviderError):
     """Another program listens on the address."""
-
-
-class PortListenerStatistics(msgspec.Struct, frozen=True):
-    """Statistics of one listener.
-
-    Attributes:
-        open: current connections (TCP) or flows (UDP).
-        accepted: total accepted.
-        refused: refused because of their source.
-        failed: found no backend.
-        bytes_in: received from clients.
-        bytes_out: sent to clients.
-    """
-
-    open: int
-    accepted: int
-    refused: int
-    failed: int
-    bytes_in: int
-    bytes_out: int
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -86,7 +67,12 @@ class PortListener(Protocol):
         """Stop listening; let connections continue for the drain time, or end them at once."""
         ...
 
-    def statistics(self) -> PortListenerStatistics:
+    @property
+    def is_paused(self) -> bool:
+        """Whether it takes nothing for want of files."""
+        ...
+
+    def statistics(self) -> Traffic:
         """Return current statistics."""
         ...
 

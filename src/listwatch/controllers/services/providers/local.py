@@ -9,6 +9,11 @@ import msgspec
 from listwatch.accepting import ShortageLog
 from listwatch.cache.list_watch import ListerWatcher
 from listwatch.clock import Clock
+from listwatch.controllers.services.figures import (
+    LoadBalancerFigures,
+    ProviderFigures,
+    Traffic,
+)
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.providers.address_pool import AddressPool
 from listwatch.controllers.services.providers.balancing import Balancer
@@ -22,7 +27,6 @@ from listwatch.controllers.services.providers.frontend import (
 from listwatch.controllers.services.providers.health import Probe, check
 from listwatch.controllers.services.providers.listening import (
     PortListener,
-    PortListenerStatistics,
     Rules,
 )
 from listwatch.controllers.services.providers.pool_provider import (
@@ -61,7 +65,7 @@ class LocalProviderStatistics(msgspec.Struct, frozen=True):
     failed_backends: int
     draining: int
     shortages: int
-    traffic: PortListenerStatistics
+    traffic: Traffic
 
 
 #: Address, protocol and port of a listener.
@@ -129,7 +133,6 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
             for balancer in self._balancers.values()
             for listener in balancer.listeners.values()
         ]
-        figures = [msgspec.structs.astuple(listener.statistics()) for listener in listeners]
         return LocalProviderStatistics(
             len(self._balancers),
             len(listeners),
@@ -138,9 +141,31 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
             sum(len(listener.balancer.failed) for listener in listeners),
             len(self._draining),
             self._shortages.count + self._check_shortages.count,
-            PortListenerStatistics(*map(sum, zip(*figures, strict=True)))
-            if figures
-            else PortListenerStatistics(0, 0, 0, 0, 0, 0),
+            sum((listener.statistics() for listener in listeners), Traffic()),
+        )
+
+    def figures(self) -> ProviderFigures:
+        """Return the figures of each load balancer."""
+        paused = sum(
+            listener.is_paused
+            for balancer in self._balancers.values()
+            for listener in balancer.listeners.values()
+        )
+        return msgspec.structs.replace(
+            self._figures(),
+            shortages=self._shortages.count + self._check_shortages.count,
+            problem=f"{paused} ports take no connections: too many open files" if paused else "",
+        )
+
+    def _figures_of(self, balancer: _LoadBalancer) -> LoadBalancerFigures:
+        listeners = balancer.listeners.values()
+        return LoadBalancerFigures(
+            namespace=balancer.service.object.namespace,
+            name=balancer.service.object.name,
+            addresses=balancer.addresses,
+            backends=sum(len(listener.balancer.backends) for listener in listeners),
+            failed_backends=sum(len(listener.balancer.failed) for listener in listeners),
+            traffic=sum((listener.statistics() for listener in listeners), Traffic()),
         )
 
     # --- The provider's interface ---

@@ -12,6 +12,7 @@ from listwatch.cache.list_watch import ListerWatcher
 from listwatch.cache.reflector import Reflector
 from listwatch.clock import Clock
 from listwatch.controllers.failures import single_error
+from listwatch.controllers.services.figures import LoadBalancerFigures, ProviderFigures
 from listwatch.controllers.services.nodes import Node
 from listwatch.controllers.services.provider import (
     Holders,
@@ -189,6 +190,17 @@ class PoolProvider(ABC, Generic[B]):
             return
         balancer.nodes = nodes
         await self._change_backends(balancer)
+
+    @abstractmethod
+    def _figures_of(self, balancer: B) -> LoadBalancerFigures:
+        """Return the figures of one load balancer."""
+
+    def _figures(self) -> ProviderFigures:
+        return ProviderFigures(
+            load_balancers=[self._figures_of(one) for one in self._balancers.values()],
+            pools={one.name: (self._pool.used(one), one.size) for one in self._pool.pools},
+            misfits=sum(1 for _ in self._pool.misfits()),
+        )
 
     # --- What it is made of ---
 

@@ -8,9 +8,9 @@ from typing import Final, cast
 
 from listwatch.accepting import Acceptor, ShortageLog, is_out_of_files
 from listwatch.clock import Clock, Timer
+from listwatch.controllers.services.figures import Traffic
 from listwatch.controllers.services.providers.balancing import Backend, Balancer
 from listwatch.controllers.services.providers.listening import (
-    PortListenerStatistics,
     Rules,
     bind,
     is_shortage,
@@ -341,9 +341,14 @@ class TCPListener:
         for connection in list(self.connections):
             connection.abort()
 
-    def statistics(self) -> PortListenerStatistics:
+    @property
+    def is_paused(self) -> bool:
+        """Whether it takes no connections for want of files."""
+        return self._acceptor is not None and self._acceptor.is_paused
+
+    def statistics(self) -> Traffic:
         """Return current statistics."""
-        return PortListenerStatistics(
+        return Traffic(
             len(self.connections),
             self.accepted,
             self.refused,

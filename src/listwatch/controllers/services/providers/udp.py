@@ -11,9 +11,9 @@ from typing import Final, cast
 from listwatch.accepting import ShortageLog
 from listwatch.backoff import DATAGRAM
 from listwatch.clock import Clock, Timer
+from listwatch.controllers.services.figures import Traffic
 from listwatch.controllers.services.providers.balancing import Backend, Balancer
 from listwatch.controllers.services.providers.listening import (
-    PortListenerStatistics,
     Rules,
     bind,
     is_shortage,
@@ -288,9 +288,14 @@ class UDPListener:
             self._socket.close()
             self._socket = None
 
-    def statistics(self) -> PortListenerStatistics:
+    @property
+    def is_paused(self) -> bool:
+        """Never: new clients make room."""
+        return False
+
+    def statistics(self) -> Traffic:
         """Return current statistics."""
-        return PortListenerStatistics(
+        return Traffic(
             len(self._flows),
             self._accepted,
             self._refused,
