@@ -68,7 +68,7 @@ def test_json_patch_moves_copies_and_tests() -> None:
         {"op": "spin", "path": "/a"},
         {"path": "/a"},
         {"op": "add", "path": "", "value": {}},
-        {"op": "replace", "path": "", "value": {}},
+        {"op": "replace", "path": "", "value": 1},
         {"op": "remove", "path": ""},
         "text",
     ],

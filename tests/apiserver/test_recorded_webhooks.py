@@ -15,6 +15,9 @@ _DIFFERING = frozenset(
         "04-definitions/review-versions",
         "04-definitions/strategies",
         "04-definitions/versions",
+        "05-configurations/policies",
+        "05-configurations/services",
+        "05-configurations/urls",
     }
 )
 """What is still answered otherwise."""
@@ -29,6 +32,15 @@ def _compare(chosen: dict[str, dict[str, Any]]) -> None:
 
 def test_a_sample_of_conversions_is_answered_as_recorded() -> None:
     _compare(dict(list(scenarios("conversion").items())[::_EVERY]))
+
+
+def test_a_sample_of_admissions_is_answered_as_recorded() -> None:
+    _compare(dict(list(scenarios("webhooks").items())[::_EVERY]))
+
+
+@pytest.mark.proof
+def test_all_admissions_are_answered_as_recorded() -> None:
+    _compare(scenarios("webhooks"))
 
 
 @pytest.mark.proof

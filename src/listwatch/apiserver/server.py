@@ -15,6 +15,7 @@ from listwatch.apiserver.access.auth import BOOTSTRAP, Access
 from listwatch.apiserver.access.escalation import Escalation
 from listwatch.apiserver.access.issued_tokens import IssuedTokens
 from listwatch.apiserver.admission.policies import Policies
+from listwatch.apiserver.admission.webhooks import Webhooks
 from listwatch.apiserver.api.admission import EDITING, Gate
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.api.reviews import Reviews
@@ -148,6 +149,9 @@ class EmbeddedAPIServer:
         configuration = StoredConfiguration(self.store)
         self.admission.append(Policies(cluster, configuration, self.access.answer, EDITING))
         self._webhooks = WebhookClient(self._clock, finder(services))
+        self.admission.append(
+            Webhooks(cluster, configuration, self.access.answer, EDITING, self._webhooks)
+        )
         self._configurations = [
             self.store.bucket(f"admissionregistration.k8s.io/{kind}{what}")
             for kind in ("mutating", "validating")

@@ -1,5 +1,6 @@
 """JSON and YAML parsed like Go, with the error messages of Go's decoders."""
 
+import itertools
 import json
 import re
 from typing import Any
@@ -93,6 +94,14 @@ def _go_words(error: json.JSONDecodeError) -> str:
         where = "in string escape code"
     else:
         where = "looking for beginning of value"
+        literal = next((each for each in ("null", "true", "false") if each[0] == text[at]), "")
+        if literal:
+            pairs = zip(literal, text[at:], strict=False)
+            same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+            if at + same >= len(text):
+                return "unexpected end of JSON input"
+            shown = repr(text[at + same])
+            where = f"in literal {literal} (expecting {literal[same]!r})"
     return f"invalid character {shown} {where}"
 
 

@@ -101,6 +101,11 @@ class Admission:
         """Check the deletion of an object; raise the refusal if forbidden."""
         whole = whole_of(self._attributes.resource, old)
         attributes = self._about("DELETE", None, whole)
+        if attributes.is_of_namespace and attributes.options is not None:
+            # the server itself makes sure that it is this namespace that goes
+            conditions = attributes.options.get("preconditions") or {}
+            conditions = {"uid": whole["metadata"]["uid"], **conditions}
+            attributes.options["preconditions"] = conditions
         self._mutate(attributes)
         self._validate(attributes)
 
@@ -128,9 +133,9 @@ class Admission:
         if known.is_of_namespace and not namespace:
             namespace = name
         options = {
+            **(known.options or {}),
             "kind": f"{operation.capitalize()}Options",
             "apiVersion": "meta.k8s.io/v1",
-            **(known.options or {}),
         }
         return msgspec.structs.replace(
             known,

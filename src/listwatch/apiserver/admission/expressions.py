@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from listwatch.apiserver.admission.matching import Attributes, Cluster, Object, in_version, kind_for
+from listwatch.apiserver.admission.matching import (
+    Attributes,
+    Cluster,
+    Object,
+    in_version,
+    request_of,
+)
 from listwatch.apiserver.user import Question, User
 from listwatch.cel.authorization import RESOURCE_CHECK, AccessQuestion, Authorizer, Decision
 from listwatch.cel.values import parse_timestamp
@@ -64,41 +70,6 @@ class Subject:
     def with_params(self, params: Object | None) -> dict[str, Value]:
         """Return the variables with `params`."""
         return {**self.variables, "params": params}
-
-
-def request_of(attributes: Attributes, matched: APIResource) -> Object:
-    """Return the variable `request`: an AdmissionRequest without objects and empty texts."""
-    resource = attributes.resource
-    request: Object = {
-        "kind": kind_for(matched, attributes.subresource)._asdict(),
-        "resource": _gvr(matched),
-        "subResource": attributes.subresource,
-        "requestKind": attributes.kind._asdict(),
-        "requestResource": _gvr(resource),
-        "requestSubResource": attributes.subresource,
-        "name": attributes.name,
-        "namespace": attributes.namespace,
-        "operation": attributes.operation,
-        "userInfo": user_info(attributes.user),
-        "dryRun": attributes.dry_run,
-        "options": attributes.options,
-    }
-    return {key: value for key, value in request.items() if value not in ("", None)}
-
-
-def _gvr(resource: APIResource) -> Object:
-    return {"group": resource.group, "version": resource.version, "resource": resource.name}
-
-
-def user_info(user: User) -> Object:
-    """Return the user in the form of reviews, without empty fields."""
-    info: Object = {
-        "username": user.name,
-        "uid": user.uid,
-        "groups": list(user.groups),
-        "extra": {key: list(values) for key, values in user.extra.items()},
-    }
-    return {key: value for key, value in info.items() if value}
 
 
 def _namespace_value(namespace: Object | None) -> Object | None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
+from listwatch.apiserver.kinds.resources import APIResource
+from listwatch.schema.facts import facts
 from listwatch.selector import LabelSelector, SelectorError
 
 if TYPE_CHECKING:
-    from listwatch.apiserver.kinds.resources import APIResource
     from listwatch.apiserver.user import User
 
 Object = dict[str, Any]
@@ -49,6 +50,16 @@ def kind_for(resource: APIResource, subresource: str) -> GroupVersionKind:
     if not sub.version:
         return GroupVersionKind(resource.group, resource.version, sub.kind)
     return GroupVersionKind(sub.group, sub.version, sub.kind)
+
+
+def written(resource: APIResource, subresource: str) -> APIResource:
+    """Return the resource that has the schema of what is written, which may be a Scale."""
+    group, version, kind = kind_for(resource, subresource)
+    if (group, version, kind) == kind_for(resource, ""):
+        return resource
+    return APIResource(
+        group, version, subresource, kind, schema=facts().schema(group, version, kind)
+    )
 
 
 class Attributes(msgspec.Struct):
@@ -322,3 +333,38 @@ def in_version(
     if target.convert is not None:
         inner = target.convert.outward(inner)
     return {**named, **inner}
+
+
+def request_of(attributes: Attributes, matched: APIResource) -> Object:
+    """Return an AdmissionRequest without the objects and its uid; empty texts lack."""
+    resource = attributes.resource
+    request: Object = {
+        "kind": kind_for(matched, attributes.subresource)._asdict(),
+        "resource": _gvr(matched),
+        "subResource": attributes.subresource,
+        "requestKind": attributes.kind._asdict(),
+        "requestResource": _gvr(resource),
+        "requestSubResource": attributes.subresource,
+        "name": attributes.name,
+        "namespace": attributes.namespace,
+        "operation": attributes.operation,
+        "userInfo": user_info(attributes.user),
+        "dryRun": attributes.dry_run,
+        "options": attributes.options,
+    }
+    return {key: value for key, value in request.items() if value not in ("", None)}
+
+
+def _gvr(resource: APIResource) -> Object:
+    return {"group": resource.group, "version": resource.version, "resource": resource.name}
+
+
+def user_info(user: User) -> Object:
+    """Return who asks, as reviews show users; what is empty lacks."""
+    info: Object = {
+        "username": user.name,
+        "uid": user.uid,
+        "groups": list(user.groups),
+        "extra": {key: list(values) for key, values in user.extra.items()},
+    }
+    return {key: value for key, value in info.items() if value}

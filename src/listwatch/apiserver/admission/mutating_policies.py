@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from listwatch.apiserver.admission.expressions import Subject
-from listwatch.apiserver.admission.matching import in_version, kind_for
+from listwatch.apiserver.admission.matching import in_version, written
 from listwatch.apiserver.admission.patience import evaluated
 from listwatch.apiserver.admission.policies import (
     Applying,
@@ -23,7 +23,6 @@ from listwatch.apiserver.admission.policies import (
     PolicyIndex,
     object_name,
 )
-from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.cel.admission import (
     BUDGET,
     JSON_PATCH,
@@ -40,12 +39,13 @@ from listwatch.cel.admission import (
 from listwatch.cel.types import list_of
 from listwatch.cel.values import Duration, Optional, Timestamp, UInt
 from listwatch.errors import StatusError
-from listwatch.schema.facts import ANY, Form, Schema, facts
+from listwatch.schema.facts import ANY, Form, Schema
 
 if TYPE_CHECKING:
     from listwatch.apiserver.admission.chain import Round
     from listwatch.apiserver.admission.expressions import Decide
     from listwatch.apiserver.admission.matching import Attributes, Cluster
+    from listwatch.apiserver.kinds.resources import APIResource
     from listwatch.cel import Value
 
 Object = dict[str, Any]
@@ -205,7 +205,7 @@ class _Mutation:
         source, target, sub = attributes.resource, found.matched, attributes.subresource
         obj = in_version(attributes.obj, source, target, sub)
         assert obj is not None  # noqa: S101 - nothing is evaluated without an object
-        kind = _written(target, sub)
+        kind = written(target, sub)
         if mutation.program.type == OBJECT:
             changed = self._merged(obj, value, kind)
         else:
@@ -256,16 +256,6 @@ class _Mutation:
             return obj
         except ValueError as error:
             raise _MutationError(f"JSON Patch: {error}") from None
-
-
-def _written(resource: APIResource, subresource: str) -> APIResource:
-    """Return the resource with the schema of the written object, which may be a Scale."""
-    group, version, kind = kind_for(resource, subresource)
-    if (group, version, kind) == kind_for(resource, ""):
-        return resource
-    return APIResource(
-        group, version, subresource, kind, schema=facts().schema(group, version, kind)
-    )
 
 
 def _key_of(found: Invocation[MutatingPolicy]) -> _Key:

@@ -42,7 +42,7 @@ def evaluated(key: object, decide: Decide, work: Callable[[Decide, Patience | No
     def in_thread() -> T:
         return work(_from_thread(decide, loop), None)
 
-    question = Question(key, lambda: asyncio.to_thread(in_thread))
+    question = Question(key, lambda _: asyncio.to_thread(in_thread))
     try:
         found: T = ask(question)
     except Unanswered:

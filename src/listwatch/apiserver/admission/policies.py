@@ -51,14 +51,17 @@ class Editing(msgspec.Struct, frozen=True):
             if a test in it fails.
         merge: merges an apply configuration into an object by a schema.
         check: returns why a configuration does not fit a schema, or "".
-        decode: returns an object with kind and apiVersion, decoded and defaulted; raises its
-            refusal.
+        decode: returns an object with kind and apiVersion, decoded and defaulted; raises what
+            refuses it.
+        revise: applies the JSON patch of a webhook to an object with kind and apiVersion, decodes
+            and defaults it; raises what refuses the patch or the object.
     """
 
     json_patch: Callable[[Object, Sequence[Object]], Object]
     merge: Callable[[Object, Object, Schema], Object]
     check: Callable[[Object, Schema], str]
     decode: Callable[[Object, APIResource], Object]
+    revise: Callable[[Object, Sequence[Object], APIResource], Object]
 
 
 class PatchTestError(Exception):

@@ -4,18 +4,21 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from listwatch.apiserver import refusal
 from listwatch.apiserver.admission.chain import Admission, Source
 from listwatch.apiserver.admission.matching import Attributes
 from listwatch.apiserver.admission.policies import Editing, PatchTestError
 from listwatch.apiserver.api.apply import merge_applied, misfit
-from listwatch.apiserver.api.body import decode_value
+from listwatch.apiserver.api.body import check_kind, decode_value
 from listwatch.apiserver.api.patch import PatchError, PatchValueError, json_patch
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.store import Bucket, Storage
 from listwatch.errors import BadRequestError
 from listwatch.schema.facts import Schema
+from listwatch.schema.typed import WrongTypeError
 
 Object = dict[str, Any]
 
@@ -122,5 +125,40 @@ def _decoded(whole: Object, resource: APIResource) -> Object:
     return decoded.obj
 
 
-#: How policies change objects.
-EDITING = Editing(_json_patched, _merged, misfit, _decoded)
+def _revised(obj: Object, operations: Sequence[Object], resource: APIResource) -> Object:
+    """Return an object as the patch of a webhook makes it, decoded and defaulted."""
+    try:
+        patched = json_patch(copy.deepcopy(obj), operations)
+    except PatchError as error:
+        raise refusal.internal_error(str(error)) from None
+    if not isinstance(patched, dict):
+        raise refusal.internal_error("a patch made something else of the object than an object")
+    if resource.custom is not None:
+        version = patched.get("apiVersion")
+        if version and version != resource.api_version:
+            raise refusal.server_error(
+                f"request to convert CR from an invalid group/version: {version}"
+            )
+    else:
+        _check_revised(patched, resource)
+    try:
+        decoded = decode_value(patched, resource, msgspec.json.encode(patched))
+    except BadRequestError as error:
+        # Go names only what is wrong with the value, not what it was meant to be
+        why = error.message.partition(f"cannot be handled as a {resource.kind}: ")
+        raise refusal.internal_error(why[2] or error.message) from None
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **decoded.obj}
+
+
+def _check_revised(patched: Object, resource: APIResource) -> None:
+    """Refuse an object that has become one of another kind."""
+    try:
+        check_kind(patched, resource)
+    except WrongTypeError as error:
+        if "unknown conversion" in str(error):
+            raise refusal.server_error(str(error)) from None
+        raise refusal.internal_error(str(error)) from None
+
+
+#: How policies and webhooks change objects.
+EDITING = Editing(_json_patched, _merged, misfit, _decoded, _revised)

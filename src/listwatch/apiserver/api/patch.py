@@ -8,11 +8,13 @@ No library implements the JSON patch of a real server, which is laxer than the R
 import copy
 import json
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
+from listwatch.schema.causes import go_quoted
 from listwatch.schema.facts import ANY, Form, Schema
 
 #: A JSON patch with more operations is refused (`apiserver/pkg/endpoints/handlers`).
@@ -26,8 +28,11 @@ _COPY_LIMIT = 3 * 1024 * 1024
 _INDEX_DIGITS = 20
 
 
+_OPERATIONS = frozenset(("add", "copy", "move", "remove", "replace", "test"))
+
+
 class PatchError(Exception):
-    """A patch does not fit the object, or is malformed."""
+    """A patch that does not fit the object or breaks its own grammar, in the server's words."""
 
 
 class PatchValueError(PatchError):
@@ -45,88 +50,143 @@ class PatchContentError(PatchError):
 # -- JSON patch ------------------------------------------------------------------------------
 
 
-def _pointer(path: object) -> list[str]:
-    if not isinstance(path, str) or (path and not path.startswith("/")):
-        raise PatchError(f"invalid path {path!r}")
-    return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]
+def _pointer(path: str) -> list[str] | None:
+    parts = path.split("/")[1:]
+    return [part.replace("~1", "/").replace("~0", "~") for part in parts] or None
 
 
-def _index(container: list[Any], part: str, *, insert: bool) -> int:
+def _index(container: list[Any], part: str, *, insert: bool = False) -> int:
     if insert and part == "-":
         return len(container)
-    negative = part.startswith("-")
-    digits = part[1:] if negative else part
+    digits = part.removeprefix("-") if part.startswith("-") else part.removeprefix("+")
     if not (digits.isascii() and digits.isdigit()):
-        raise PatchError(f"invalid index {part!r}")
+        why = f"strconv.Atoi: parsing {go_quoted(part)}: invalid syntax"
+        raise PatchError(f"value was not a proper array index: '{part}': {why}" if insert else why)
     index = int(part[:_INDEX_DIGITS])
     if index < 0:
         index += len(container) + (1 if insert else 0)
     if not 0 <= index < len(container) + (1 if insert else 0):
-        raise PatchError(f"index {part} out of bounds")
+        raise PatchError(f"Unable to access invalid index: {part}: invalid index referenced")
     return index
 
 
-def _walk(document: Any, parts: Sequence[str]) -> Any:
-    for part in parts:
-        if isinstance(document, dict):
-            if part not in document:
-                raise PatchError(f"missing path at {part!r}")
-            document = document[part]
-        elif isinstance(document, list):
-            document = document[_index(document, part, insert=False)]
-        else:
-            raise PatchError(f"no such path at {part!r}")
-    return document
+def _get(container: Any, part: str) -> Any:
+    """Return a member; None for one that an object lacks, as the server has it."""
+    if isinstance(container, dict):
+        return container.get(part)
+    return container[_index(container, part)]
 
 
-def _parent(document: Any, path: str) -> tuple[Any, list[str]]:
-    """Return the parent of the member that a path names, and the parts of the path.
-
-    The whole document has no name: a server refuses to add, replace or remove it.
-    """
+def _find(document: Any, path: str) -> tuple[Any, str] | None:
+    """Return what holds the member that a path names, and the member's own name."""
     parts = _pointer(path)
-    if not parts:
-        raise PatchError("the whole document can't be patched")
-    return _walk(document, parts[:-1]), parts
+    if parts is None:
+        return None
+    for part in parts[:-1]:
+        try:
+            document = _get(document, part)
+        except PatchError:
+            return None
+        if not isinstance(document, dict | list):
+            return None
+    return document, parts[-1]
 
 
-def _add(document: Any, path: str, value: Any) -> Any:
-    parent, parts = _parent(document, path)
-    if isinstance(parent, dict):
-        parent[parts[-1]] = value
-    elif isinstance(parent, list):
-        parent.insert(_index(parent, parts[-1], insert=True), value)
+def _at(document: Any, path: str, missing: str) -> tuple[Any, str]:
+    found = _find(document, path)
+    if found is None:
+        raise PatchError(f"{missing}: missing value")
+    return found
+
+
+@contextmanager
+def _for(words: str) -> Iterator[None]:
+    """Say of an error where it happened."""
+    try:
+        yield
+    except PatchError as error:
+        raise PatchError(f"{words}: {error}") from None
+
+
+def _put(container: Any, part: str, value: Any) -> None:
+    if isinstance(container, dict):
+        container[part] = value
     else:
-        raise PatchError(f"no such path {path!r}")
-    return document
+        container.insert(_index(container, part, insert=True), value)
 
 
-def _remove(document: Any, path: str) -> Any:
-    parent, parts = _parent(document, path)
-    if isinstance(parent, dict):
-        if parts[-1] not in parent:
-            raise PatchError(f"unable to remove nonexistent key {path!r}")
-        return parent.pop(parts[-1])
-    if isinstance(parent, list):
-        return parent.pop(_index(parent, parts[-1], insert=False))
-    raise PatchError(f"no such path {path!r}")
+def _drop(container: Any, part: str) -> Any:
+    if isinstance(container, dict):
+        if part not in container:
+            raise PatchError(f"Unable to remove nonexistent key: {part}: missing value")
+        return container.pop(part)
+    return container.pop(_index(container, part))
 
 
-def _replace(document: Any, path: str, value: Any) -> Any:
-    parent, parts = _parent(document, path)
-    if isinstance(parent, dict):
-        parent[parts[-1]] = value
-    elif isinstance(parent, list):
-        parent[_index(parent, parts[-1], insert=False)] = value
-    else:
-        raise PatchError(f"no such path {path!r}")
-    return document
+def _add(document: Any, path: str, value: Any) -> None:
+    missing = f'add operation does not apply: doc is missing path: "{path}"'
+    container, part = _at(document, path, missing)
+    with _for(f"error in add for path: '{path}'"):
+        _put(container, part, value)
 
 
-def _move(document: Any, source: Any, path: str) -> Any:
-    moved = _walk(document, _pointer(source))
-    _remove(document, source)
-    return _add(document, path, moved)
+def _remove(document: Any, path: str) -> None:
+    missing = f'remove operation does not apply: doc is missing path: "{path}"'
+    container, part = _at(document, path, missing)
+    with _for(f"error in remove for path: '{path}'"):
+        _drop(container, part)
+
+
+def _replace(document: Any, path: str, value: Any) -> None:
+    container, part = _at(
+        document, path, f"replace operation does not apply: doc is missing path: {path}"
+    )
+    if isinstance(container, dict):
+        container[part] = value
+        return
+    try:
+        index = _index(container, part)
+    except PatchError:
+        raise PatchError(
+            f"replace operation does not apply: doc is missing key: {path}: missing value"
+        ) from None
+    container[index] = value
+
+
+def _move(document: Any, source: str, path: str) -> None:
+    container, part = _at(
+        document, source, f"move operation does not apply: doc is missing from path: {source}"
+    )
+    with _for(f"error in move for path: '{part}'"):
+        moved = _drop(container, part)
+    container, part = _at(
+        document, path, f"move operation does not apply: doc is missing destination path: {path}"
+    )
+    with _for(f"error in move for path: '{path}'"):
+        _put(container, part, moved)
+
+
+def _test(document: Any, path: str, value: Any) -> None:
+    container, part = _at(document, path, f"test operation does not apply: is missing path: {path}")
+    with _for(f"error in test for path: '{path}'"):
+        found = _get(container, part)
+    if not _equal(found, value):
+        raise PatchValueError(f"testing value {path} failed: test failed")
+
+
+def _copy(document: Any, source: str, path: str) -> int:
+    """Copy a value; returns its size in bytes."""
+    container, part = _at(
+        document, source, f"copy operation does not apply: doc is missing from path: {source}"
+    )
+    with _for(f"error in copy for from: '{source}'"):
+        found = _get(container, part)
+    container, part = _at(
+        document, path, f"copy operation does not apply: doc is missing destination path: {path}"
+    )
+    with _for("error while adding value during copy"):
+        _put(container, part, copy.deepcopy(found))
+    return len(msgspec.json.encode(found))
 
 
 def _equal(first: Any, second: Any) -> bool:
@@ -153,36 +213,31 @@ def json_patch(document: Any, operations: Sequence[Any]) -> Any:
         if not isinstance(operation, dict):
             raise PatchError("an operation must be an object")
         name, path = operation.get("op"), operation.get("path")
+        value, source = operation.get("value"), operation.get("from", "")
+        if name not in _OPERATIONS:
+            raise PatchError(f"Unexpected kind: {name if isinstance(name, str) else 'unknown'}")
+        if name in {"move", "copy"} and not ("from" in operation and isinstance(source, str)):
+            raise PatchError(f"{name} operation failed to decode from: missing value")
         if not isinstance(path, str):
-            raise PatchError("an operation needs a path")
-        value = operation.get("value")
-        if name == "add":
-            document = _add(document, path, copy.deepcopy(value))
+            raise PatchError(f"{name} operation failed to decode path: missing value")
+        if name == "replace" and not path and isinstance(value, dict | list):
+            document = copy.deepcopy(value)
+        elif name in {"add", "replace"}:
+            change = _add if name == "add" else _replace
+            change(document, path, copy.deepcopy(value))
         elif name == "remove":
             _remove(document, path)
-        elif name == "replace":
-            document = _replace(document, path, copy.deepcopy(value))
         elif name == "test":
-            parts = _pointer(path)
-            try:
-                found = _walk(document, parts)
-            except PatchError:
-                # like the server, a test treats a missing member as null
-                if value is not None or "value" not in operation:
-                    raise
-                found = None
-            if not _equal(found, value):
-                raise PatchValueError(f"testing value {path} failed")
+            _test(document, path, value)
         elif name == "move":
-            document = _move(document, operation.get("from"), path)
-        elif name == "copy":
-            found = _walk(document, _pointer(operation.get("from")))
-            copied += len(msgspec.json.encode(found))
-            if copied > _COPY_LIMIT:
-                raise PatchError(f"more than {_COPY_LIMIT} bytes would be copied")
-            document = _add(document, path, copy.deepcopy(found))
+            _move(document, source, path)
         else:
-            raise PatchError(f"unexpected kind: {name}")
+            copied += _copy(document, source, path)
+            if copied > _COPY_LIMIT:
+                raise PatchError(
+                    "Unable to complete the copy, the accumulated size increase of copy is "
+                    f"{copied}, exceeding the limit {_COPY_LIMIT}"
+                )
     return document
 
 

@@ -36,6 +36,9 @@ T = TypeVar("T")
 
 #: Maximum size of a body in bytes (`apiserver/pkg/server/config.go`).
 BODY_LIMIT = 3 * 1024 * 1024
+#: So many characters all warnings of an answer may have, and each of them if they have more.
+_WARNINGS_LIMIT = 4 * 1024
+_WARNING_LIMIT = 256
 
 
 class Call:
@@ -137,9 +140,7 @@ class Call:
         fields: CIMultiDict[str] = CIMultiDict(
             {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
         )
-        for warning in self.warnings:
-            if any(unicodedata.category(char) == "Cc" for char in warning):
-                continue  # no header can carry it; a real server omits it too
+        for warning in _fitting(self.warnings):
             fields.add("Warning", f"299 - {go_quoted(warning)}")
         return fields
 
@@ -197,6 +198,26 @@ class Call:
         if self.representation is PLAIN:
             self.representation = error_form(self.header("Accept"))
         return self.answer_value(error.to_status(), status=error.code or 500, headers=headers)
+
+
+def _fitting(warnings: Iterable[str]) -> list[str]:
+    """Return the warnings that are sent, as in `apiserver/pkg/endpoints/filters/warning.go`.
+
+    Each once; none that no header can carry; short ones where they are many.
+    """
+    kept = [
+        each
+        for each in dict.fromkeys(warnings)
+        if each and not any(unicodedata.category(char) == "Cc" for char in each)
+    ]
+    if sum(map(len, kept)) <= _WARNINGS_LIMIT:
+        return kept
+    sent: list[str] = []
+    for each in kept:
+        if sum(map(len, sent)) >= _WARNINGS_LIMIT:
+            break
+        sent.append(each[:_WARNING_LIMIT])
+    return sent
 
 
 def printable(header: str) -> str:

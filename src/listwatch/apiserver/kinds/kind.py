@@ -80,6 +80,7 @@ class Kind(msgspec.Struct, frozen=True):
         immutable: top-level fields that an update must not change.
         converters: for versions that are stored in another form.
         defaults: sets fields that a client omitted.
+        complete: adds to a new object fields without an owner that policies and webhooks see.
         admit: adds to a new object fields without an owner, after its owners were recorded.
         sign: writes the requesting user into a new object: username, uid, groups and extra.
         parts: what subresources such as resize keep of the old object.
@@ -120,6 +121,7 @@ class Kind(msgspec.Struct, frozen=True):
     immutable: tuple[str, ...] = ()
     converters: Mapping[str, Converter] = {}
     defaults: Callable[[Object], None] | None = None
+    complete: Callable[[Object], None] | None = None
     admit: Callable[[Object], None] | None = None
     sign: Callable[[Object, Mapping[str, Any]], None] | None = None
     parts: Mapping[str, Callable[[Object, View], None]] = {}

@@ -213,12 +213,15 @@ def _tolerate(spec: Object) -> None:
             )
 
 
-def _admit_pod(obj: Object) -> None:
+def _complete_pod(obj: Object) -> None:
     spec = obj["spec"]
     _tolerate(spec)
     spec.setdefault("priority", 0)
     spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
-    obj["status"] = {"phase": "Pending", "qosClass": qos_class(spec)}
+
+
+def _admit_pod(obj: Object) -> None:
+    obj["status"] = {"phase": "Pending", "qosClass": qos_class(obj["spec"])}
 
 
 def _carry_pod(new: Object, _: View) -> None:
@@ -298,6 +301,7 @@ def qos_class(spec: Mapping[str, Any]) -> str:
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "pods": Kind(
+        complete=_complete_pod,
         status_leaves="ownerReferences",
         settle=_settle,
         generation=True,

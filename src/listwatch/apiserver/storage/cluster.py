@@ -21,6 +21,8 @@ _CONFIGURATION = (
     "mutatingadmissionpolicybindings",
     "validatingadmissionpolicies",
     "validatingadmissionpolicybindings",
+    "mutatingwebhookconfigurations",
+    "validatingwebhookconfigurations",
 )
 
 

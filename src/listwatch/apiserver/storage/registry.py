@@ -36,7 +36,7 @@ from listwatch.apiserver.storage.deletion import (
 )
 from listwatch.apiserver.storage.managed_fields import Managed, Owner, created_fields
 from listwatch.apiserver.storage.store import Bucket, Entry, Storage
-from listwatch.apiserver.webhooks.consultation import CURRENT, once
+from listwatch.apiserver.webhooks.consultation import CURRENT, drawn
 from listwatch.clock import Clock
 from listwatch.schema.causes import Cause, invalid_value
 from listwatch.schema.facts import ANY
@@ -94,7 +94,7 @@ class Registry:
         self.store = store
         self._clock = clock
         self._random = randomness
-        self._addresses = Addresses(self._services)
+        self._addresses = _DrawnAddresses(self._services)
         self._now = (0, "")
         # encode() allocates in powers of two and returns the rest as a hole in the heap that the
         # next result does not fit into: 6 KB for each pod of 10
@@ -140,8 +140,6 @@ class Registry:
         metadata: Object = obj["metadata"]
         if namespace:
             self.check_namespace(resource, namespace, metadata.get("name", ""))
-        if _names_a_version(metadata):
-            raise refusal.server_error("resourceVersion should not be set on objects to be created")
         single_owners(obj, context.warnings)
         fields = created_fields(obj, resource.schema)
         for path in reset_fields(resource, ""):
@@ -179,15 +177,16 @@ class Registry:
             metadata.pop(key, None)
         if namespace:
             metadata["namespace"] = namespace
-        if context.admission is not None:
-            obj, metadata = self._mutated(resource, obj, None, owners, context.admission)
-        metadata["uid"] = once("uid", self._uid)
+        obj = self._completed(resource, namespace, obj, owners, context)
+        metadata = obj["metadata"]
+        if _names_a_version(metadata):
+            raise refusal.server_error("resourceVersion should not be set on objects to be created")
+        metadata["uid"] = drawn(self._uid)
         metadata["creationTimestamp"] = self.now()
         if not metadata.get("name") and metadata.get("generateName"):
-            metadata["name"] = metadata["generateName"][: 63 - 5] + once("suffix", self._suffix)
+            metadata["name"] = metadata["generateName"][: 63 - 5] + drawn(self._suffix)
         if context.guard is not None:
             context.guard(resource, obj, None)
-        plugins.complete(resource, namespace, obj, self._objects)
         self._prepare_create(resource, obj)
         causes = validate_create(resource, obj)
         if causes:
@@ -208,11 +207,30 @@ class Registry:
             metadata["managedFields"] = owners
         if context.dry_run:
             return self.entry(resource, obj, 0)
+        if charged and resource.versions is not None:
+            self.entry(resource, obj, 0)  # asks what there is to ask before anything is stored
         for quota in charged:
             self.store_as_is(_QUOTAS, quota)
         entry = self.entry(resource, obj, self.store.revision + 1)
         self.store.put(bucket, entry)
         return entry
+
+    def _completed(
+        self,
+        resource: APIResource,
+        namespace: str,
+        obj: Object,
+        owners: list[Object],
+        context: WriteContext,
+    ) -> Object:
+        """Return a new object as the server itself, policies and webhooks make it."""
+        plugins.complete(resource, namespace, obj, self._objects)
+        complete = kind_of(resource).complete
+        if complete is not None:
+            complete(obj)
+        if context.admission is None:
+            return obj
+        return self._mutated(resource, obj, None, owners, context.admission)[0]
 
     @staticmethod
     def _mutated(
@@ -226,11 +244,20 @@ class Registry:
 
         Ownership of its fields does not change: nobody owns what a mutator adds.
         """
-        operation = "CREATE" if old is None else "UPDATE"
-        changed = admission.mutate(operation, with_owners(obj, owners), old)
+        operation, shown = "UPDATE", obj
+        if old is None:
+            operation = "CREATE"
+            if (
+                "status" in obj
+                and resource.custom is None
+                and obj["status"] == _empty_status(resource)
+            ):
+                shown = {**obj, "status": {}}  # which it gets when it is stored
+        changed = admission.mutate(operation, with_owners(shown, owners), old)
         metadata: Object = changed["metadata"]
         metadata.pop("managedFields", None)
-        if resource.namespaced and metadata.get("namespace") != obj["metadata"].get("namespace"):
+        namespace = obj["metadata"].get("namespace")
+        if resource.namespaced and metadata.setdefault("namespace", namespace) != namespace:
             raise refusal.bad_request(
                 "the namespace of the provided object does not match the namespace sent on the "
                 "request"
@@ -337,7 +364,8 @@ class Registry:
         old = self.present(resource, entry)
         new = produce(copy.deepcopy(old), entry)
         single_owners(new, context.warnings, patched=not is_put)
-        self.check_conditions(resource, entry, new["metadata"], is_put=is_put)
+        if context.admission is None:
+            self.check_conditions(resource, entry, new["metadata"], is_put=is_put)
         managed = self._managed(new, old, context.subresource)
         if managed.sets:
             # without owners there is nothing to update, as in `skipNonAppliedManager`
@@ -351,7 +379,8 @@ class Registry:
                 now=self.now(),
                 reset=reset_fields(resource, context.subresource),
             )
-        return self.store_update(resource, entry, old, new, managed, context), False
+        stored = self.store_update(resource, entry, old, new, managed, context, is_put=is_put)
+        return stored, False
 
     @staticmethod
     def _managed(new: Object, old: Object | None, subresource: str = "") -> Managed:
@@ -403,18 +432,21 @@ class Registry:
         new: Object,
         managed: Managed,
         context: WriteContext,
+        *,
+        is_put: bool = False,
     ) -> Entry:
         """Complete, validate and store a changed object whose owners are recorded."""
         admission = context.admission
         if admission is not None:
-            new, _ = self._mutated(resource, new, old, managed.write(), admission)
+            new, changed = self._mutated(resource, new, old, managed.write(), admission)
+            self.check_conditions(resource, entry, changed, is_put=is_put)
         if context.guard is not None:
             context.guard(resource, new, old)
         self._prepare_update(resource, new, old, context.subresource)
         metadata = new["metadata"]
         causes = validate_update(resource, new, old, context.subresource, context.warnings)
         if causes:
-            raise refusal.invalid_object(resource, entry.name, causes)
+            raise refusal.invalid_object(resource, metadata.get("name") or entry.name, causes)
         self._secure(resource, new, old, context)
         if admission is not None:
             admission.validate("UPDATE", with_owners(new, managed.write()), old)
@@ -683,6 +715,18 @@ class Registry:
     def _encoded(self, value: Mapping[str, Any]) -> bytes:
         _encode_into(value, self._buffer)
         return bytes(self._buffer)
+
+
+class _DrawnAddresses(Addresses):
+    """Addresses of which a request that begins again gets the same."""
+
+    def cluster_ip(self) -> str | None:
+        """Return an address that is free; None if there is none."""
+        return drawn(super().cluster_ip)
+
+    def node_port(self) -> int | None:
+        """Return a port of the customary range that is free; None if there is none."""
+        return drawn(super().node_port)
 
 
 def with_owners(obj: Object, owners: list[Object]) -> Object:

@@ -12,12 +12,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 from yarl import URL
 
 from listwatch.clock import Clock
+from listwatch.errors import ListWatchError
 from listwatch.schema.causes import go_quoted
 
 #: Returns a service's host and port; None if unknown.
@@ -54,7 +56,7 @@ def finder(services: Services | Mapping[str, tuple[str, int]] | None) -> Service
     return find
 
 
-class WebhookCallError(Exception):
+class WebhookCallError(ListWatchError):
     """A call without a usable response; the message is Go's."""
 
 
@@ -77,8 +79,8 @@ class Endpoint(msgspec.Struct, frozen=True):
         authority = _pem(config.get("caBundle") or "")
         service = config.get("service")
         if service is None:
-            url = URL(config.get("url") or "")
-            return cls(str(url.origin().with_path(_path(url.path))), authority)
+            url = urlsplit(config.get("url") or "")
+            return cls(f"{url.scheme}://{url.netloc}{_path(url.path)}", authority)
         namespace, name = service.get("namespace", ""), service.get("name", "")
         port = service.get("port") or 443
         path = _path(service.get("path") or "")
@@ -117,18 +119,21 @@ class WebhookClient:
         for session in sessions.values():
             await session.close()
 
-    async def post(self, endpoint: Endpoint, body: bytes, seconds: int) -> bytes:
+    async def post(
+        self, endpoint: Endpoint, body: bytes, seconds: int, *, told: int | None = None
+    ) -> bytes:
         """Send a review, and return the body of the response.
 
         Args:
             endpoint: the webhook.
             body: the review, in JSON.
             seconds: time limit, which is also sent to the webhook.
+            told: the limit that is sent instead, where the request ends before.
 
         Raises:
             WebhookCallError: no response came, or it reports a failure.
         """
-        url = URL(endpoint.url).with_query(timeout=f"{seconds}s")
+        url = f"{endpoint.url}?timeout={seconds if told is None else told}s"
         call = _Call(self._session, self._services, endpoint)
         try:
             async with self._clock.timeout(seconds):
@@ -187,27 +192,29 @@ class _Call:
         self._services = services
         self._endpoint = endpoint
         self._method = "POST"
+        self._shown = ""
         self._url = URL(endpoint.url)
+        self._redirects_as_get = True
         #: the host of the connection
         self.host = ""
 
     def failed(self, words: str) -> str:
         """Return an error message with the request that failed."""
-        return f'{self._method.title()} "{self._url}": {words}'
+        return f'{self._method.title()} "{self._shown}": {words}'
 
-    async def send(self, url: URL, body: bytes) -> bytes:
+    async def send(self, url: str, body: bytes) -> bytes:
         """Send the request and follow redirects."""
         headers = {**_HEADERS, "Content-Type": "application/json"}
         sent: bytes | None = body
         for _ in range(_REDIRECTS + 1):
-            self._url = url
+            self._shown, self._url = url, URL(url)
             answer, location = await self._send(headers, sent)
             if location is None:
                 return answer
-            previous, url = url, url.join(URL(location))
+            previous, url = url, str(self._url.join(URL(location)))
             if self._redirects_as_get:
                 self._method, sent = "GET", None
-                headers = {**_HEADERS, "Referer": str(previous)}
+                headers = {**_HEADERS, "Referer": previous}
         raise WebhookCallError(self.failed(f"stopped after {_REDIRECTS} redirects"))
 
     async def _send(

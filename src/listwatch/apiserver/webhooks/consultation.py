@@ -38,11 +38,12 @@ class Question(msgspec.Struct, frozen=True):
 
     Attributes:
         key: identifies the question; a key has the same answer throughout the request.
-        ask: calls the webhook; returns the answer, or raises what forbids the request.
+        ask: calls the webhook; gets the seconds that the request has left, and returns the
+            answer, or raises what forbids the request.
     """
 
     key: object
-    ask: Callable[[], Awaitable[Any]]
+    ask: Callable[[float], Awaitable[Any]]
 
 
 class Unanswered(Exception):  # noqa: N818 - not an error: the request goes on with the answers
@@ -71,13 +72,18 @@ class Consultation:
         #: when the request came, in seconds since 1970; the same at each attempt
         self.time = clock.time()
         self._answers: dict[object, tuple[Any, Exception | None]] = {}
-        self._drawn: dict[str, Any] = {}
+        self._drawn: list[Any] = []
+        self._draws = 0
 
-    def once(self, name: str, make: Callable[[], _T]) -> _T:
-        """Return the value made under a name at the first attempt, such as a uid."""
-        if name not in self._drawn:
-            self._drawn[name] = make()
-        made: _T = self._drawn[name]
+    def draw(self, make: Callable[[], _T]) -> _T:
+        """Return the value that an earlier attempt made here, such as a uid, or make it.
+
+        Attempts do the same until they come to a question that is new.
+        """
+        if self._draws == len(self._drawn):
+            self._drawn.append(make())
+        made: _T = self._drawn[self._draws]
+        self._draws += 1
         return made
 
     def answer(self, question: Question) -> Any:
@@ -94,10 +100,17 @@ class Consultation:
             raise error
         return answer
 
-    def first(self, keys: Sequence[object]) -> Sequence[object]:
-        """Return the keys in the order in which their answers came."""
-        wanted = set(keys)
-        return [key for key in self._answers if key in wanted]
+    def answers(self, questions: Sequence[Question]) -> list[tuple[object, Any, Exception | None]]:
+        """Return key, answer and error of questions, in the order in which the answers came.
+
+        Raises:
+            Unanswered: with all that have no answer yet.
+        """
+        wanted = {question.key for question in questions}
+        missing = [question for question in questions if question.key not in self._answers]
+        if missing:
+            raise Unanswered(missing)
+        return [(key, *known) for key, known in self._answers.items() if key in wanted]
 
     async def settle(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """Run something until no question is open; return its result.
@@ -107,6 +120,7 @@ class Consultation:
             ConflictError: 409, the object has changed again and again.
         """
         for _ in range(_ROUNDS):
+            self._draws = 0
             try:
                 with _as_current(self):
                     return await attempt()
@@ -117,18 +131,18 @@ class Consultation:
     async def _ask(self, questions: Sequence[Question]) -> None:
         """Ask all these questions, several at a time."""
         gate = asyncio.Semaphore(_AT_ONCE)
+        left = max(0.0, self._end - self._clock.now())
 
         async def ask(question: Question) -> None:
             async with gate:
                 try:
-                    answer, error = await question.ask(), None
+                    answer, error = await question.ask(left), None
                 except ListWatchError as refused:
                     answer, error = None, refused
             self._answers[question.key] = (answer, error)
 
         try:
-            left = self._clock.timeout(max(0.0, self._end - self._clock.now()))
-            async with left, asyncio.TaskGroup() as group:
+            async with self._clock.timeout(left), asyncio.TaskGroup() as group:
                 for question in questions:
                     group.create_task(ask(question))
         except TimeoutError:
@@ -153,10 +167,10 @@ def can_ask() -> bool:
     return CURRENT.get() is not None
 
 
-def once(name: str, make: Callable[[], _T]) -> _T:
-    """Return the value made under a name at the request's first attempt, such as a uid."""
+def drawn(make: Callable[[], _T]) -> _T:
+    """Return the value made here at the request's first attempt, such as a uid."""
     consultation = CURRENT.get()
-    return make() if consultation is None else consultation.once(name, make)
+    return make() if consultation is None else consultation.draw(make)
 
 
 def ask(question: Question) -> Any:
@@ -169,6 +183,18 @@ def ask(question: Question) -> Any:
     if consultation is None:
         raise Unanswered((question,))
     return consultation.answer(question)
+
+
+def ask_each(questions: Sequence[Question]) -> list[tuple[object, Any, Exception | None]]:
+    """Return key, answer and error of several questions, in the order in which the answers came.
+
+    Raises:
+        Unanswered: with all that have no answer yet.
+    """
+    consultation = CURRENT.get()
+    if consultation is None:
+        raise Unanswered(questions)
+    return consultation.answers(questions)
 
 
 def ask_all(attempts: Sequence[Callable[[], _T]]) -> list[_T]:

@@ -78,7 +78,7 @@ class ConversionWebhook:
         whole = {"apiVersion": source, "kind": self._kind, **obj, "metadata": shown}
         key = ("conversion", self._identity, target, _encode(whole))
 
-        async def convert() -> Object:
+        async def convert(_: float) -> Object:
             return await self._convert(whole, target)
 
         converted = ask(Question(key, convert))

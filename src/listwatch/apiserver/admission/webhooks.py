@@ -1,0 +1,97 @@
+"""Admission webhooks as a source of admission; what asks them is loaded when there are any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from listwatch.apiserver.admission.chain import Mutator, Validator
+    from listwatch.apiserver.admission.expressions import Decide
+    from listwatch.apiserver.admission.matching import Cluster
+    from listwatch.apiserver.admission.policies import Configuration, Editing
+    from listwatch.apiserver.admission.webhook import Webhook
+    from listwatch.apiserver.webhooks.client import WebhookClient
+
+
+class WebhookIndex:
+    """The webhooks of one kind. For one event loop.
+
+    Args:
+        kind: "validating" or "mutating".
+        configuration: has the objects.
+    """
+
+    def __init__(self, kind: str, configuration: Configuration) -> None:
+        self._mutating = kind == "mutating"
+        self._plural = f"{kind}webhookconfigurations"
+        self._configuration = configuration
+        self._seen = -1
+        self._webhooks: list[Webhook] = []
+
+    @property
+    def exist(self) -> bool:
+        """Whether there are any configurations."""
+        return self._configuration.exists(self._plural)
+
+    def current(self) -> Sequence[Webhook]:
+        """Return the webhooks by the names of their configurations, and in these as they stand."""
+        seen = self._configuration.version(self._plural)
+        if self._seen != seen:
+            from listwatch.apiserver.admission.webhook import Webhook  # noqa: PLC0415 - seldom needed
+
+            self._webhooks = [
+                Webhook(obj["metadata"]["name"], revision, place, each, mutating=self._mutating)
+                for revision, obj in self._configuration.objects(self._plural)
+                for place, each in enumerate(obj.get("webhooks") or ())
+            ]
+            self._seen = seen
+        return self._webhooks
+
+
+class Webhooks:
+    """Both kinds of webhooks as a source of admission. For one event loop.
+
+    Args:
+        cluster: has the namespaces.
+        configuration: has the webhooks.
+        decide: answers what expressions ask of `authorizer`.
+        editing: how objects are patched.
+        client: calls the webhooks.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        configuration: Configuration,
+        decide: Decide,
+        editing: Editing,
+        client: WebhookClient,
+    ) -> None:
+        self.cluster = cluster
+        self.decide = decide
+        self.editing = editing
+        self.client = client
+        self.mutating = WebhookIndex("mutating", configuration)
+        self.validating = WebhookIndex("validating", configuration)
+
+    def mutator(self) -> Mutator | None:
+        """Return what mutates one object, if there are mutating webhooks."""
+        if not self.mutating.exist:
+            return None
+        from listwatch.apiserver.admission.webhook_order import (  # noqa: PLC0415 - seldom needed
+            WebhookMutator,
+        )
+
+        return WebhookMutator(self)
+
+    def validator(self) -> Validator | None:
+        """Return what judges one object, if there are validating webhooks."""
+        if not self.validating.exist:
+            return None
+        from listwatch.apiserver.admission.webhook_order import (  # noqa: PLC0415 - seldom needed
+            WebhookValidator,
+        )
+
+        return WebhookValidator(self)
