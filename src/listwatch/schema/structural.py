@@ -402,21 +402,22 @@ def _same(value: Any, old: Any) -> bool:
     return bool(value == old)
 
 
-def _list(value: list[Any], raw: Raw, field: str, path: str, old: Any) -> list[Cause]:
+def _counted(number: int, raw: Raw, what: str, field: str, path: str) -> list[Cause]:
+    """Return why there are too many or too few Items or Properties."""
     causes = []
-    most, least = raw.get("maxItems"), raw.get("minItems")
-    if most is not None and len(value) > most:
+    most, least = raw.get(f"max{what}"), raw.get(f"min{what}")
+    if most is not None and number > most:
         causes.append(
-            Cause(
-                field,
-                "FieldValueTooMany",
-                f"Too many: {len(value)}: must have at most {most} items",
-            )
+            Cause(field, "FieldValueTooMany", f"Too many: {number}: must have at most {most} items")
         )
-    if least is not None and len(value) < least:
-        causes.append(
-            invalid_value(field, len(value), f"{_shown(path)} should have at least {least} items")
-        )
+    if least is not None and number < least:
+        why = f"{_shown(path)} should have at least {least} {what.lower()}"
+        causes.append(invalid_value(field, number, why))
+    return causes
+
+
+def _list(value: list[Any], raw: Raw, field: str, path: str, old: Any) -> list[Cause]:
+    causes = _counted(len(value), raw, "Items", field, path)
     items = raw.get("items")
     if isinstance(items, Mapping):
         known = _by_key(old, raw)
@@ -464,22 +465,7 @@ def _list_keys(value: list[Any], raw: Raw, field: str) -> list[Cause]:
 
 
 def _object(value: dict[str, Any], raw: Raw, field: str, path: str, old: Any) -> list[Cause]:
-    causes = []
-    most, least = raw.get("maxProperties"), raw.get("minProperties")
-    if most is not None and len(value) > most:
-        causes.append(
-            Cause(
-                field,
-                "FieldValueTooMany",
-                f"Too many: {len(value)}: must have at most {most} items",
-            )
-        )
-    if least is not None and len(value) < least:
-        causes.append(
-            invalid_value(
-                field, len(value), f"{_shown(path)} should have at least {least} properties"
-            )
-        )
+    causes = _counted(len(value), raw, "Properties", field, path)
     dot = "." if field else ""
     said_dot = "." if path else ""
     causes += [
