@@ -131,38 +131,26 @@ _BINDING: Mapping[str, Cell] = {
 }
 
 
+_ROLE = Kind(
+    checks_whole=True,
+    name_rule="path",
+    create_on_update=True,
+    defaults=_default_role,
+    rule=_check_role,
+)
+_ROLE_BINDING = Kind(
+    checks_whole=True,
+    name_rule="path",
+    create_on_update=True,
+    defaults=_default_role_binding,
+    rule=_check_role_binding,
+    update_rule=_check_role_binding_update,
+    cells=_BINDING,
+)
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
-    "rbac.authorization.k8s.io/roles": Kind(
-        checks_whole=True,
-        name_rule="path",
-        create_on_update=True,
-        defaults=_default_role,
-        rule=_check_role,
-    ),
-    "rbac.authorization.k8s.io/clusterroles": Kind(
-        checks_whole=True,
-        name_rule="path",
-        create_on_update=True,
-        defaults=_default_role,
-        rule=_check_role,
-    ),
-    "rbac.authorization.k8s.io/rolebindings": Kind(
-        checks_whole=True,
-        name_rule="path",
-        create_on_update=True,
-        defaults=_default_role_binding,
-        rule=_check_role_binding,
-        update_rule=_check_role_binding_update,
-        cells=_BINDING,
-    ),
-    "rbac.authorization.k8s.io/clusterrolebindings": Kind(
-        checks_whole=True,
-        name_rule="path",
-        create_on_update=True,
-        defaults=_default_role_binding,
-        rule=_check_role_binding,
-        update_rule=_check_role_binding_update,
-        cells=_BINDING,
-    ),
+    "rbac.authorization.k8s.io/roles": _ROLE,
+    "rbac.authorization.k8s.io/clusterroles": _ROLE,
+    "rbac.authorization.k8s.io/rolebindings": _ROLE_BINDING,
+    "rbac.authorization.k8s.io/clusterrolebindings": _ROLE_BINDING,
 }

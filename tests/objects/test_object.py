@@ -12,17 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.objects import (
-    DeletedFinalStateUnknown,
-    KeyFunctionError,
     Object,
     ObjectDecodeError,
     ObjectDecoder,
-    ObjectKey,
     decode_object,
-    deletion_handling_meta_namespace_key,
-    meta_namespace_key,
-    object_key,
-    split_key,
 )
 
 POD: dict[str, Any] = {
@@ -389,36 +382,6 @@ def test_absent_fields_are_a_key_error_or_the_default() -> None:
         obj["status"]
     assert obj.get("status", 5) == 5
     assert "status" not in obj
-
-
-def test_keys_of_objects_mappings_and_tombstones() -> None:
-    pod = decode_object(raw(POD))
-    tombstone = DeletedFinalStateUnknown("shop/gone", pod)
-    assert meta_namespace_key(pod) == "shop/web-0.a"
-    assert meta_namespace_key({"metadata": {"name": "node.1"}}) == "node.1"
-    assert object_key(POD) == ObjectKey("shop", "web-0.a")
-    assert str(ObjectKey("", "n")) == "n"
-    assert deletion_handling_meta_namespace_key(tombstone) == "shop/gone"
-    assert deletion_handling_meta_namespace_key(pod) == "shop/web-0.a"
-
-
-@pytest.mark.parametrize(
-    "item", [DeletedFinalStateUnknown("a"), None, 5, [], {}, {"metadata": {"name": ""}}]
-)
-def test_what_has_no_key_is_an_error(item: object) -> None:
-    with pytest.raises(KeyFunctionError):
-        meta_namespace_key(item)
-
-
-@given(namespace=st.text("abc.-é", max_size=5), name=st.text("abc.-é", min_size=1, max_size=5))
-def test_splitting_a_key_is_the_inverse_of_making_it(namespace: str, name: str) -> None:
-    assert split_key(str(ObjectKey(namespace, name))) == (namespace, name)
-
-
-@pytest.mark.parametrize("key", ["", "a/b/c", "a/", "/b", "/"])
-def test_what_is_no_key_does_not_split(key: str) -> None:
-    with pytest.raises(KeyFunctionError, match="unexpected key"):
-        split_key(key)
 
 
 def test_an_object_nested_too_deeply_is_no_object() -> None:
