@@ -14,7 +14,7 @@ import yaml
 from listwatch.apiserver.access.auth import BOOTSTRAP, Access
 from listwatch.apiserver.access.escalation import Escalation
 from listwatch.apiserver.access.issued_tokens import IssuedTokens
-from listwatch.apiserver.admission.policies import Policies
+from listwatch.apiserver.admission.policy_source import Policies
 from listwatch.apiserver.admission.webhooks import Webhooks
 from listwatch.apiserver.api.admission import EDITING, Gate
 from listwatch.apiserver.api.reading import Reader
