@@ -273,7 +273,7 @@ async def trouble(cluster: Cluster, observer: Observer, workload: PodWorkload, c
     await cluster.compact()
     gap = Gap(before, cluster.version)
     out.print(
-        "--- the API server was killed, started again, changed, and has forgotten its history ---",
+        "--- the API server was killed, restarted and changed, and its history compacted ---",
         soft_wrap=True,
     )
     observer.synced.clear()
@@ -335,7 +335,7 @@ async def live(cluster: Cluster, workload: PodWorkload) -> None:
     """Continue, with about 20 changes per second, until Ctrl-C."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
-    out.print("--- live: about 20 changes a second; Ctrl-C ends it ---")
+    out.print("--- live: about 20 changes per second; press Ctrl-C to stop ---")
     while not stop.is_set():
         await cluster.carry_out(workload.changes(20), a_second=20)
 
@@ -366,16 +366,16 @@ def report(
 ) -> None:
     """Print what was done, what was delivered, and where they differ."""
     counts = Counter(change.type for change in done)
-    table = Table(title="What was done, and the story told of it", show_header=False)
+    table = Table(title="Changes made and delivered", show_header=False)
     for label, value in (
-        ("done: additions", counts[ChapterType.ADDED]),
-        ("done: changes", counts[ChapterType.UPDATED]),
-        ("done: deletions", counts[ChapterType.DELETED]),
-        ("told: script runs", result.told),
-        ("states that the relist after the compaction skipped over", result.skipped_updates),
-        ("objects that came and went unseen before that relist", result.skipped_lives),
+        ("made: additions", counts[ChapterType.ADDED]),
+        ("made: updates", counts[ChapterType.UPDATED]),
+        ("made: deletions", counts[ChapterType.DELETED]),
+        ("delivered: script runs", result.told),
+        ("states skipped by the relist after the compaction", result.skipped_updates),
+        ("objects created and deleted before that relist", result.skipped_lives),
         ("objects at the end", objects),
-        ("mistakes in the story", len(mistakes)),
+        ("mistakes", len(mistakes)),
         ("seconds", f"{seconds:.1f}"),
     ):
         table.add_row(label, str(value))
@@ -385,9 +385,9 @@ def report(
     if len(mistakes) > 10:
         out.print(f"… and {len(mistakes) - 10} more")
     verdict = (
-        "The story differs from what was done."
+        "The delivered changes differ from those made."
         if mistakes
-        else ("The story told is what was done: nothing lost, nothing invented.")
+        else ("Every change was delivered: none lost, none invented.")
     )
     out.print(verdict, style="bold red" if mistakes else "bold green")
 
@@ -395,21 +395,21 @@ def report(
 def main() -> int:
     """Parse the arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--live", action="store_true", help="go on until Ctrl-C")
+    parser.add_argument("--live", action="store_true", help="continue until Ctrl-C")
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--changes", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--forgetful",
         action="store_true",
-        help="use a script that loses a part of the story, to see that this is found out",
+        help="use a script that ignores some objects, to see that the check finds it",
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="listwatch-demo-") as directory:
         try:
             return asyncio.run(run(options, Path(directory)))
         except KeyboardInterrupt:
-            out.print("Stopped before there was a whole story to compare.")
+            out.print("Stopped before there was anything to compare.")
             return 130
 
 

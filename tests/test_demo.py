@@ -1,4 +1,4 @@
-"""The demo, smaller than `make run` has it, as a process of its own."""
+"""The demo, smaller than in `make run`, as a separate process."""
 
 import os
 import signal
@@ -27,25 +27,25 @@ def _figure(output: str, label: str) -> int:
 
 
 @pytest.mark.proof
-def test_the_story_told_is_what_was_done_through_a_restart_and_a_compaction() -> None:
+def test_every_change_is_delivered_through_a_restart_and_a_compaction() -> None:
     done = _demo("--pods", "30", "--changes", "200")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "The story told is what was done: nothing lost, nothing invented." in done.stdout
-    assert _figure(done.stdout, "mistakes in the story") == 0
-    writes = sum(_figure(done.stdout, f"done: {kind}") for kind in ("additions", "changes", "del"))
+    assert "Every change was delivered: none lost, none invented." in done.stdout
+    assert _figure(done.stdout, "│ mistakes") == 0
+    writes = sum(_figure(done.stdout, f"made: {kind}") for kind in ("additions", "updates", "del"))
     assert writes == 230
-    assert "has forgotten its history" in done.stdout
+    assert "its history compacted" in done.stdout
     assert "too old resource version" in done.stdout
     assert done.stderr == ""
 
 
 @pytest.mark.proof
-def test_a_story_that_differs_is_shown_and_ends_with_another_exit_code() -> None:
+def test_a_difference_is_shown_and_ends_with_another_exit_code() -> None:
     done = _demo("--pods", "20", "--changes", "60", "--forgetful")
     assert done.returncode == 1
-    assert "The story differs from what was done." in done.stdout
-    assert _figure(done.stdout, "mistakes in the story") > 0
-    assert "was never told" in done.stdout
+    assert "The delivered changes differ from those made." in done.stdout
+    assert _figure(done.stdout, "│ mistakes") > 0
+    assert "was never delivered" in done.stdout
 
 
 @pytest.mark.proof
@@ -69,7 +69,7 @@ def test_live_goes_on_until_ctrl_c_and_then_compares() -> None:
         finally:
             process.kill()
     assert process.returncode == 0, output + complaints
-    assert "The story told is what was done" in output
+    assert "Every change was delivered" in output
     assert complaints == ""
 
 
@@ -90,7 +90,7 @@ def test_ctrl_c_before_the_end_is_one_line_and_leaves_no_process() -> None:
         finally:
             process.kill()
     assert process.returncode == 130, output + complaints
-    assert output.endswith("Stopped before there was a whole story to compare.\n")
+    assert output.endswith("Stopped before there was anything to compare.\n")
     assert complaints == ""
     assert [pid for pid in _pids() if mark in _environment(pid)] == []
 

@@ -45,20 +45,20 @@ def _without(index: int) -> list[Chapter]:
     ("told", "mistake"),
     [
         (_without(0), "ns/a: Updated to version 3, but it was never added"),
-        (_without(2), "ns/a: version 3 of uid u1 was never told"),
+        (_without(2), "ns/a: version 3 of uid u1 was never delivered"),
         (_without(3), "ns/a: Added of uid u3 before uid u1 was deleted"),
-        (_without(4), "ns/a: uid u3 was never told"),
-        (_without(5), "ns/b: version 6 of uid u2 was never told"),
-        (_without(6), "ns/b: its last state is version 7, told was 6"),
+        (_without(4), "ns/a: uid u3 was never delivered"),
+        (_without(5), "ns/b: version 6 of uid u2 was never delivered"),
+        (_without(6), "ns/b: its last state is version 7, delivered was 6"),
         ([*DONE, DONE[6]], "ns/b: Updated at version 7 after version 7"),
         ([*DONE, Chapter(S, "ns/b", "u2", 6)], "ns/b: Sync at version 6 after version 7"),
         (
             [*DONE, Chapter(A, "ns/b", "u2", 7)],
-            "ns/b: Added at version 7, but it was there already",
+            "ns/b: Added at version 7, but it existed already",
         ),
-        ([*DONE, Chapter(D, "ns/b", "u2", 8)], "ns/b: Deleted uid u2, which is still there"),
-        ([*DONE, DONE[3]], "ns/a: Deleted uid u1, which was not told to be there"),
-        ([*DONE, Chapter(A, "ns/c", "u9", 9)], "ns/c: Added of uid 'u9', which never was"),
+        ([*DONE, Chapter(D, "ns/b", "u2", 8)], "ns/b: Deleted uid u2, which still exists"),
+        ([*DONE, DONE[3]], "ns/a: Deleted uid u1, which was not delivered as existing"),
+        ([*DONE, Chapter(A, "ns/c", "u9", 9)], "ns/c: Added of uid 'u9', which never existed"),
         ([*DONE, Chapter(U, "ns/b", "u2", 9)], "ns/b: Updated at version 9, which was never made"),
         ([*DONE, DONE[0]], "ns/a: Added of uid u1 before uid u3 was deleted"),
     ],
@@ -69,7 +69,9 @@ def test_every_doctored_story_is_found_out(told: list[Chapter], mistake: str) ->
 
 def test_a_gap_excuses_nothing_outside_it() -> None:
     told = _without(2)
-    assert compare(DONE, told, [Gap(4, 7)]).mistakes == ["ns/a: version 3 of uid u1 was never told"]
+    assert compare(DONE, told, [Gap(4, 7)]).mistakes == [
+        "ns/a: version 3 of uid u1 was never delivered"
+    ]
     # The state before the gap's last one must still be told when the next one came after the list.
     assert compare(DONE, _without(5), [Gap(0, 6)]).mistakes != []
 
@@ -80,10 +82,10 @@ def test_a_mark_of_deletion_is_told_once_before_the_deletion() -> None:
     assert compare(done, [*done[:2], mark, done[2]], marked=True).mistakes == []
     assert compare(done, done, [Gap(2, 4)], marked=True).mistakes == []
     (missing,) = compare(done, done, marked=True).mistakes
-    assert missing == "a: uid u was told 0 times to be marked, not once"
+    assert missing == "a: uid u was delivered 0 times as marked, not once"
     assert compare(done, [*done[:2], mark, mark, done[2]], marked=True).mistakes != []
     early = Chapter(U, "a", "u", 2, deleting=True)
     assert compare(done, [*done[:2], early, done[2]], marked=True).mistakes == [
-        "a: marked for deletion at version 2, which was never done"
+        "a: marked for deletion at version 2, which never happened"
     ]
     assert compare(done[:2], [*done[:2], mark], marked=True).mistakes != []

@@ -138,7 +138,7 @@ class _Reader:
     def read(self, story: Sequence[Chapter]) -> None:
         for change in story:
             if change.uid not in self._lives:
-                self._wrong(f"{change.type} of uid {change.uid!r}, which never was")
+                self._wrong(f"{change.type} of uid {change.uid!r}, which never existed")
             elif change.type is ChapterType.DELETED:
                 self._deleted(change)
             else:
@@ -153,11 +153,11 @@ class _Reader:
         elif change.uid in self._ended:
             self._wrong(f"{change.type} of uid {change.uid} after its deletion")
         elif change.type is ChapterType.ADDED and not adds:
-            self._wrong(f"Added at version {change.version}, but it was there already")
+            self._wrong(f"Added at version {change.version}, but it existed already")
         elif change.type is ChapterType.UPDATED and adds:
             self._wrong(f"Updated to version {change.version}, but it was never added")
         elif adds and self._order_of(change.uid) < max(map(self._order_of, self._ended), default=0):
-            self._wrong(f"uid {change.uid} told after a later life of that name")
+            self._wrong(f"uid {change.uid} delivered after a later object of that name")
         self._uid = change.uid
         told = self._told[change.uid]
         if change.deleting:
@@ -175,15 +175,15 @@ class _Reader:
         self._marks[change.uid] += 1
         life, told = self._lives[change.uid], self._told[change.uid]
         if not life.versions[-1] < change.version < life.deleted:
-            self._wrong(f"marked for deletion at version {change.version}, which was never done")
+            self._wrong(f"marked for deletion at version {change.version}, which never happened")
         elif told and change.version < told[-1]:
             self._wrong(f"{change.type} at version {change.version} after version {told[-1]}")
 
     def _deleted(self, change: Chapter) -> None:
         if self._uid != change.uid:
-            self._wrong(f"Deleted uid {change.uid}, which was not told to be there")
+            self._wrong(f"Deleted uid {change.uid}, which was not delivered as existing")
         elif not self._lives[change.uid].deleted:
-            self._wrong(f"Deleted uid {change.uid}, which is still there")
+            self._wrong(f"Deleted uid {change.uid}, which still exists")
         self._ended.add(change.uid)
         self._uid = None
 
@@ -193,19 +193,19 @@ class _Reader:
         marks = self._marks[uid]
         wants_mark = self._wants_marks and bool(life.deleted) and uid in self._ended
         if wants_mark and (marks > 1 or (seen and not marks)):
-            self._wrong(f"uid {uid} was told {marks} times to be marked, not once")
+            self._wrong(f"uid {uid} was delivered {marks} times as marked, not once")
         if not told:
             if life.deleted and any(
                 life.versions[0] in g and life.deleted in g for g in self._gaps
             ):
                 self.skipped_lives += 1
             else:
-                self._wrong(f"uid {uid} was never told")
+                self._wrong(f"uid {uid} was never delivered")
             return
         if life.deleted and uid not in self._ended:
-            self._wrong(f"the deletion of uid {uid} at version {life.deleted} was never told")
+            self._wrong(f"the deletion of uid {uid} at version {life.deleted} was never delivered")
         if not life.deleted and told[-1] != life.versions[-1]:
-            self._wrong(f"its last state is version {life.versions[-1]}, told was {told[-1]}")
+            self._wrong(f"its last state is version {life.versions[-1]}, delivered was {told[-1]}")
             return
         heard = set(told)
         for version in life.versions:
@@ -216,7 +216,7 @@ class _Reader:
             if any(version in gap and later in gap for gap in self._gaps):
                 self.skipped_updates += 1
             else:
-                self._wrong(f"version {version} of uid {uid} was never told")
+                self._wrong(f"version {version} of uid {uid} was never delivered")
 
     def _order_of(self, uid: str) -> int:
         return self._order.index(uid) if uid in self._lives else 0
