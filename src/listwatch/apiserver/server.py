@@ -201,9 +201,12 @@ class EmbeddedAPIServer:
     def _running_workloads(self, given: "bool | Workloads") -> "RunningWorkloads":
         from listwatch.apiserver.workloads.loop import RunningWorkloads  # noqa: PLC0415 - seldom needed
         from listwatch.apiserver.workloads.options import Workloads  # noqa: PLC0415 - as above
+        from listwatch.apiserver.workloads.writes import Writes  # noqa: PLC0415 - as above
 
         options = Workloads() if isinstance(given, bool) else given
-        return RunningWorkloads(self.store, self.registry, self.table, self._clock, options)
+        admit = Gate(self.store, self.admission).of_server
+        writes = Writes(self.registry, self.table, self._clock, admit)
+        return RunningWorkloads(self.store, writes, self._clock, options)
 
     def _asks_webhooks(self) -> bool:
         for bucket in self._configurations:

@@ -16,6 +16,7 @@ from listwatch.apiserver.api.patch import PatchError, PatchValueError, json_patc
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.store import Bucket, Storage
+from listwatch.apiserver.user import User
 from listwatch.errors import BadRequestError
 from listwatch.schema.facts import Schema
 from listwatch.schema.typed import WrongTypeError
@@ -63,25 +64,43 @@ class Gate:
             subresource: the subresource that is written.
             dry_run: whether nothing is stored.
         """
-        for bucket in self._buckets:
-            if bucket.entries:
-                break
-        else:
+        if not self._is_configured():
             return None
         resource = call.resource
         assert resource is not None  # noqa: S101 - who writes has found the resource
-        attributes = Attributes(
-            "",
-            resource,
-            call.user,
-            call.info.namespace if resource.namespaced or call.info.of_namespace else "",
-            call.info.name,
-            subresource,
-            options=_options_of(call) if options is None else dict(options),
-            dry_run=dry_run,
-            warnings=call.warnings,
-            annotations=call.annotations,
+        return self._admission(
+            Attributes(
+                "",
+                resource,
+                call.user,
+                call.info.namespace if resource.namespaced or call.info.of_namespace else "",
+                call.info.name,
+                subresource,
+                options=_options_of(call) if options is None else dict(options),
+                dry_run=dry_run,
+                warnings=call.warnings,
+                annotations=call.annotations,
+            )
         )
+
+    def of_server(
+        self, user: User, resource: APIResource, namespace: str, name: str, subresource: str
+    ) -> Admission | None:
+        """Return what asks about a write of the server's own controllers, as `open`."""
+        if not self._is_configured():
+            return None
+        options: dict[str, Any] = {}
+        return self._admission(
+            Attributes("", resource, user, namespace, name, subresource, options=options)
+        )
+
+    def _is_configured(self) -> bool:
+        for bucket in self._buckets:  # noqa: SIM110 - a loop is faster than any()
+            if bucket.entries:
+                return True
+        return False
+
+    def _admission(self, attributes: Attributes) -> Admission | None:
         if attributes.configures_admission:
             return None
         return Admission(attributes, self._sources)

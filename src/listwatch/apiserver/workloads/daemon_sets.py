@@ -41,7 +41,7 @@ _GENERATION = "pod-template-generation"
 def step_daemon_set(observed: Observed, obj: View) -> Steps:
     """Bring the pods of a DaemonSet closer to its spec, and its status up to date."""
     selector = LabelSelector.from_dict(obj["spec"].get("selector"))
-    if selector.is_everything:
+    if selector.is_everything or is_deleting(obj):
         return []
     revisions = revisions_of(observed, obj, selector, "DaemonSet", HASH)
     if revisions.collisions is not None:
@@ -85,7 +85,7 @@ class _Daemons:
         self._least = self._spec.get("minReadySeconds") or 0
 
     def steps(self) -> Steps:
-        steps = [] if is_deleting(self._obj) else self._place() or self._roll()
+        steps = self._place() or self._roll()
         live = {
             (pod["metadata"].get("labels") or {}).get(HASH, "")
             for found in self._pods.values()

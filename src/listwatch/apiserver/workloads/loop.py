@@ -6,14 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
-
-from listwatch.apiserver import refusal
-from listwatch.apiserver.kinds.catalog import apply_defaults
-from listwatch.apiserver.kinds.resources import APIResource
-from listwatch.apiserver.kinds.table import ResourceTable
-from listwatch.apiserver.storage.deletion import DeleteOptions
-from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import (
     Bucket,
     Entry,
@@ -37,14 +29,10 @@ from listwatch.apiserver.workloads.jobs import TRACKING, step_job, step_tracked
 from listwatch.apiserver.workloads.kubelet import step_pod
 from listwatch.apiserver.workloads.nodes import made_node, step_node
 from listwatch.apiserver.workloads.observed import (
-    Bind,
     Create,
-    Delete,
     Later,
-    Object,
     Observed,
     Steps,
-    Update,
     View,
     controller_of,
 )
@@ -55,9 +43,10 @@ from listwatch.apiserver.workloads.replica_sets import (
 )
 from listwatch.apiserver.workloads.scheduler import step_unbound
 from listwatch.apiserver.workloads.stateful_sets import step_stateful_set
+from listwatch.apiserver.workloads.writes import Writes
 from listwatch.backoff import WORK_ITEM
 from listwatch.clock import Clock, Timer
-from listwatch.errors import StatusError
+from listwatch.errors import ConflictError
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +65,8 @@ class _Controller(NamedTuple):
     resource: str
     step: Callable[[View], Steps]
     manager: str = _MANAGER
+    #: the service account in kube-system that asks
+    account: str = ""
     #: steps after an object's deletion, given its namespace and name
     gone: Callable[[str, str], Steps] | None = None
 
@@ -110,40 +101,69 @@ class RunningWorkloads:
     def __init__(
         self,
         store: Storage,
-        registry: Registry,
-        table: ResourceTable,
+        writes: Writes,
         clock: Clock,
         options: Workloads,
     ) -> None:
         self._store = store
-        self._registry = registry
-        self._table = table
+        self._writes = writes
         self._clock = clock
         self._options = options
         self._observed = Observed(store, clock)
         self.failures = failures = Failures()
         observed = self._observed
         self._controllers: dict[str, _Controller] = {
-            "nodes": _Controller(kinds.NODES, partial(step_node, observed, failures)),
+            "nodes": _Controller(
+                kinds.NODES, partial(step_node, observed, failures), account="node-controller"
+            ),
             "scheduler": _Controller(kinds.PODS, partial(step_unbound, observed), "kube-scheduler"),
             "kubelet": _Controller(
                 kinds.PODS, partial(step_pod, observed, failures, options), "kubelet"
             ),
-            "replicasets": _Controller(kinds.REPLICA_SETS, partial(step_replica_set, observed)),
-            "replicationcontrollers": _Controller(
-                kinds.REPLICATION_CONTROLLERS, partial(step_replication_controller, observed)
+            "replicasets": _Controller(
+                kinds.REPLICA_SETS,
+                partial(step_replica_set, observed),
+                account="replicaset-controller",
             ),
-            "deployments": _Controller(kinds.DEPLOYMENTS, partial(step_deployment, observed)),
-            "statefulsets": _Controller(kinds.STATEFUL_SETS, partial(step_stateful_set, observed)),
-            "daemonsets": _Controller(kinds.DAEMON_SETS, partial(step_daemon_set, observed)),
-            "jobs": _Controller(kinds.JOBS, partial(step_job, observed, options)),
-            "tracked": _Controller(kinds.PODS, partial(step_tracked, observed)),
-            "cronjobs": _Controller(kinds.CRON_JOBS, partial(step_cron_job, observed)),
-            "claims": _Controller(kinds.CLAIMS, partial(step_claim, observed)),
-            "volumes": _Controller(kinds.VOLUMES, partial(step_volume, observed)),
+            "replicationcontrollers": _Controller(
+                kinds.REPLICATION_CONTROLLERS,
+                partial(step_replication_controller, observed),
+                account="replication-controller",
+            ),
+            "deployments": _Controller(
+                kinds.DEPLOYMENTS,
+                partial(step_deployment, observed),
+                account="deployment-controller",
+            ),
+            "statefulsets": _Controller(
+                kinds.STATEFUL_SETS,
+                partial(step_stateful_set, observed),
+                account="statefulset-controller",
+            ),
+            "daemonsets": _Controller(
+                kinds.DAEMON_SETS,
+                partial(step_daemon_set, observed),
+                account="daemon-set-controller",
+            ),
+            "jobs": _Controller(
+                kinds.JOBS, partial(step_job, observed, options), account="job-controller"
+            ),
+            "tracked": _Controller(
+                kinds.PODS, partial(step_tracked, observed), account="job-controller"
+            ),
+            "cronjobs": _Controller(
+                kinds.CRON_JOBS, partial(step_cron_job, observed), account="cronjob-controller"
+            ),
+            "claims": _Controller(
+                kinds.CLAIMS, partial(step_claim, observed), account="persistent-volume-binder"
+            ),
+            "volumes": _Controller(
+                kinds.VOLUMES, partial(step_volume, observed), account="persistent-volume-binder"
+            ),
             "endpoints": _Controller(
                 kinds.SERVICES,
                 partial(step_service, observed),
+                account="endpointslice-controller",
                 gone=partial(without_service, observed),
             ),
         }
@@ -175,7 +195,9 @@ class RunningWorkloads:
         task, self._task, self._wake = self._task, None, None
         if task is not None:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            (ended,) = await asyncio.gather(task, return_exceptions=True)
+            if ended is not None and not isinstance(ended, asyncio.CancelledError):
+                raise ended
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -200,7 +222,7 @@ class RunningWorkloads:
     def _make_nodes(self) -> None:
         if not self._store.bucket(kinds.NODES).entries:
             for number in range(self._options.nodes):
-                self._create(Create(kinds.NODES, made_node(number)), "kubelet")
+                self._writes.make(Create(kinds.NODES, made_node(number)), "kubelet")
 
     # -- failures ----------------------------------------------------------------------------
 
@@ -360,13 +382,13 @@ class RunningWorkloads:
             while self._due:
                 key = next(iter(self._due))
                 del self._due[key]
-                self._take(key)
+                await self._take(key)
                 turns += 1
                 if turns == 100 or self._clock.now() - begun > _TURN:
                     await asyncio.sleep(0)
                     begun, turns = self._clock.now(), 0
 
-    def _take(self, key: _Key) -> None:
+    async def _take(self, key: _Key) -> None:
         """Take one step, and plan the next if it says when, or failed."""
         timer = self._timers.pop(key, None)
         if timer is not None:
@@ -383,7 +405,7 @@ class RunningWorkloads:
             else:
                 self._failed.pop(key, None)
                 return
-            refused = self._perform(steps, controller.manager)
+            refused = await self._writes.perform(steps, controller.manager, controller.account)
         except NotStoredError as error:
             _log.warning("%s of %s: tried again: %s", name, place, error)
             self._again(key, _NOT_STORED_SECONDS)
@@ -400,11 +422,14 @@ class RunningWorkloads:
                 if isinstance(step, Later):
                     self._again(key, step.seconds)
             return
-        _log.info("%s of %s was refused: %s", name, place, refused)
+        _log.info("%s of %s was refused: %s", name, place, refused.message)
         failures = self._failed[key] = self._failed.get(key, 0) + 1
-        if uid and uid not in self._observed.refusals:
+        if isinstance(refused, ConflictError):
+            # somebody has changed it while a webhook was asked
+            self._again(key, WORK_ITEM.delay(failures))
+        elif uid and uid not in self._observed.refusals:
             # keep the first message: later ones may differ only by a generated name
-            self._observed.refusals[uid] = refused
+            self._observed.refusals[uid] = refused.message
             self._plan(*key)  # its status reports that
         else:
             self._again(key, WORK_ITEM.delay(failures))
@@ -418,82 +443,3 @@ class RunningWorkloads:
     def _fall_due(self, key: _Key) -> None:
         self._timers.pop(key, None)
         self._plan(*key)
-
-    # -- writes ------------------------------------------------------------------------------
-
-    def _perform(self, steps: Steps, manager: str) -> str | None:
-        """Perform a controller's steps; return the server's first refusal.
-
-        After a refusal only statuses are still written.
-        """
-        refused: str | None = None
-        for step in steps:
-            if isinstance(step, Later):
-                continue
-            if refused is not None and not (isinstance(step, Update) and step.subresource):
-                continue
-            try:
-                self._do(step, manager)
-            except StatusError as error:
-                refused = refused or error.message
-        return refused
-
-    def _do(self, step: Create | Update | Delete | Bind, manager: str) -> None:
-        if isinstance(step, Create):
-            self._create(step, manager)
-        elif isinstance(step, Update):
-            self._update(step, manager)
-        elif isinstance(step, Bind):
-            pods = self._resource(kinds.PODS)
-            metadata = step.obj["metadata"]
-            entry = self._registry.get(pods, metadata["namespace"], metadata["name"])
-            self._registry.bind(pods, entry, step.node)
-        else:
-            metadata = step.obj["metadata"]
-            options = DeleteOptions(
-                grace_period=step.grace, propagation=step.propagation, uid=metadata["uid"]
-            )
-            resource = self._resource(step.resource)
-            namespace = metadata.get("namespace", "")
-            self._registry.delete(resource, namespace, metadata["name"], options)
-
-    def _create(self, step: Create, manager: str) -> None:
-        resource = self._resource(step.resource)
-        obj = _copied(step.obj)
-        apply_defaults(resource, obj)
-        namespace = obj["metadata"].get("namespace", "")
-        self._registry.create(resource, namespace, obj, WriteContext(manager=manager))
-
-    def _update(self, step: Update, manager: str) -> None:
-        resource = self._resource(step.resource)
-        metadata = step.obj["metadata"]
-
-        def produce(_: Object | None, entry: Entry | None) -> Object:
-            if entry is not None and entry.uid != metadata["uid"]:
-                raise refusal.conflict(resource, entry.name)
-            new = _copied(step.obj)
-            # this plan's own earlier writes must not cause a conflict
-            new["metadata"].pop("resourceVersion", None)
-            return new
-
-        self._registry.update(
-            resource,
-            metadata.get("namespace", ""),
-            metadata["name"],
-            produce,
-            WriteContext(manager=manager, subresource=step.subresource),
-            is_put=False,
-        )
-
-    def _resource(self, storage: str) -> APIResource:
-        group, _, name = storage.rpartition("/")
-        resource = self._table.get(group, "v1", name)
-        if resource is None:
-            raise LookupError(f"the schema facts in the package have no {storage}")
-        return resource
-
-
-def _copied(obj: Object) -> Object:
-    """Return a deep copy."""
-    copied: Object = msgspec.json.decode(msgspec.json.encode(obj))
-    return copied

@@ -36,7 +36,7 @@ _REVISION_HASH = "controller.kubernetes.io/hash"
 def step_stateful_set(observed: Observed, obj: View) -> Steps:
     """Bring the pods of a StatefulSet closer to its spec, and its status up to date."""
     selector = LabelSelector.from_dict(obj["spec"].get("selector"))
-    if selector.is_everything:
+    if selector.is_everything or is_deleting(obj):
         return []
     revisions = revisions_of(observed, obj, selector, "StatefulSet", _REVISION_HASH)
     if revisions.collisions is not None:
@@ -77,7 +77,7 @@ class _Members:
         return int(number)
 
     def steps(self) -> Steps:
-        steps = [] if is_deleting(self._obj) else self._retain_claims() or self._manage()
+        steps = self._retain_claims() or self._manage()
         status = status_update(STATEFUL_SETS, self._obj, self._status())
         pause: Steps = [Later(min(self._waits))] if self._waits else []
         return [*steps, *self._forget(), *status, *pause]

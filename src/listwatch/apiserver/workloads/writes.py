@@ -1,0 +1,184 @@
+"""What controllers ask for, done: by the rules for every write, admission included."""
+
+from typing import Protocol
+
+import msgspec
+
+from listwatch.apiserver import refusal
+from listwatch.apiserver.admission.chain import Admission
+from listwatch.apiserver.kinds.catalog import apply_defaults
+from listwatch.apiserver.kinds.resources import APIResource
+from listwatch.apiserver.kinds.table import ResourceTable
+from listwatch.apiserver.storage.deletion import DeleteOptions
+from listwatch.apiserver.storage.registry import Registry, WriteContext
+from listwatch.apiserver.storage.store import Entry
+from listwatch.apiserver.user import User
+from listwatch.apiserver.webhooks.consultation import Consultation
+from listwatch.apiserver.workloads.observed import (
+    PODS,
+    Bind,
+    Create,
+    Delete,
+    Later,
+    Object,
+    Steps,
+    Update,
+)
+from listwatch.clock import Clock
+from listwatch.errors import StatusError
+
+_AUTHENTICATED = "system:authenticated"
+_ACCOUNTS = ("system:serviceaccounts", "system:serviceaccounts:kube-system", _AUTHENTICATED)
+
+
+class Admit(Protocol):
+    """Says who is asked about a write of the server's own; None where nobody is."""
+
+    def __call__(
+        self, user: User, resource: APIResource, namespace: str, name: str, subresource: str
+    ) -> Admission | None:
+        """Return the policies and webhooks."""
+
+
+class Writes:
+    """Writes to the store in the name of controllers. For the event loop of the store.
+
+    Args:
+        registry: what writes go through.
+        table: the resources that are served.
+        clock: times webhooks.
+        admit: says who is asked about a write.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        table: ResourceTable,
+        clock: Clock,
+        admit: Admit,
+    ) -> None:
+        self._registry = registry
+        self._table = table
+        self._clock = clock
+        self._admit = admit
+        #: the versions of what the present plan has written
+        self._written: dict[tuple[str, str], int] = {}
+
+    async def perform(self, steps: Steps, manager: str, controller: str) -> StatusError | None:
+        """Do what a controller asks for, in its order; returns the server's first refusal.
+
+        After a refusal only statuses are still written. Other tasks run in between only while a
+        webhook is asked.
+
+        Args:
+            steps: what is asked for.
+            manager: the program that owns what is written.
+            controller: whose service account asks, where the program has one for each.
+        """
+        self._written.clear()
+        user = _user(manager, controller)
+        refused: StatusError | None = None
+        for step in steps:
+            if isinstance(step, Later):
+                continue
+            if refused is not None and not (isinstance(step, Update) and step.subresource):
+                continue
+            try:
+                await self._consulted(step, manager, user)
+            except StatusError as error:
+                refused = refused or error
+        return refused
+
+    async def _consulted(
+        self, step: Create | Update | Delete | Bind, manager: str, user: User
+    ) -> None:
+        async def attempt() -> None:
+            self._do(step, manager, user)
+
+        await Consultation(self._clock).settle(attempt)
+
+    def _do(self, step: Create | Update | Delete | Bind, manager: str, user: User) -> None:
+        if isinstance(step, Create):
+            self._create(step, manager, user)
+        elif isinstance(step, Update):
+            self._update(step, manager, user)
+        elif isinstance(step, Bind):
+            pods = self._resource(PODS)
+            metadata = step.obj["metadata"]
+            entry = self._registry.get(pods, metadata["namespace"], metadata["name"])
+            self._registry.bind(pods, entry, step.node)
+        else:
+            metadata = step.obj["metadata"]
+            resource = self._resource(step.resource)
+            namespace, name = metadata.get("namespace", ""), metadata["name"]
+            options = DeleteOptions(
+                grace_period=step.grace,
+                propagation=step.propagation,
+                uid=metadata["uid"],
+                admission=self._admit(user, resource, namespace, name, ""),
+            )
+            self._registry.delete(resource, namespace, name, options)
+
+    def make(self, step: Create, manager: str) -> None:
+        """Make an object of the server's own, about which nobody is asked."""
+        resource = self._resource(step.resource)
+        obj = _copied(step.obj)
+        apply_defaults(resource, obj)
+        self._registry.create(resource, "", obj, WriteContext(manager=manager))
+
+    def _create(self, step: Create, manager: str, user: User) -> None:
+        resource = self._resource(step.resource)
+        obj = _copied(step.obj)
+        apply_defaults(resource, obj)
+        namespace = obj["metadata"].get("namespace", "")
+        admission = self._admit(user, resource, namespace, obj["metadata"].get("name", ""), "")
+        context = WriteContext(manager=manager, admission=admission)
+        self._registry.create(resource, namespace, obj, context)
+
+    def _update(self, step: Update, manager: str, user: User) -> None:
+        resource = self._resource(step.resource)
+        metadata = step.obj["metadata"]
+        namespace, name = metadata.get("namespace", ""), metadata["name"]
+        place = step.resource, f"{namespace}/{name}"
+
+        def produce(_: Object | None, entry: Entry | None) -> Object:
+            if entry is not None and (
+                entry.uid != metadata["uid"]
+                or entry.revision
+                not in {int(metadata["resourceVersion"]), self._written.get(place)}
+            ):
+                raise refusal.conflict(resource, name)
+            new = _copied(step.obj)
+            # what this plan itself has written since does not stand in the way
+            new["metadata"].pop("resourceVersion", None)
+            return new
+
+        context = WriteContext(
+            manager=manager,
+            subresource=step.subresource,
+            admission=self._admit(user, resource, namespace, name, step.subresource),
+        )
+        entry, _ = self._registry.update(resource, namespace, name, produce, context, is_put=False)
+        self._written[place] = entry.revision
+
+    def _resource(self, storage: str) -> APIResource:
+        group, _, name = storage.rpartition("/")
+        resource = self._table.get(group, "v1", name)
+        if resource is None:
+            raise LookupError(f"the schema facts in the package have no {storage}")
+        return resource
+
+
+def _user(manager: str, controller: str) -> User:
+    """Return who a program is to policies and webhooks."""
+    if manager == "kube-controller-manager":
+        return User(f"system:serviceaccount:kube-system:{controller}", _ACCOUNTS)
+    if manager == "kubelet":
+        return User("system:node", ("system:nodes", _AUTHENTICATED))
+    return User(f"system:{manager}", (_AUTHENTICATED,))
+
+
+def _copied(obj: Object) -> Object:
+    """Return a copy that shares nothing with what is observed."""
+    copied: Object = msgspec.json.decode(msgspec.json.encode(obj))
+    return copied
