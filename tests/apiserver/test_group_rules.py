@@ -439,6 +439,9 @@ async def test_a_definition_has_one_storage_version_and_no_half_conversion(clien
         '"AdditionalPrinterColumns":null,"SelectableFields":null}]'
     )
     assert {each["field"]: each["message"] for each in status["details"]["causes"]} == {
+        "spec.conversion.strategy": (
+            'Invalid value: "Webhook": must be None if spec.preserveUnknownFields is true'
+        ),
         "spec.preserveUnknownFields": (
             "Invalid value: true: cannot set to true, set x-kubernetes-preserve-unknown-fields to "
             "true in spec.versions[*].schema instead"

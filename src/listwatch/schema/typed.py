@@ -170,7 +170,9 @@ _KEPT_EMPTY: Mapping[str, frozenset[str]] = {
     "Endpoint": frozenset(("hostname", "nodeName", "zone")),
     "EndpointAddress": frozenset(("nodeName",)),
     "CustomResourceDefinitionVersion": frozenset(("deprecationWarning",)),
+    "ServiceReference": frozenset(("path",)),
     "ValidationRule": frozenset(("reason",)),
+    "WebhookClientConfig": frozenset(("url",)),
 }
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from listwatch.apiserver.kinds.client_rules import client_causes, default_client, review_causes
 from listwatch.apiserver.kinds.definition_rules import (
     path_problem,
     scale_causes,
@@ -43,7 +44,6 @@ _COLUMN_FORMATS = (
     "int64",
     "password",
 )
-_REVIEW_VERSIONS = frozenset(("v1", "v1beta1"))
 
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
@@ -57,7 +57,8 @@ def default_definition(obj: Object) -> None:
     if kind:
         names.setdefault("singular", kind.lower())
         names.setdefault("listKind", f"{kind}List")
-    spec.setdefault("conversion", {}).setdefault("strategy", "None")
+    conversion = spec.setdefault("conversion", {"strategy": "None"})
+    default_client((conversion.get("webhook") or {}).get("clientConfig"))
     for version in spec.get("versions") or ():
         version.setdefault("served", False)
         version.setdefault("storage", False)
@@ -103,12 +104,17 @@ def validate_definition(obj: Mapping[str, Any]) -> list[Cause]:
             else required("spec.scope")
         )
     if spec.get("preserveUnknownFields"):
+        strategy = (spec.get("conversion") or {}).get("strategy")
+        if strategy == "Webhook":
+            why = "must be None if spec.preserveUnknownFields is true"
+            causes.append(invalid_value("spec.conversion.strategy", strategy, why))
         why = (
             "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in "
             "spec.versions[*].schema instead"
         )
         causes.append(invalid_value("spec.preserveUnknownFields", True, why))
-    causes += _conversion_causes(spec.get("conversion") or {})
+    if spec.get("conversion") is not None:
+        causes += _conversion_causes(spec["conversion"])
     versions = spec.get("versions") or []
     causes += _storage_causes(versions)
     for index, version in enumerate(versions):
@@ -231,10 +237,12 @@ def _storage_causes(versions: list[Object]) -> list[Cause]:
 
 def _conversion_causes(conversion: Mapping[str, Any]) -> list[Cause]:
     path = "spec.conversion"
-    strategy, webhook = conversion.get("strategy", "None"), conversion.get("webhook") or {}
+    strategy, webhook = conversion.get("strategy") or "", conversion.get("webhook") or {}
     config, versions = webhook.get("clientConfig"), webhook.get("conversionReviewVersions") or ()
     causes: list[Cause] = []
-    if strategy not in {"None", "Webhook"}:
+    if not strategy:
+        causes.append(required(f"{path}.strategy"))
+    elif strategy not in {"None", "Webhook"}:
         causes.append(not_supported(f"{path}.strategy", strategy, ["None", "Webhook"]))
     if strategy != "Webhook":
         why = "should not be set when strategy is not set to Webhook"
@@ -246,15 +254,9 @@ def _conversion_causes(conversion: Mapping[str, Any]) -> list[Cause]:
     if config is None:
         why = "required when strategy is set to Webhook"
         causes.append(required(f"{path}.webhookClientConfig", why))
-    elif (config.get("url") is None) is (config.get("service") is None):
-        why = "exactly one of url or service is required"
-        causes.append(required(f"{path}.webhookClientConfig", why))
-    if not versions:
-        causes.append(required(f"{path}.conversionReviewVersions"))
-    elif not _REVIEW_VERSIONS & frozenset(versions):
-        why = f"must include at least one of {', '.join(sorted(_REVIEW_VERSIONS))}"
-        causes.append(invalid_value(f"{path}.conversionReviewVersions", versions, why))
-    return causes
+    else:
+        causes += client_causes(config, f"{path}.webhookClientConfig")
+    return causes + review_causes(versions, f"{path}.conversionReviewVersions")
 
 
 def _inside(versions: list[Object]) -> list[Object] | None:
