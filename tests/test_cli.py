@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from importlib.metadata import version as installed
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,19 @@ def test_version_and_help_load_no_subcommand() -> None:
     version = _run("--version")
     assert version.returncode == 0
     assert version.stdout.startswith("listwatch, version ")
+
+
+@pytest.mark.parametrize("arguments", [("--version", "-v"), ("-v", "--version")])
+def test_the_version_tells_what_is_in_use(arguments: tuple[str, str]) -> None:
+    lines = _run(*arguments).stdout.splitlines()
+    assert lines[1].startswith("cpython 3.")
+    assert f"httptools {installed('httptools')}: " in lines[3]
+    assert [line.partition(" ")[0] for line in lines[2:]] == [
+        "aiofastnet",
+        "httptools",
+        "uvloop",
+        "zstandard",
+    ]
 
 
 def test_importing_the_package_is_cheap() -> None:

@@ -63,6 +63,14 @@ _COMMANDS = {
 }
 
 
+#: What is used where it is installed, and for what.
+_OPTIONAL: Final = {
+    "aiofastnet": "connections whose TLS keeps the interpreter lock (listwatch[fast])",
+    "httptools": "the package's own transport for reads (listwatch[fast])",
+    "uvloop": "another event loop, if a program runs in it (listwatch[fast])",
+    "zstandard": "packed caches (listwatch[zstandard])",
+}
+
 _COMPLETE: Final = "_LISTWATCH_COMPLETE"
 
 
@@ -118,9 +126,34 @@ class _LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EXIT_CODES_HELP,
 )
-@click.version_option(__version__, prog_name="listwatch")
-def cli() -> None:
+@click.option(
+    "-v", "--verbose", is_flag=True, is_eager=True, help="With --version: also what it uses."
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda ctx, _, asked: _show_version(ctx) if asked else None,
+    help="Show the version and exit.",
+)
+def cli(*, verbose: bool) -> None:
     """React to every change of a Kubernetes resource."""
+    del verbose
+
+
+def _show_version(ctx: click.Context) -> None:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow, rarely used
+
+    click.echo(f"listwatch, version {__version__}")
+    if ctx.params["verbose"]:
+        click.echo(f"{sys.implementation.name} {'.'.join(map(str, sys.version_info[:3]))}")
+        for package, words in _OPTIONAL.items():
+            try:
+                found = version(package)
+            except PackageNotFoundError:
+                found = "not installed"
+            click.echo(f"{package} {found}: {words}")
+    ctx.exit()
 
 
 @click.command("completion")

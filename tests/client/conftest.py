@@ -3,15 +3,20 @@ from collections.abc import AsyncIterator
 import pytest
 
 from listwatch.client import connections
+from listwatch.client import transport as own_transport
 from listwatch.client.client import Client
 from listwatch.client.config import Config
 from listwatch.testing.scripted_server import ScriptedServer
 
 
-@pytest.fixture(params=["httptools", "aiohttp"])
+@pytest.fixture(params=["httptools", "aiofastnet", "aiohttp"])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What is read comes by either transport, one after the other."""
-    monkeypatch.setattr(connections, "_HAS_TRANSPORT", request.param == "httptools")
+    """What is read comes by each transport, one after the other.
+
+    The package's own, with asyncio's connections and with aiofastnet's, and aiohttp.
+    """
+    monkeypatch.setattr(connections, "_HAS_TRANSPORT", request.param != "aiohttp")
+    monkeypatch.setattr(own_transport, "_HAS_AIOFASTNET", request.param == "aiofastnet")
     return str(request.param)
 
 

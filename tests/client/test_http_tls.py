@@ -7,6 +7,7 @@ import ssl
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ async def test_the_servers_name_must_be_the_one_that_is_expected(authority: Auth
         with pytest.raises(DisconnectedError, match="not trusted: IP address mismatch"):
             await get(server.url, **trust)
         assert await get(server.url, tls_server_name="api.internal", **trust) == b"{}"
-        with pytest.raises(DisconnectedError, match="not trusted: Hostname mismatch"):
+        with pytest.raises(DisconnectedError, match=r"not trusted: [Hh]ostname mismatch"):
             await get(server.url, tls_server_name="other.internal", **trust)
 
 
@@ -216,12 +217,25 @@ def files(directory: Path) -> list[Path]:
     return sorted(directory.iterdir())
 
 
+def public_file(*args: Any, **options: Any) -> Any:
+    """Make a temporary file that no key may be written to; the server's certificate may."""
+    made: Any = NamedTemporaryFile(*args, **options)  # noqa: SIM115 - the caller closes it
+    write = made.write
+
+    def checked(content: str | bytes) -> int:
+        assert "PRIVATE" not in str(content)
+        return int(write(content))
+
+    made.write = checked
+    return made
+
+
 async def test_no_key_is_left_in_a_file(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     if hasattr(os, "memfd_create"):  # not even for a moment
-        monkeypatch.setattr("tempfile.NamedTemporaryFile", None)
+        monkeypatch.setattr("tempfile.NamedTemporaryFile", public_file)
     mine = authority.ca.issue_cert("jane")
     before = files(tmp_path)
     async with ScriptedServer(ssl=authority.server_context("127.0.0.1")) as server:

@@ -10,8 +10,10 @@ import asyncio
 import os
 import re
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from ssl import SSLContext, SSLError
 from typing import Final, Self, cast
 from urllib.parse import urlsplit
@@ -30,6 +32,13 @@ except ImportError as missing:
     raise ImportError(
         "listwatch.client.transport needs httptools: pip install 'listwatch[httptools]'"
     ) from missing
+
+try:
+    import aiofastnet
+except ImportError:  # the extra `fast` is not installed
+    _HAS_AIOFASTNET = False
+else:
+    _HAS_AIOFASTNET = True
 
 #: Maximum bytes of a response's status line and headers, including preceding 1xx responses.
 MAX_HEAD_BYTES: Final = 64 * 1024
@@ -622,6 +631,22 @@ async def _look_up(target: Target) -> list[str]:
     return [str(address[4][0]) for address in found]
 
 
+def is_fast() -> bool:
+    """Tell whether connections are aiofastnet's, whose TLS keeps the interpreter lock.
+
+    Python's own gives it away for each record of 16 KB (CPython#81536): beside a thread that
+    computes, a watch by TLS then gets 1 % of its rate. aiofastnet reads the peer's certificate by
+    way of a temporary file, so where there is no place for one, Python's own serves.
+    """
+    if not _HAS_AIOFASTNET:
+        return False
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 async def _open(target: Target, address: str | None, buffer: memoryview) -> _Connection:
     loop = asyncio.get_running_loop()
     connection = _Connection(target, buffer)
@@ -636,7 +661,10 @@ async def _open(target: Target, address: str | None, buffer: memoryview) -> _Con
                 ssl_handshake_timeout=handshake_timeout,
             )
         else:
-            await loop.create_connection(
+            create = loop.create_connection
+            if is_fast():
+                create = partial(aiofastnet.create_connection, loop)
+            await create(
                 lambda: connection,
                 address or target.host,
                 target.port,
