@@ -32,6 +32,14 @@ class _Replica(msgspec.Struct, forbid_unknown_fields=True):
     revision: int | None = None
 
 
+class _Limit(msgspec.Struct, forbid_unknown_fields=True):
+    limit: int | None = None
+
+
+class _Certificate(msgspec.Struct, forbid_unknown_fields=True):
+    expired: bool = False
+
+
 class _Node(msgspec.Struct, forbid_unknown_fields=True):
     name: str
 
@@ -48,14 +56,18 @@ class Control:
         self._actions: dict[str, Callable[[bytes], object]] = {
             "add-faults": self._add_faults,
             "bookmarks": self._bookmarks,
+            "certificate": self._certificate,
             "compact": self._compact,
             "cut-watches": self._cut_watches,
             "fail-pods": self._fail_pods,
             "faults": self._faults,
             "heal-pods": self._heal_pods,
+            "in-flight": self._in_flight,
             "lose-node": self._lose_node,
             "recover-node": self._recover_node,
+            "record-requests": self._record_requests,
             "replica": self._replica,
+            "requests": self._requests,
             "restart": self._restart,
             "rewind": self._rewind,
             "snapshot": self._snapshot,
@@ -160,6 +172,22 @@ class Control:
             self._server.replica.fall_behind(given.revision)
         else:
             self._server.replica.catch_up()
+        return {}
+
+    def _record_requests(self, body: bytes) -> object:
+        limit = _read(body, _Limit).limit
+        self._server.record_requests(10_000 if limit is None else limit)
+        return {}
+
+    def _requests(self, _: bytes) -> object:
+        return [msgspec.structs.asdict(each) for each in self._server.requests]
+
+    def _in_flight(self, body: bytes) -> object:
+        self._server.limit_in_flight(_read(body, _Limit).limit)
+        return {}
+
+    def _certificate(self, body: bytes) -> object:
+        self._server.issue_certificate(expired=_read(body, _Certificate).expired)
         return {}
 
     def _fail_pods(self, body: bytes) -> object:

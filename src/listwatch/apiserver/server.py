@@ -29,6 +29,7 @@ from listwatch.apiserver.controllers.endings import Controllers
 from listwatch.apiserver.controllers.policies import PolicyStatus
 from listwatch.apiserver.http.faults import Faults
 from listwatch.apiserver.http.listening import Listening, is_loopback, listen, url_of
+from listwatch.apiserver.http.request_log import RecordedRequest, RequestLog
 from listwatch.apiserver.http.tls import TLS
 from listwatch.apiserver.kinds.catalog import apply_defaults
 from listwatch.apiserver.kinds.resources import APIResource
@@ -184,7 +185,9 @@ class EmbeddedAPIServer:
         self._bootstrap()
 
     def _api(self, reader: Reader) -> Api:
-        writer = Writer(self.registry, reader, self._escalation, Gate(self.store, self.admission))
+        writer = Writer(
+            self.registry, reader, self._escalation, Gate(self.store, self.admission, self._clock)
+        )
         return Api(
             self.table,
             self.registry,
@@ -204,7 +207,7 @@ class EmbeddedAPIServer:
         from listwatch.apiserver.workloads.writes import Writes  # noqa: PLC0415 - as above
 
         options = Workloads() if isinstance(given, bool) else given
-        admit = Gate(self.store, self.admission).of_server
+        admit = Gate(self.store, self.admission, self._clock).of_server
         writes = Writes(self.registry, self.table, self._clock, admit)
         return RunningWorkloads(self.store, writes, self._clock, options)
 
@@ -363,6 +366,54 @@ class EmbeddedAPIServer:
             stream.cut()
         return len(streams)
 
+    def record_requests(self, limit: int = 10_000) -> None:
+        """Note the requests from now on; forget those noted before.
+
+        Args:
+            limit: how many of the last are kept; 0 notes none.
+
+        Raises:
+            ValueError: a negative limit.
+        """
+        if limit < 0:
+            raise ValueError(f"the limit of recorded requests must not be negative, but is {limit}")
+        log = RequestLog(limit) if limit else None
+        self.api.request_log = log
+        if self.api.lagging is not None:
+            self.api.lagging.request_log = log
+
+    @property
+    def requests(self) -> list[RecordedRequest]:
+        """The requests since `record_requests`, in the order in which they arrived."""
+        log = self.api.request_log
+        return [] if log is None else log.requests()
+
+    def limit_in_flight(self, limit: int | None) -> None:
+        """Answer requests beyond a limit with 429, as a real server's flow control does.
+
+        Args:
+            limit: how many requests other than watches are answered at a time; None is no limit.
+
+        Raises:
+            ValueError: a negative limit.
+        """
+        if limit is not None and limit < 0:
+            raise ValueError(f"the limit of requests must not be negative, but is {limit}")
+        self.faults.in_flight_limit = limit
+
+    def issue_certificate(self, *, expired: bool = False) -> None:
+        """Give new connections another certificate of the server, from the same CA.
+
+        Args:
+            expired: whether its time is over, so that clients refuse it.
+
+        Raises:
+            ValueError: the server has no certificate that it made itself.
+        """
+        if self._tls is None or self._tls.issue is None:
+            raise ValueError("the server made no certificates: start it with tls=True")
+        self._tls.issue(expired)
+
     def take_snapshot(self) -> int:
         """Keep the current objects for `rewind`; return their revision."""
         self._snapshot = self.store.snapshot()
@@ -424,6 +475,7 @@ class EmbeddedAPIServer:
             context = None if self._tls is None else self._tls.context
             self._replica = Replica(self.store, reader, api, self.host, self._clock, context)
             self.api.lagging = api
+            api.request_log = self.api.request_log
         return self._replica
 
     @property

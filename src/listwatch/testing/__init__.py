@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from listwatch.apiserver.http.faults import (
         Fault,
     )
+    from listwatch.apiserver.http.request_log import (
+        RecordedRequest,
+    )
     from listwatch.apiserver.workloads.failures import (
         PodFailure,
     )
@@ -73,6 +76,7 @@ __all__ = [
     "PodFailure",
     "PodGenerator",
     "PodWorkload",
+    "RecordedRequest",
     "Workloads",
     "ask",
     "ask_udp",
@@ -89,6 +93,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "listwatch.apiserver.http.faults": "Fault",
+        "listwatch.apiserver.http.request_log": "RecordedRequest",
         "listwatch.apiserver.workloads.failures": "PodFailure",
         "listwatch.apiserver.workloads.options": "Workloads",
         "listwatch.clock": "FakeClock",

@@ -22,6 +22,7 @@ import msgspec
 
 from listwatch.apiserver.control import Control
 from listwatch.apiserver.http.faults import Fault
+from listwatch.apiserver.http.request_log import RecordedRequest
 from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.apiserver.workloads.failures import PodFailure
 from listwatch.apiserver.workloads.options import Workloads
@@ -274,6 +275,45 @@ class APIServer:
     def catch_up(self) -> None:
         """Let the second replica follow again."""
         self.control("replica", {"stale": False})
+
+    def limit_in_flight(self, limit: int | None) -> None:
+        """Answer requests beyond a limit with 429, as a real server's flow control does.
+
+        Args:
+            limit: how many requests other than watches are answered at a time; None is no limit.
+        """
+        self.control("in-flight", {"limit": limit})
+
+    def expire_certificate(self) -> None:
+        """Give new connections a certificate of the server whose time is over.
+
+        Raises:
+            ValueError: the server was created without `tls`.
+        """
+        self.control("certificate", {"expired": True})
+
+    def renew_certificate(self) -> None:
+        """Give new connections a valid certificate of the server, from the same CA.
+
+        Raises:
+            ValueError: the server was created without `tls`.
+        """
+        self.control("certificate", {"expired": False})
+
+    # -- what was asked ----------------------------------------------------------------------
+
+    def record_requests(self, limit: int = 10_000) -> None:
+        """Note the requests from now on, and forget those noted before.
+
+        Args:
+            limit: how many of the last are kept; 0 notes none.
+        """
+        self.control("record-requests", {"limit": limit})
+
+    @property
+    def requests(self) -> list[RecordedRequest]:
+        """The requests since `record_requests`, in the order in which they arrived."""
+        return msgspec.convert(self.control("requests"), list[RecordedRequest])
 
     # -- pods that run -----------------------------------------------------------------------
 

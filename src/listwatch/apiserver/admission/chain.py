@@ -40,7 +40,7 @@ class Mutator(Protocol):
 class Validator(Protocol):
     """Validates the object of one request; one instance for each object."""
 
-    def validate(self, attributes: Attributes) -> None:
+    def validate(self, attributes: Attributes, /) -> None:
         """Raise the refusal if the request is forbidden."""
 
 

@@ -17,6 +17,8 @@ from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.store import Bucket, Storage
 from listwatch.apiserver.user import User
+from listwatch.apiserver.webhooks.consultation import Question, ask
+from listwatch.clock import Clock
 from listwatch.errors import BadRequestError
 from listwatch.schema.facts import Schema
 from listwatch.schema.typed import WrongTypeError
@@ -39,9 +41,11 @@ class Gate:
     Args:
         store: contains the configuration.
         sources: policies and webhooks, in order.
+        clock: times what is slow on demand.
     """
 
-    def __init__(self, store: Storage, sources: Sequence[Source]) -> None:
+    def __init__(self, store: Storage, sources: Sequence[Source], clock: Clock) -> None:
+        self._clock = clock
         self._buckets: tuple[Bucket, ...] = tuple(
             store.bucket(f"{_GROUP}/{name}") for name in _CONFIGURATION
         )
@@ -64,7 +68,9 @@ class Gate:
             subresource: the subresource that is written.
             dry_run: whether nothing is stored.
         """
-        if not self._is_configured():
+        fault = call.fault
+        delay = 0.0 if fault is None else fault.admission_delay
+        if not (delay or self._is_configured()):
             return None
         resource = call.resource
         assert resource is not None  # noqa: S101 - who writes has found the resource
@@ -80,7 +86,8 @@ class Gate:
                 dry_run=dry_run,
                 warnings=call.warnings,
                 annotations=call.annotations,
-            )
+            ),
+            delay,
         )
 
     def of_server(
@@ -100,10 +107,31 @@ class Gate:
                 return True
         return False
 
-    def _admission(self, attributes: Attributes) -> Admission | None:
+    def _admission(self, attributes: Attributes, delay: float = 0.0) -> Admission | None:
         if attributes.configures_admission:
             return None
+        if delay:
+            return Admission(attributes, [*self._sources, _Slow(delay, self._clock)])
         return Admission(attributes, self._sources)
+
+
+class _Slow:
+    """Admission that takes its time, for tests: what changes meanwhile has come first."""
+
+    def __init__(self, delay: float, clock: Clock) -> None:
+        self._delay = delay
+        self._clock = clock
+
+    def mutator(self) -> None:
+        """Change nothing."""
+
+    def validator(self) -> "_Slow":
+        """Return this, which judges nothing."""
+        return self
+
+    def validate(self, _: Attributes) -> None:
+        """Wait once for each request, as for a webhook."""
+        ask(Question(_Slow, lambda _: self._clock.sleep(self._delay)))
 
 
 def _options_of(call: Call) -> dict[str, Any]:

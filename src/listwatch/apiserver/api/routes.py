@@ -1,9 +1,11 @@
 """Routes requests to handlers: paths, verbs, access, and refusals as responses."""
 
+import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 import msgspec
@@ -18,7 +20,7 @@ from listwatch.apiserver.api.reviews import Reviews
 from listwatch.apiserver.api.subresources import Subresources
 from listwatch.apiserver.api.writing import Writer
 from listwatch.apiserver.http.call import Call, text_answer
-from listwatch.apiserver.http.faults import Fault, Faults
+from listwatch.apiserver.http.faults import Fault, Faults, too_many_requests
 from listwatch.apiserver.http.negotiation import Representation, choose, negotiate
 from listwatch.apiserver.http.request_info import (
     RequestInfo,
@@ -39,6 +41,9 @@ from listwatch.apiserver.webhooks.consultation import (
 from listwatch.clock import Clock
 from listwatch.errors import StatusError
 from listwatch.schema.causes import go_quoted
+
+if TYPE_CHECKING:
+    from listwatch.apiserver.http.request_log import RequestLog
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +79,8 @@ class Api:
         self._clock = clock
         self._asks_webhooks = asks_webhooks
         self.address = ""
+        #: notes the requests, for tests
+        self.request_log: RequestLog | None = None
         #: the stale replica, for tests
         self.lagging: Api | None = None
         #: paths outside the API, such as the control for tests
@@ -87,21 +94,39 @@ class Api:
         query = _query(request)
         raw_path = request.rel_url.raw_path
         call = Call(request, parse_request(request.method, raw_path, query), query)
+        log, faults = self.request_log, self._faults
+        if log is not None:
+            log.begin(call, self._clock.time())
+        counted = call.info.verb != "watch"
+        limit = faults.in_flight_limit
+        if limit is not None and counted and faults.in_flight >= limit:
+            refused = too_many_requests()
+            if log is not None:
+                log.end(call, refused)
+            return refused
+        answer: web.StreamResponse | None = None
+        faults.in_flight += counted
         try:
-            fault = self._faults.take(call)
-            if fault is not None:
-                return await self._faulty(call, fault)
-            return await self.dispatch(call)
+            fault = faults.take(call)
+            answer = await (self.dispatch(call) if fault is None else self._faulty(call, fault))
         except ConnectionError:
-            # the client is gone
-            return text_answer("", 499)
+            # the client is gone; there is nobody to answer
+            answer = text_answer("", 499)
         except Exception as error:  # noqa: BLE001 - one bad request must not end the server; it is logged
             answer = _refused(call, error)
             if request.writer.output_size and request.transport is not None:
-                request.transport.abort()  # within a response there is no place for an error
-            return answer
+                request.transport.abort()  # in the middle of an answer there is no place for it
+        finally:
+            faults.in_flight -= counted
+            if log is not None:
+                log.end(call, answer)
+        return answer
 
     async def _faulty(self, call: Call, fault: Fault) -> web.StreamResponse:
+        if fault.committed and call.info.verb != "watch":
+            call.fault = fault
+            with contextlib.suppress(StatusError):  # the fault hides a refusal, too
+                await self.dispatch(call)
         instead = await self._faults.before(call, fault)
         if instead is not None:
             return instead
@@ -129,7 +154,8 @@ class Api:
             call.warnings.append(deprecation)
         watching = info.verb == "watch"
         call.representation = self._negotiate(call, resource, collection=not info.name or watching)
-        if not self._asks_webhooks():
+        slow = call.fault is not None and call.fault.admission_delay > 0
+        if not (slow or self._asks_webhooks()):
             return await handler(call, resource)
         return await self._consulted(call, partial(handler, call, resource))
 

@@ -65,6 +65,10 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         cut: close the connection after this many bytes of the body.
         withhold_bookmarks: a watch gets no bookmarks except the one that ends its initial events.
         stale: the replica that has fallen behind answers (`EmbeddedAPIServer.replica`).
+        committed: the request is carried out before `status`, `drop` or `silent` replaces its
+            response, as when etcd changes its leader after a commit.
+        admission_delay: seconds that the admission of a write takes, between reading the object and
+            storing it.
     """
 
     verb: str = ""
@@ -90,6 +94,8 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     cut: int | None = None
     withhold_bookmarks: bool = False
     stale: bool = False
+    committed: bool = False
+    admission_delay: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("status", "error_event"):
@@ -98,7 +104,17 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
                 raise ValueError(f"{name} of a fault must be between 400 and 599, not {code}")
         if not 0.0 <= self.probability <= 1.0:
             raise ValueError(f"probability of a fault must be from 0 to 1, not {self.probability}")
-        for name in ("skip", "times", "delay", "after", "cut", "retry_after"):
+        if self.committed and not (self.status or self.drop or self.silent):
+            raise ValueError("a committed fault needs a status, drop or silent")
+        for name in (
+            "skip",
+            "times",
+            "delay",
+            "after",
+            "cut",
+            "retry_after",
+            "admission_delay",
+        ):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name} of a fault must not be negative, but is {value}")
@@ -174,6 +190,9 @@ class Faults:
         self._rules: list[_Rule] = []
         #: number of requests hit
         self.hits = 0
+        #: how many requests other than watches may be answered at a time; None has no limit
+        self.in_flight_limit: int | None = None
+        self.in_flight = 0
 
     def __len__(self) -> int:
         """Return the number of faults that still wait for requests."""
@@ -223,7 +242,7 @@ class Faults:
                 transport.abort()
             return web.Response()
         if fault.status == 429 and not fault.message and not fault.reason:
-            return _too_many_requests(fault)
+            return too_many_requests(fault.retry_after)
         if fault.status:
             return call.refuse(fault.error(fault.status))
         return None
@@ -247,10 +266,10 @@ class Faults:
         return broken
 
 
-def _too_many_requests(fault: Fault) -> web.Response:
+def too_many_requests(after: float | None = None) -> web.Response:
     """Return the response of a real server's flow control, which is not a Status."""
     answer = text_answer("Too many requests, please try again later.\n", 429)
-    after = 1.0 if fault.retry_after is None else fault.retry_after
+    after = 1.0 if after is None else after
     answer.headers["Retry-After"] = str(max(1, round(after)))
     return answer
 

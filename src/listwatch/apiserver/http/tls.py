@@ -2,6 +2,8 @@
 
 import base64
 import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -18,12 +20,15 @@ class TLS(msgspec.Struct, frozen=True):
             it.
         client_certificate: for the kubeconfig, in PEM; "" for none.
         client_key: of that certificate.
+        issue: gives new connections another certificate, whose time is over if that is asked for;
+            None where the CA's key is not here.
     """
 
     context: ssl.SSLContext
     authority: str = ""
     client_certificate: str = ""
     client_key: str = ""
+    issue: Callable[[bool], None] | None = None
 
     def cluster_fields(self) -> dict[str, str]:
         """Return a kubeconfig's fields for the server."""
@@ -89,10 +94,15 @@ def generated_tls(host: str) -> TLS:
             "or name files of your own"
         ) from None
     authority = trustme.CA(organization_name="listwatch")
-    server = authority.issue_cert(*dict.fromkeys((host, "localhost", "127.0.0.1")))
-    admin = authority.issue_cert(common_name="kubernetes-admin", organization_name="system:masters")
     context = _server_context()
-    server.configure_cert(context)
+
+    def issue(expired: bool) -> None:  # noqa: FBT001 - one word, one meaning
+        end = datetime.now(UTC) - timedelta(days=1) if expired else None
+        names = dict.fromkeys((host, "localhost", "127.0.0.1"))
+        authority.issue_cert(*names, not_after=end).configure_cert(context)
+
+    issue(False)
+    admin = authority.issue_cert(common_name="kubernetes-admin", organization_name="system:masters")
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_OPTIONAL
     return TLS(
@@ -100,4 +110,5 @@ def generated_tls(host: str) -> TLS:
         authority.cert_pem.bytes().decode(),
         "".join(blob.bytes().decode() for blob in admin.cert_chain_pems),
         admin.private_key_pem.bytes().decode(),
+        issue,
     )
