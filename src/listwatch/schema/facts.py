@@ -166,6 +166,8 @@ class Facts:
         special = _SPECIAL.get(name)
         if special is not None:
             schema = Schema(*special)
+            # what others have encoded has one owner as a whole
+            schema.atomic = name.endswith(".RawExtension")
             self._unfinished[name] = schema
             return schema
         definition = self.definitions[name]

@@ -14,6 +14,7 @@ from aiohttp import web
 from listwatch.apiserver import refusal
 from listwatch.apiserver.admission.advice import single_owners
 from listwatch.apiserver.api.body import decode_value
+from listwatch.apiserver.api.last_applied import MANAGER, applied_before, renew
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.kinds.resources import APIResource
@@ -22,7 +23,7 @@ from listwatch.apiserver.storage.managed_fields import (
     Fields,
     Managed,
     Owner,
-    children,
+    applied_fields,
     difference_of_states,
     granular_items,
     intersection,
@@ -39,20 +40,6 @@ from listwatch.schema.facts import ANY, Form, Schema
 from listwatch.schema.parsing import parse_yaml
 
 Object = dict[str, Any]
-
-
-def applied_fields(value: Any, schema: Schema) -> Fields:
-    """Return the fields that a manager applies: leaves, empty containers, and list items."""
-    parts = children(value, schema)
-    if not parts:
-        return {".": {}}
-    node: Fields = {}
-    for key, each, field in parts:
-        below = applied_fields(each, field)
-        if key[:2] in {"k:", "v:"}:
-            below = {".": {}, **below}
-        node[key] = below
-    return node
 
 
 def merge_applied(live: Any, wanted: Any, schema: Schema) -> Any:
@@ -386,6 +373,7 @@ def apply_object(
     """Answer an apply: create the object or merge into it, and update the owners."""
     wanted = configuration(call, resource, data)
     wanted = {key: each for key, each in wanted.items() if key not in {"apiVersion", "kind"}}
+    by_kubectl = context.manager == MANAGER
     given_version = wanted["metadata"].pop("resourceVersion", None)
     given_uid = wanted["metadata"].get("uid")
     entry = registry.find(resource, call.namespace, call.info.name)
@@ -411,6 +399,7 @@ def apply_object(
         reset=reset,
         force=call.first("force") in {"true", "1"},
         now=registry.now(),
+        allowed=applied_before(live, resource) if by_kubectl else {},
     )
     whole = {"apiVersion": resource.api_version, "kind": resource.kind, **merged}
     try:
@@ -418,6 +407,8 @@ def apply_object(
     except BadRequestError as error:
         raise refusal.server_error(error.message) from None
     obj = decoded.obj
+    if by_kubectl:
+        renew(obj, wanted, resource)
     single_owners(obj, context.warnings, patched=True)
     if resource.convert is not None:
         obj = resource.convert.inward(obj)
@@ -449,6 +440,7 @@ def own(
     reset: tuple[tuple[str, ...], ...],
     force: bool,
     now: str,
+    allowed: Fields | None = None,
 ) -> Object:
     """Return the merged object and update the owners in `managed`.
 
@@ -474,8 +466,9 @@ def own(
         both = intersection(fields, changed)
         if both:
             conflicts[other] = both
-    if conflicts and not force:
-        raise _conflict(conflicts)
+    left_over = {other: minus(fields, allowed or {}) for other, fields in conflicts.items()}
+    if any(left_over.values()) and not force:
+        raise _conflict({other: fields for other, fields in left_over.items() if fields})
     for other, fields in list(managed.sets.items()):
         if other == owner:
             continue

@@ -122,6 +122,21 @@ def all_fields(value: Any, schema: Schema) -> Fields:
     return node
 
 
+def applied_fields(value: Any, schema: Schema) -> Fields:
+    """Return the fields that a manager applies: leaves, empty containers, and list items."""
+    parts = children(value, schema)
+    if not parts:
+        return {".": {}}
+    node: Fields = {}
+    for key, each, field in parts:
+        below = applied_fields(each, field)
+        if key[:2] != "f:" or schema.form is not Form.STRUCT or key[2:] not in schema.fields:
+            # what the type does not name is a member itself, as in `tofieldset.go`
+            below = {".": {}, **below}
+        node[key] = below
+    return node
+
+
 def _there_when_empty(parent: Schema, key: str, field: Schema) -> bool:
     if not parent.go_name:
         return False
