@@ -14,7 +14,6 @@ from listwatch.apiserver.admission.matching import (
 )
 from listwatch.apiserver.user import Question, User
 from listwatch.cel.authorization import RESOURCE_CHECK, AccessQuestion, Authorizer, Decision
-from listwatch.cel.values import parse_timestamp
 
 if TYPE_CHECKING:
     from listwatch.apiserver.kinds.resources import APIResource
@@ -72,14 +71,15 @@ class Subject:
         return {**self.variables, "params": params}
 
 
+#: What of a namespace's metadata expressions don't see.
+_HIDDEN = frozenset(("managedFields", "ownerReferences", "selfLink"))
+
+
 def _namespace_value(namespace: Object | None) -> Object | None:
+    """Return a namespace as expressions see it: times are texts, whatever their type says."""
     if namespace is None:
         return None
-    metadata = dict(namespace["metadata"])
-    metadata["UID"] = metadata.pop("uid", "")
-    for key in ("creationTimestamp", "deletionTimestamp"):
-        if metadata.get(key):
-            metadata[key] = parse_timestamp(metadata[key])
+    metadata = {key: each for key, each in namespace["metadata"].items() if key not in _HIDDEN}
     return {**namespace, "metadata": metadata}
 
 
