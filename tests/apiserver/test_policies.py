@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -915,3 +917,28 @@ async def test_without_controllers_nobody_checks_types() -> None:
         for _ in range(10):
             found = await client.call("GET", f"{GROUP}/validatingadmissionpolicies/p1")
         assert found["status"] == {}
+
+
+async def test_a_policy_that_older_versions_stored_half_harms_nobody() -> None:
+    async with EmbeddedAPIServer(controllers=False) as server, Client(server) as client:
+        policies = Policies(server, client)
+        await policies.validate("false", name="good")
+        for kind in ("mutating", "validating"):
+            for what, name in (("policies", "half"), ("policybindings", "half")):
+                resource = server.table.get(GROUP.split("/")[2], "v1", f"{kind}admission{what}")
+                assert resource is not None
+                metadata = {"name": name, "uid": f"{kind}-{what}"}
+                server.registry.store_as_is(resource, {"metadata": metadata})
+        assert await policies.refused() == "failed expression: false"
+
+
+def test_a_server_without_policies_never_loads_the_parser_of_expressions() -> None:
+    program = (
+        "import asyncio, sys\n"
+        "from listwatch.apiserver import EmbeddedAPIServer\n"
+        "async def main():\n"
+        "    async with EmbeddedAPIServer(): pass\n"
+        "asyncio.run(main())\n"
+        "assert 'lark' not in sys.modules and 'listwatch.cel.program' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

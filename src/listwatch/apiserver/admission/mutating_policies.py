@@ -62,7 +62,7 @@ class MutatingPolicy:
     """The expressions of a policy, compiled."""
 
     def __init__(self, obj: View) -> None:
-        spec = obj["spec"]
+        spec = obj.get("spec") or {}
         vocabulary = Vocabulary(params=spec.get("paramKind") is not None)
         vocabulary.compose(spec.get("variables") or ())
         self.vocabulary = vocabulary
@@ -75,10 +75,10 @@ class MutatingPolicy:
         self.again = spec.get("reinvocationPolicy") == "IfNeeded"
         self.mutations: list[Expression] = []
         for each in spec.get("mutations") or ():
-            if each.get("patchType") == "JSONPatch":
-                text, kind = each["jsonPatch"]["expression"], list_of(JSON_PATCH)
-            else:
-                text, kind = each["applyConfiguration"]["expression"], OBJECT
+            is_json = each.get("patchType") == "JSONPatch"
+            part = each.get("jsonPatch" if is_json else "applyConfiguration") or {}
+            kind = list_of(JSON_PATCH) if is_json else OBJECT
+            text = part.get("expression") or ""
             self.mutations.append(compile_as(text, environment, kind))
 
 

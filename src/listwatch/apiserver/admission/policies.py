@@ -99,7 +99,7 @@ class Binding(msgspec.Struct, frozen=True):
     @classmethod
     def read(cls, obj: View) -> Binding:
         """Parse a binding of either kind of policy."""
-        spec = obj["spec"]
+        spec = obj.get("spec") or {}
         match = spec.get("matchResources")
         return cls(
             obj["metadata"]["name"],
@@ -115,7 +115,7 @@ class BoundPolicy(Generic[PolicyT]):
     __slots__ = ("bindings", "compiled", "criteria", "fails", "name", "param_kind")
 
     def __init__(self, obj: View, compiled: PolicyT) -> None:
-        spec = obj["spec"]
+        spec = obj.get("spec") or {}
         self.name: str = obj["metadata"]["name"]
         self.criteria = Criteria.of_match_resources(spec.get("matchConstraints"))
         self.fails = spec.get("failurePolicy") != "Ignore"
@@ -179,7 +179,9 @@ class PolicyIndex(Generic[PolicyT]):
     ) -> list[BoundPolicy[PolicyT]]:
         by_policy: dict[str, list[Binding]] = {}
         for _, obj in bindings:
-            by_policy.setdefault(obj["spec"].get("policyName", ""), []).append(Binding.read(obj))
+            by_policy.setdefault((obj.get("spec") or {}).get("policyName", ""), []).append(
+                Binding.read(obj)
+            )
         found = []
         compiled = {}
         for revision, obj in policies:

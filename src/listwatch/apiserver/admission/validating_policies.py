@@ -73,7 +73,7 @@ class ValidatingPolicy:
     """The expressions of a policy, compiled."""
 
     def __init__(self, obj: View) -> None:
-        spec = obj["spec"]
+        spec = obj.get("spec") or {}
         self.fails = spec.get("failurePolicy") != "Ignore"
         vocabulary = Vocabulary(params=spec.get("paramKind") is not None)
         vocabulary.compose(spec.get("variables") or ())
