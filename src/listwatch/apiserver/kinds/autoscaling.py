@@ -6,7 +6,8 @@ from typing import Any
 
 from listwatch.apiserver.kinds.cells import NONE, UNKNOWN, Cell, at, field
 from listwatch.apiserver.kinds.kind import Kind, Object, View, status_of
-from listwatch.schema.causes import Cause, invalid_value, not_supported, required
+from listwatch.apiserver.kinds.metric_rules import SOURCES, check_metrics, check_target
+from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 from listwatch.schema.facts import facts
 from listwatch.schema.typed import Conversion, WrongTypeError
 
@@ -26,16 +27,6 @@ _CONDITIONS = f"{_PREFIX}conditions"
 
 
 _DEFAULT_UTILIZATION = 80
-
-
-#: where the parts of a metric are, by its type
-_PART = {
-    "Resource": "resource",
-    "ContainerResource": "containerResource",
-    "Pods": "pods",
-    "Object": "object",
-    "External": "external",
-}
 
 
 class AutoscalerConverter:
@@ -153,7 +144,7 @@ def _split(metrics: Any, of: str) -> tuple[int | None, list[Object]]:
 def _older(metric: Object, of: str = "target") -> Object:
     """Return a metric of `v2` in the form of `v1`."""
     kind = metric.get("type", "")
-    part = _PART.get(kind, "")
+    part = SOURCES.get(kind, "")
     body: Object = metric.get(part) or {}
     amount: Object = body.get(of) or {}
     utilization, average = amount.get("averageUtilization"), amount.get("averageValue")
@@ -187,7 +178,7 @@ def _newer_metrics(found: Any, of: str) -> list[Object]:
 def _newer(metric: Object, of: str) -> Object:
     """Return a metric of `v1` in the form of `v2`."""
     kind = metric.get("type", "")
-    part = _PART.get(kind, "")
+    part = SOURCES.get(kind, "")
     body: Object = metric.get(part) or {}
     amount: Object = {}
     new: Object
@@ -267,36 +258,28 @@ def _check_autoscaler(obj: View) -> list[Cause]:
     if isinstance(least, int) and least < 1:
         why = "must be greater than or equal to 1"
         causes.append(invalid_value("spec.minReplicas", least, why))
-    if "maxReplicas" not in spec:
+    if not most:
         causes.append(required("spec.maxReplicas", "must be set and greater than 0"))
     elif most < 1:
         causes.append(invalid_value("spec.maxReplicas", most, "must be greater than 0"))
     if isinstance(least, int) and most < least:
         why = "must be greater than or equal to `minReplicas`"
         causes.append(invalid_value("spec.maxReplicas", most, why))
-    target = spec.get("scaleTargetRef") or {}
-    for key in ("kind", "name"):
-        where, text = f"spec.scaleTargetRef.{key}", target.get(key)
-        if not text:
-            causes.append(required(where))
-        else:
-            causes += [
-                invalid_value(where, text, f"may not contain '{mark}'")
-                for mark in "/%"
-                if mark in text
-            ]
-    causes += _check_version(target.get("apiVersion", ""), "spec.scaleTargetRef.apiVersion")
-    for key, rules in (spec.get("behavior") or {}).items():
-        causes += _check_behavior(rules, f"spec.behavior.{key}")
+    target, where = spec.get("scaleTargetRef") or {}, "spec.scaleTargetRef"
+    causes += check_target(target, where)
+    if not target.get("apiVersion"):
+        why = "apiVersion must specify API group"
+        causes.append(invalid_value(f"{where}.apiVersion", "", why))
+    metrics = spec.get("metrics") or ()
+    causes += check_metrics(metrics, "spec.metrics")
+    if least == 0 and not {"Object", "External"} & {each.get("type") for each in metrics}:
+        why = "must specify at least one Object or External metric to scale to zero replicas"
+        causes.append(forbidden_value("spec.metrics", why))
+    behavior = spec.get("behavior") or {}
+    for key in ("scaleUp", "scaleDown"):
+        if behavior.get(key) is not None:
+            causes += _check_behavior(behavior[key], f"spec.behavior.{key}")
     return causes
-
-
-def _check_version(version: str, path: str) -> list[Cause]:
-    if not version:
-        return [invalid_value(path, "", "apiVersion must specify API group")]
-    if version.count("/") > 1:
-        return [invalid_value(path, version, f"unexpected GroupVersion string: {version}")]
-    return []
 
 
 _LONGEST_WINDOW, _LONGEST_PERIOD = 3600, 1800

@@ -1,20 +1,26 @@
 """Ingress, IngressClass, NetworkPolicy, ServiceCIDR and IPAddress."""
 
-import ipaddress
+import re
 from collections.abc import Mapping
 
 from listwatch.apiserver.kinds.cells import NONE, at, field, more, selector, text
 from listwatch.apiserver.kinds.kind import Kind, Object, View, status_of
 from listwatch.apiserver.kinds.rules import (
+    IP_WORDS,
+    RANGE_WORDS,
+    address_range,
     is_address,
     known_values,
+    label,
     label_selector,
+    network,
+    path_name,
     port_name,
     port_name_or_number,
     port_number,
+    subdomain,
 )
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
-from listwatch.selector import subdomain_problems
 
 _BAD_SEQUENCES = ("//", "/./", "/../", "%2f", "%2F")
 
@@ -43,15 +49,49 @@ def _check_ingress(obj: View) -> list[Cause]:
             causes.append(required(f"{here}.http.paths"))
         for number, path in enumerate(paths):
             causes += _check_ingress_path(path, f"{here}.http.paths[{number}]")
+    for index, encrypted in enumerate(spec.get("tls") or ()):
+        here = f"spec.tls[{index}]"
+        for number, host in enumerate(encrypted.get("hosts") or ()):
+            causes += _check_name(f"{here}.hosts[{number}]", host)
+        if encrypted.get("secretName"):
+            causes += subdomain(f"{here}.secretName", encrypted["secretName"])
+    if spec.get("ingressClassName") is not None:
+        causes += subdomain("spec.ingressClassName", spec["ingressClassName"])
     return causes
 
 
+_CLASS = "kubernetes.io/ingress.class"
+
+
+def _check_new_ingress(obj: View) -> list[Cause]:
+    chosen = (obj.get("spec") or {}).get("ingressClassName")
+    noted = (obj["metadata"].get("annotations") or {}).get(_CLASS)
+    if None in {chosen, noted} or chosen == noted:
+        return []
+    why = "must match `ingressClassName` when both are specified"
+    return [invalid_value(f"annotations.{_CLASS}", noted, why)]
+
+
 def _check_host(where: str, host: str) -> list[Cause]:
-    if is_address(host):
-        return [invalid_value(where, host, "must be a DNS name, not an IP address")]
-    # a wildcard matches one label
-    name = host.removeprefix("*.")
-    return [invalid_value(where, host, why) for why in subdomain_problems(name)]
+    address = is_address(host)
+    why = "must be a DNS name, not an IP address"
+    return ([invalid_value(where, host, why)] if address else []) + _check_name(where, host)
+
+
+_WILDCARD_WORDS = (
+    "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which "
+    "must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric "
+    "character (e.g. '*.example.com')"
+)
+
+
+def _check_name(where: str, host: str) -> list[Cause]:
+    if "*" not in host:
+        return subdomain(where, host)
+    # a wildcard stands for one label
+    if host.startswith("*.") and not subdomain(where, host[2:]):
+        return []
+    return [invalid_value(where, host, _WILDCARD_WORDS)]
 
 
 def _check_ingress_path(path: View, here: str) -> list[Cause]:
@@ -83,14 +123,12 @@ def _check_backend(backend: View, here: str) -> list[Cause]:
     if service is not None and resource is not None:
         return [invalid_value(here, "", "cannot set both resource and service backends")]
     if resource is not None:
-        return [
-            required(f"{here}.resource.{key}") for key in ("kind", "name") if not resource.get(key)
-        ]
+        return _check_reference(resource, f"{here}.resource")
     if service is None:
         return [invalid_value(here, "", "resource or service backend is required")]
-    causes = []
-    if not service.get("name"):
-        causes.append(required(f"{here}.service.name"))
+    causes: list[Cause] = []
+    name = f"{here}.service.name"
+    causes += label(name, service["name"]) if service.get("name") else [required(name)]
     port = service.get("port") or {}
     if port.get("name") and port.get("number"):
         causes.append(invalid_value(here, "", "cannot set both port name & port number"))
@@ -103,37 +141,60 @@ def _check_backend(backend: View, here: str) -> list[Cause]:
     return causes
 
 
+_LONGEST_CONTROLLER = 250
+
+
 def _check_ingress_class(obj: View) -> list[Cause]:
     spec = obj.get("spec") or {}
-    causes = _check_parameters(spec.get("parameters") or {}, "spec.parameters")
-    controller = spec.get("controller", "")
-    if not controller:
-        return [required("spec.controller"), *causes]
+    where, controller = "spec.controller", spec.get("controller", "")
+    causes: list[Cause] = []
     host, _, path = controller.partition("/")
-    if not host or not path:
+    if len(controller) > _LONGEST_CONTROLLER:
+        words = f"Too long: may not be more than {_LONGEST_CONTROLLER} bytes"
+        causes.append(Cause(where, "FieldValueTooLong", words))
+    if not controller:
+        causes.append(required(where))
+    elif not host or not path:
         why = 'must be a domain-prefixed path (such as "acme.io/foo")'
-        return [invalid_value("spec.controller", controller, why), *causes]
-    words = subdomain_problems(host)
-    return [*(invalid_value("spec.controller", host, why) for why in words), *causes]
+        causes.append(invalid_value(where, controller, why))
+    else:
+        causes += subdomain(where, host)
+        if not _PATH.fullmatch(path):
+            causes.append(invalid_value(where, path, "Invalid path"))
+    return causes + _check_parameters(spec.get("parameters"), "spec.parameters")
 
 
-def _check_parameters(parameters: View, path: str) -> list[Cause]:
-    if not parameters:
+#: What may follow the domain of a controller (the path of RFC 3986).
+_PATH = re.compile(r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+")
+
+
+def _check_ingress_class_update(new: View, old: View) -> list[Cause]:
+    after = (new.get("spec") or {}).get("controller", "")
+    if after == (old.get("spec") or {}).get("controller", ""):
         return []
-    group = parameters.get("apiGroup")
-    words = () if group is None else subdomain_problems(group)
-    causes = [invalid_value(f"{path}.apiGroup", group, why) for why in words]
-    causes += [
-        required(f"{path}.{key}", f"{key} is required")
-        for key in ("kind", "name")
-        if not parameters.get(key)
-    ]
+    return [invalid_value("spec.controller", after, "field is immutable")]
+
+
+def _check_reference(reference: View, path: str) -> list[Cause]:
+    group = reference.get("apiGroup")
+    causes = [] if group is None else subdomain(f"{path}.apiGroup", group)
+    for key in ("kind", "name"):
+        where, value = f"{path}.{key}", reference.get(key)
+        causes += path_name(where, value) if value else [required(where, f"{key} is required")]
+    return causes
+
+
+def _check_parameters(parameters: View | None, path: str) -> list[Cause]:
+    if parameters is None:
+        return []
+    causes = _check_reference(parameters, path)
     scope, namespace = parameters.get("scope"), parameters.get("namespace")
     told = f"`parameters.scope` is set to '{scope}'"
     if scope not in {"Cluster", "Namespace", None}:
         causes.append(not_supported(f"{path}.scope", scope, ["Cluster", "Namespace"]))
-    elif scope == "Namespace" and not namespace:
-        causes.append(required(f"{path}.namespace", told))
+    elif scope == "Namespace":
+        where = f"{path}.namespace"
+        causes += [required(where, told)] if namespace is None else label(where, namespace)
     elif scope == "Cluster" and namespace is not None:
         causes.append(forbidden_value(f"{path}.namespace", told))
     return causes
@@ -159,9 +220,6 @@ def _default_network_policy(obj: Object) -> None:
                 port.setdefault("protocol", "TCP")
     if not spec.get("policyTypes"):
         spec["policyTypes"] = ["Ingress", *(["Egress"] if spec.get("egress") else [])]
-
-
-_CIDR_WORDS = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 
 
 def _check_network_policy(obj: View) -> list[Cause]:
@@ -194,11 +252,12 @@ def _check_policy_port(port: View, path: str) -> list[Cause]:
         return causes
     where = f"{path}.endPort"
     if first is None:
-        causes.append(required(f"{path}.port", "must be specified when endPort is specified"))
-    elif isinstance(first, str):
+        why = "may not be specified when `port` is not specified"
+        return [invalid_value(where, last, why)]
+    if isinstance(first, str):
         why = "may not be specified when `port` is non-numeric"
-        causes.append(invalid_value(where, last, why))
-    elif last < first:
+        return [invalid_value(where, last, why), *causes]
+    if last < first:
         why = "must be greater than or equal to `port`"
         causes.append(invalid_value(where, last, why))
     return causes + port_number(where, last)
@@ -216,20 +275,25 @@ def _check_block(peer: View, path: str) -> list[Cause]:
         return [required(path, "must specify a peer")]
     if block is None:
         return []
+    causes = _check_ranges(block, f"{path}.ipBlock")
     if len(peer) > 1:
-        return [forbidden_value(path, "may not specify both ipBlock and another peer")]
+        causes.append(forbidden_value(path, "may not specify both ipBlock and another peer"))
+    return causes
+
+
+def _check_ranges(block: View, path: str) -> list[Cause]:
     cidr = block.get("cidr", "")
     if not cidr:
-        return [required(f"{path}.ipBlock.cidr")]
-    whole = _network(cidr)
+        return [required(f"{path}.cidr")]
+    whole = network(cidr)
     if whole is None:
-        return [invalid_value(f"{path}.ipBlock.cidr", cidr, _CIDR_WORDS)]
+        return [invalid_value(f"{path}.cidr", cidr, RANGE_WORDS)]
     causes = []
     for index, excepted in enumerate(block.get("except") or ()):
-        where = f"{path}.ipBlock.except[{index}]"
-        part = _network(excepted)
+        where = f"{path}.except[{index}]"
+        part = network(excepted)
         if part is None:
-            causes.append(invalid_value(where, excepted, _CIDR_WORDS))
+            causes.append(invalid_value(where, excepted, RANGE_WORDS))
         elif (
             part.version != whole.version
             or part.prefixlen <= whole.prefixlen
@@ -239,13 +303,51 @@ def _check_block(peer: View, path: str) -> list[Cause]:
     return causes
 
 
-def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    if "/" not in text:
-        return None
-    try:
-        return ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        return None
+def _check_service_ranges(obj: View) -> list[Cause]:
+    where, ranges = "spec.cidrs", (obj.get("spec") or {}).get("cidrs") or []
+    if not ranges:
+        return [required(where, "at least one CIDR required")]
+    if len(ranges) > 2:
+        return [invalid_value(where, ranges, "may only hold up to 2 values")]
+    if len(ranges) == 2 and len({":" in each for each in ranges if network(each)}) < 2:
+        return [invalid_value(where, ranges, "may specify no more than one IP for each IP family")]
+    causes: list[Cause] = []
+    for index, each in enumerate(ranges):
+        causes += address_range(f"{where}[{index}]", each)
+    return causes
+
+
+def _check_service_ranges_update(new: View, old: View) -> list[Cause]:
+    after, before = ((each.get("spec") or {}).get("cidrs") or [] for each in (new, old))
+    where = "spec.cidrs"
+    if after == before:
+        return []
+    if len(before) == 1 and len(after) == 2:
+        # a second family may join
+        where, after, before = f"{where}[0]", after[0], before[0]
+    return [] if after == before else [invalid_value(where, after, "field is immutable")]
+
+
+def _check_address(obj: View) -> list[Cause]:
+    where, parent = "spec.parentRef", (obj.get("spec") or {}).get("parentRef")
+    name = obj["metadata"].get("name", "")
+    causes = [] if is_address(name) else [invalid_value("metadata.name", name, IP_WORDS)]
+    if parent is None:
+        return [*causes, required(where)]
+    if parent.get("group"):
+        causes += subdomain(f"{where}.group", parent["group"])
+    for key in ("resource", "name", "namespace"):
+        value, here = parent.get(key), f"{where}.{key}"
+        if value:
+            causes += path_name(here, value)
+        elif key != "namespace":
+            causes.append(required(here))
+    return causes
+
+
+def _check_address_update(new: View, old: View) -> list[Cause]:
+    after, before = ((each.get("spec") or {}).get("parentRef") for each in (new, old))
+    return [] if after == before else [invalid_value("spec.parentRef", after, "field is immutable")]
 
 
 def _hosts(ingress: View, _: float) -> str:
@@ -268,6 +370,7 @@ KINDS: Mapping[str, Kind] = {
         generation=True,
         defaults=_default_ingress,
         rule=_check_ingress,
+        new_rule=_check_new_ingress,
         cells={
             "Class": text("spec.ingressClassName"),
             "Hosts": _hosts,
@@ -279,6 +382,7 @@ KINDS: Mapping[str, Kind] = {
         generation=True,
         defaults=_default_ingress_class,
         rule=_check_ingress_class,
+        update_rule=_check_ingress_class_update,
         cells={
             "Controller": field("spec.controller"),
             "Parameters": lambda obj, _: (
@@ -296,16 +400,20 @@ KINDS: Mapping[str, Kind] = {
         cells={"Pod-Selector": selector("spec.podSelector")},
     ),
     "networking.k8s.io/servicecidrs": Kind(
+        rule=_check_service_ranges,
+        update_rule=_check_service_ranges_update,
         cells={
             "CIDRs": lambda obj, _: ",".join(at(obj, "spec.cidrs") or ()),
-        }
+        },
     ),
     "networking.k8s.io/ipaddresses": Kind(
+        rule=_check_address,
+        update_rule=_check_address_update,
         cells={
             "ParentRef": lambda obj, _: "/".join(
                 str(at(obj, f"spec.parentRef.{key}") or "")
                 for key in ("resource", "namespace", "name")
             ),
-        }
+        },
     ),
 }
