@@ -1,12 +1,18 @@
 """Warnings to a client about a write that succeeds."""
 
-from collections.abc import Iterator, Mapping
-from decimal import Decimal
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from listwatch.apiserver.admission.pod_advice import (
+    GONE_VOLUMES,
+    claim_advice,
+    fractions,
+    node_term,
+    pod_advice,
+)
+from listwatch.apiserver.admission.validation import label_problems
 from listwatch.apiserver.kinds.definition_structure import inner, junctions, named
 from listwatch.apiserver.kinds.resources import APIResource
-from listwatch.apiserver.kinds.rules import quantity
 
 Object = dict[str, Any]
 View = Mapping[str, Any]
@@ -27,10 +33,6 @@ _OWNERS = (
     ".metadata.ownerReferences contains duplicate entries{}; API server dedups owner references in "
     "1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate "
     "UID(s) observed: {}"
-)
-_TERMS = (
-    ("requiredDuringSchedulingIgnoredDuringExecution", ""),
-    ("preferredDuringSchedulingIgnoredDuringExecution", "podAffinityTerm"),
 )
 
 #: The formats that a schema's values are checked for, by type; without dashes, as they are compared
@@ -108,6 +110,8 @@ def advice(resource: APIResource, new: View, old: View | None) -> Iterator[str]:
     elif resource.storage == "apiextensions.k8s.io/customresourcedefinitions":
         before = frozenset(() if old is None else _definition(old))
         yield from (each for each in sorted(set(_definition(new))) if each not in before)
+    if old is None and resource.storage in _HOSTS:
+        yield from _host(new["metadata"].get("name", ""), _HOSTS[resource.storage])
     path = _POD_SPECS.get(resource.storage)
     if path is not None:
         if old is None or resource.storage == "podtemplates":
@@ -118,9 +122,13 @@ def advice(resource: APIResource, new: View, old: View | None) -> Iterator[str]:
                 new["metadata"].get("generation") != old["metadata"].get("generation")
             )
         if changed:
-            yield from _pod_spec(_at(new, path), path)
-    elif resource.storage == "services":
-        yield from _service(new.get("spec") or {})
+            above = path.removesuffix("spec").removesuffix(".")
+            metadata = (_at(new, above) if above else new).get("metadata") or {}
+            yield from pod_advice(_at(new, path), metadata, path)
+        return
+    own = _OF_KINDS.get(resource.storage)
+    if own is not None:
+        yield from own(new, old)
 
 
 def _at(obj: View, path: str) -> View:
@@ -176,42 +184,117 @@ def _schema(schema: View) -> Iterator[str]:
         yield from _schema(part)
 
 
-def _service(spec: View) -> Iterator[str]:
+def _service(new: View, _: View | None) -> Iterator[str]:
+    spec, kind = new.get("spec") or {}, "ExternalName"
+    if "service.kubernetes.io/topology-aware-hints" in (new["metadata"].get("annotations") or {}):
+        yield (
+            "annotation service.kubernetes.io/topology-aware-hints is deprecated, please use "
+            "service.kubernetes.io/topology-mode instead"
+        )
     if spec.get("externalIPs"):
         yield "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
+    if spec.get("clusterIP") == "None":
+        for key in ("loadBalancerIP", "externalIPs"):
+            if spec.get(key):
+                yield f"spec.{key} is ignored for headless services"
+        if spec.get("sessionAffinity") != "None":
+            yield "spec.SessionAffinity is ignored for headless services"
+    if spec.get("type") == kind and spec.get("externalIPs"):
+        yield f'spec.externalIPs is ignored when spec.type is "{kind}"'
+    if spec.get("type") != kind and spec.get("externalName"):
+        yield f'spec.externalName is ignored when spec.type is not "{kind}"'
     if spec.get("trafficDistribution") == "PreferClose":
         yield 'spec.trafficDistribution: "PreferClose" is deprecated; use "PreferSameZone"'
 
 
-def _pod_spec(spec: View, path: str) -> Iterator[str]:
-    """Yield what a pod will not do as its author may expect (`pkg/api/pod/warnings.go`)."""
-    matching_none = "a null labelSelector results in matching no pod"
-    for index, each in enumerate(spec.get("topologySpreadConstraints") or ()):
-        if each.get("labelSelector") is None:
-            yield f"{path}.topologySpreadConstraints[{index}].labelSelector: {matching_none}"
-    for kind in ("podAffinity", "podAntiAffinity"):
-        rules = (spec.get("affinity") or {}).get(kind) or {}
-        for name, within in _TERMS:
-            for index, each in enumerate(rules.get(name) or ()):
-                term = each.get(within) or {} if within else each
-                if term.get("labelSelector") is None:
-                    dot = f".{within}" if within else ""
-                    yield (
-                        f"{path}.affinity.{kind}.{name}[{index}]{dot}.labelSelector: "
-                        f"{matching_none}"
-                    )
-    for group in ("initContainers", "containers"):
-        for index, container in enumerate(spec.get(group) or ()):
-            yield from _fractions(container, f"{path}.{group}[{index}].resources")
+_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
+_MOUNT_OPTIONS = "volume.beta.kubernetes.io/mount-options"
 
 
-def _fractions(container: View, path: str) -> Iterator[str]:
-    resources = container.get("resources") or {}
-    for part in ("limits", "requests"):
-        for name in ("memory", "ephemeral-storage"):
-            amount = (resources.get(part) or {}).get(name)
-            if amount is not None and Decimal(quantity(str(amount))) % 1:
-                yield (
-                    f'{path}.{part}[{name}]: fractional byte value "{amount}" is invalid, must be '
-                    "an integer"
-                )
+def _claim(new: View, _: View | None) -> Iterator[str]:
+    if _STORAGE_CLASS in (new["metadata"].get("annotations") or {}):
+        why = 'deprecated since v1.8; use "storageClassName" attribute instead'
+        yield f"metadata.annotations[{_STORAGE_CLASS}]: {why}"
+    yield from claim_advice(new.get("spec") or {}, "spec")
+
+
+def _volume(new: View, _: View | None) -> Iterator[str]:
+    spec, annotations = new.get("spec") or {}, new["metadata"].get("annotations") or {}
+    for key, since, name in (
+        (_STORAGE_CLASS, "v1.8", "storageClassName"),
+        (_MOUNT_OPTIONS, "v1.31", "mountOptions"),
+    ):
+        if key in annotations:
+            why = f'deprecated since {since}; use "{name}" attribute instead'
+            yield f"metadata.annotations[{key}]: {why}"
+    required = (spec.get("nodeAffinity") or {}).get("required") or {}
+    for index, term in enumerate(required.get("nodeSelectorTerms") or ()):
+        yield from node_term(term, f"spec.nodeAffinity.required.nodeSelectorTerms[{index}]")
+    if spec.get("persistentVolumeReclaimPolicy") == "Recycle":
+        yield (
+            "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. "
+            "Instead, the recommended approach is to use dynamic provisioning."
+        )
+    yield from (f"spec.{key}: {why}" for key, why in GONE_VOLUMES.items() if spec.get(key))
+    yield from fractions(spec.get("capacity") or {}, "spec.capacity", ("storage",))
+
+
+def _storage_class(new: View, _: View | None) -> Iterator[str]:
+    for index, term in enumerate(new.get("allowedTopologies") or ()):
+        yield from node_term(term, f"allowedTopologies[{index}]", "matchLabelExpressions")
+
+
+_INGRESS_CLASS = "kubernetes.io/ingress.class"
+
+
+def _ingress(new: View, old: View | None) -> Iterator[str]:
+    noted = _INGRESS_CLASS in (new["metadata"].get("annotations") or {})
+    if old is None and noted and (new.get("spec") or {}).get("ingressClassName") is None:
+        yield (
+            f"annotation \"{_INGRESS_CLASS}\" is deprecated, please use 'spec.ingressClassName' "
+            "instead"
+        )
+
+
+_MOUNTABLE = "kubernetes.io/enforce-mountable-secrets"
+
+
+def _service_account(new: View, old: View | None) -> Iterator[str]:
+    now, before = (
+        ((each or {}).get("metadata") or {}).get("annotations") or {} for each in (new, old)
+    )
+    if _MOUNTABLE in now and _MOUNTABLE not in before:
+        yield (
+            f"metadata.annotations[{_MOUNTABLE}]: deprecated in v1.32+; prefer separate namespaces "
+            "to isolate access to mounted secrets"
+        )
+
+
+#: By the storage key of kinds whose names become those of hosts, what of the pods is named so.
+_HOSTS: Mapping[str, str] = {
+    "pods": "the Pod's hostname",
+    **dict.fromkeys(
+        ("apps/deployments", "apps/replicasets", "batch/jobs", "batch/cronjobs"),
+        "Pod names and hostnames",
+    ),
+    "replicationcontrollers": "Pod names and hostnames",
+}
+
+
+def _host(name: str, of: str) -> Iterator[str]:
+    problems = label_problems(name)
+    if problems:
+        yield (
+            f"metadata.name: this is used in {of}, which can result in surprising behavior; a DNS "
+            f"label is recommended: [{' '.join(problems)}]"
+        )
+
+
+_OF_KINDS: Mapping[str, Callable[[View, View | None], Iterator[str]]] = {
+    "services": _service,
+    "persistentvolumeclaims": _claim,
+    "persistentvolumes": _volume,
+    "storage.k8s.io/storageclasses": _storage_class,
+    "networking.k8s.io/ingresses": _ingress,
+    "serviceaccounts": _service_account,
+}

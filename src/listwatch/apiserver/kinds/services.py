@@ -1,7 +1,6 @@
 """Service, Endpoints and EndpointSlice."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from listwatch.apiserver.kinds.addresses import FIRST_PORT, LAST_PORT, Addresses, node_ports
 from listwatch.apiserver.kinds.cells import at, field, join, labels, more, text
@@ -11,25 +10,23 @@ from listwatch.apiserver.kinds.rules import (
     is_address,
     known_values,
     label,
-    port_name_or_number,
-    port_number,
-    qualified_name,
     reachable_address,
     subdomain,
-    validate_labels,
+)
+from listwatch.apiserver.kinds.service_rules import (
+    WITH_ADDRESS,
+    WITH_NODE_PORTS,
+    check_endpoints,
+    check_service,
+    check_service_update,
 )
 from listwatch.schema.causes import (
     Cause,
     duplicate,
-    forbidden_value,
     invalid_value,
     not_supported,
     required,
 )
-from listwatch.selector import subdomain_problems
-
-_WITH_NODE_PORTS = frozenset(("NodePort", "LoadBalancer"))
-
 
 _ADDRESS_FIELDS = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
 
@@ -64,7 +61,7 @@ def allocate(new: Object, old: Object | None, addresses: Addresses) -> list[Caus
     else:
         spec.setdefault("ipFamilies", ["IPv6" if ":" in address else "IPv4"])
     spec.setdefault("ipFamilyPolicy", "SingleStack")
-    if spec["type"] in _WITH_NODE_PORTS:
+    if spec["type"] in WITH_NODE_PORTS:
         causes += _allocate_ports(spec, set(node_ports(before)), addresses)
     if needs_health_check(spec) and not causes:
         causes += _allocate_health_check(spec, before, addresses)
@@ -83,6 +80,8 @@ def _allocate_health_check(spec: Object, before: View, addresses: Addresses) -> 
         if found is None:
             return [invalid_value(where, 0, "failed to allocate a nodePort: range is full")]
         spec["healthCheckNodePort"] = found
+    elif before.get("healthCheckNodePort") not in {None, wanted} and needs_health_check(before):
+        return [invalid_value(where, wanted, "field is immutable")]
     elif wanted != before.get("healthCheckNodePort") and not (
         FIRST_PORT <= wanted <= LAST_PORT and addresses.claim(wanted)
     ):
@@ -203,12 +202,12 @@ def carry_addresses(new: Object, old: View) -> None:
         for key in _ADDRESS_FIELDS:
             if not spec.get(key) and key in before:
                 spec[key] = before[key]
-    if has in _WITH_NODE_PORTS:
+    if has in WITH_NODE_PORTS:
         known = {port.get("port"): port.get("nodePort") for port in before.get("ports") or ()}
         for port in spec.get("ports") or ():
             if known.get(port.get("port")) and not port.get("nodePort"):
                 port["nodePort"] = known[port["port"]]
-    elif had in _WITH_NODE_PORTS and node_ports(spec) == node_ports(before):
+    elif had in WITH_NODE_PORTS and node_ports(spec) == node_ports(before):
         for port in spec.get("ports") or ():
             port.pop("nodePort", None)
         _drop_unchanged(spec, before, "externalTrafficPolicy")
@@ -243,13 +242,16 @@ def _default_service(obj: Object) -> None:
         config.setdefault("timeoutSeconds", 10800)
     elif spec["sessionAffinity"] == "None":
         spec.pop("sessionAffinityConfig", None)
-    if spec["type"] in {"NodePort", "LoadBalancer"}:
+    if spec["type"] in WITH_NODE_PORTS or (spec["type"] == "ClusterIP" and spec.get("externalIPs")):
         spec.setdefault("externalTrafficPolicy", "Cluster")
     if spec["type"] == "LoadBalancer":
         spec.setdefault("allocateLoadBalancerNodePorts", True)
-    if spec["type"] != "ExternalName":
+    if spec["type"] in WITH_ADDRESS:
         spec.setdefault("internalTrafficPolicy", "Cluster")
-    status_of(obj).setdefault("loadBalancer", {})
+    points = status_of(obj).setdefault("loadBalancer", {}).get("ingress")
+    for point in points or () if spec["type"] == "LoadBalancer" else ():
+        if point.get("ip"):
+            point.setdefault("ipMode", "VIP")
 
 
 def _default_endpoints(obj: Object) -> None:
@@ -319,135 +321,6 @@ def _check_endpoint(kind: str, address: str, path: str, index: int) -> list[Caus
     return reachable_address(where, address)
 
 
-_LONGEST_AFFINITY = 86_400
-
-
-def _check_affinity(spec: View) -> list[Cause]:
-    config = (spec.get("sessionAffinityConfig") or {}).get("clientIP") or {}
-    seconds = config.get("timeoutSeconds")
-    if spec.get("sessionAffinity") != "ClientIP" or seconds is None:
-        return []
-    if 0 < seconds <= _LONGEST_AFFINITY:
-        return []
-    why = f"must be greater than 0 and less than {_LONGEST_AFFINITY}"
-    return [invalid_value("spec.sessionAffinityConfig.clientIP.timeoutSeconds", seconds, why)]
-
-
-_TRAFFIC = ("Cluster", "Local")
-_BALANCED_ONLY = ("allocateLoadBalancerNodePorts", "loadBalancerClass", "loadBalancerSourceRanges")
-
-
-def _check_traffic(spec: View) -> list[Cause]:
-    kind, causes = spec.get("type"), []
-    outside, inside = spec.get("externalTrafficPolicy"), spec.get("internalTrafficPolicy")
-    reachable = kind in _WITH_NODE_PORTS or (kind == "ClusterIP" and spec.get("externalIPs"))
-    if outside and not reachable:
-        why = "may only be set for externally-accessible services"
-        causes.append(invalid_value("spec.externalTrafficPolicy", outside, why))
-    elif outside and outside not in _TRAFFIC:
-        causes.append(not_supported("spec.externalTrafficPolicy", outside, _TRAFFIC))
-    if inside and inside not in _TRAFFIC:
-        causes.append(not_supported("spec.internalTrafficPolicy", inside, _TRAFFIC))
-    number = spec.get("healthCheckNodePort")
-    if number and not (kind == "LoadBalancer" and outside == "Local"):
-        why = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
-        causes.append(invalid_value("spec.healthCheckNodePort", number, why))
-    if kind != "LoadBalancer":
-        causes += [
-            forbidden_value(f"spec.{key}", "may only be used when `type` is 'LoadBalancer'")
-            for key in _BALANCED_ONLY
-            if spec.get(key) not in (None, [], "")
-        ]
-    return causes
-
-
-def _check_service(obj: View) -> list[Cause]:
-    spec = obj.get("spec") or {}
-    causes: list[Cause] = []
-    kind = spec.get("type")
-    ports = spec.get("ports") or ()
-    if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
-        causes.append(required("spec.ports"))
-    if kind in _WITH_NODE_PORTS and spec.get("clusterIP") == "None":
-        why = f"may not be set to 'None' for {kind} services"
-        causes.append(invalid_value("spec.clusterIPs[0]", "None", why))
-    causes += validate_labels(spec.get("selector"), "spec.selector")
-    for index, each in enumerate(spec.get("externalIPs") or ()):
-        causes += reachable_address(f"spec.externalIPs[{index}]", each, loopback=False)
-    causes += _check_affinity(spec) + _check_traffic(spec)
-    seen: set[tuple[Any, Any]] = set()
-    names: set[str] = set()
-    for index, port in enumerate(ports):
-        here = f"spec.ports[{index}]"
-        name = port.get("name")
-        if not name:
-            if len(ports) > 1:
-                causes.append(required(f"{here}.name"))
-        else:
-            causes += label(f"{here}.name", name)
-            if name in names:
-                causes.append(duplicate(f"{here}.name", name))
-            names.add(name)
-        value = port.get("port", 0)
-        if not 0 < value < 65_536:
-            causes.append(
-                invalid_value(f"{here}.port", value, "must be between 1 and 65535, inclusive")
-            )
-        causes += port_name_or_number(f"{here}.targetPort", port.get("targetPort"))
-        if port.get("appProtocol"):
-            causes += qualified_name(f"{here}.appProtocol", port["appProtocol"])
-        if port.get("nodePort") and kind not in _WITH_NODE_PORTS:
-            why = f"may not be used when `type` is '{kind}'"
-            causes.append(forbidden_value(f"{here}.nodePort", why))
-        key = (port.get("protocol"), value)
-        if key in seen:
-            causes.append(duplicate(here, {"protocol": port.get("protocol"), "port": value}))
-        seen.add(key)
-    if kind == "ExternalName":
-        external = spec.get("externalName", "")
-        if not external:
-            causes.append(required("spec.externalName"))
-        else:
-            causes += [
-                invalid_value("spec.externalName", external, why)
-                for why in subdomain_problems(external.removesuffix("."))
-            ]
-    return causes
-
-
-def _check_service_update(new: View, old: View) -> list[Cause]:
-    after, before = new.get("spec") or {}, old.get("spec") or {}
-    kinds = {after.get("type"), before.get("type")}
-    address = before.get("clusterIP")
-    if address and "ExternalName" not in kinds and after.get("clusterIP") != address:
-        return [
-            invalid_value("spec.clusterIPs[0]", [after.get("clusterIP")], "may not change once set")
-        ]
-    return []
-
-
-def _check_endpoints(obj: View) -> list[Cause]:
-    causes: list[Cause] = []
-    for index, subset in enumerate(obj.get("subsets") or ()):
-        here = f"subsets[{index}]"
-        if not subset.get("addresses") and not subset.get("notReadyAddresses"):
-            why = "must specify `addresses` or `notReadyAddresses`"
-            causes.append(required(here, why))
-        for group in ("addresses", "notReadyAddresses"):
-            causes += [
-                invalid_value(f"{here}.{group}[{number}].ip", each.get("ip", ""), IP_WORDS)
-                for number, each in enumerate(subset.get(group) or ())
-                if not is_address(each.get("ip", ""))
-            ]
-        ports = subset.get("ports") or ()
-        for number, port in enumerate(ports):
-            where = f"{here}.ports[{number}]"
-            if len(ports) > 1 and not port.get("name"):
-                causes.append(required(f"{where}.name"))
-            causes += port_number(f"{where}.port", port.get("port", 0))
-    return causes
-
-
 def _service_external(service: View, _: float) -> str:
     spec = service.get("spec") or {}
     external = list(spec.get("externalIPs") or ())
@@ -508,8 +381,8 @@ KINDS: Mapping[str, Kind] = {
         returns_deleted=True,
         fields=paths("spec.clusterIP", "spec.type"),
         defaults=_default_service,
-        rule=_check_service,
-        update_rule=_check_service_update,
+        rule=check_service,
+        update_rule=check_service_update,
         cells={
             "Type": field("spec.type"),
             "Cluster-IP": text("spec.clusterIP"),
@@ -522,7 +395,7 @@ KINDS: Mapping[str, Kind] = {
         deprecation="v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
         create_on_update=True,
         defaults=_default_endpoints,
-        rule=_check_endpoints,
+        rule=check_endpoints,
         cells={"Endpoints": _endpoints},
     ),
     "discovery.k8s.io/endpointslices": Kind(
