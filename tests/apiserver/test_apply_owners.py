@@ -130,3 +130,50 @@ async def test_the_annotation_is_written_anew_where_there_is_one(client: Client)
 async def test_no_annotation_is_made(client: Client) -> None:
     made = await _apply(client, {"k": "2"}, "kubectl", 201)
     assert "annotations" not in made["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "fields"),
+    [
+        (
+            f"{CORE}/events",
+            {"involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}},
+            {"f:involvedObject": {}},
+        ),
+        (
+            "/apis/events.k8s.io/v1/namespaces/default/events",
+            {
+                "regarding": {"kind": "Pod", "name": "p", "namespace": "default"},
+                "eventTime": "2024-01-01T00:00:00.000000Z",
+                "reportingController": "c.example.com/x",
+                "reportingInstance": "i",
+                "action": "A",
+                "reason": "R",
+                "note": "text",
+                "type": "Normal",
+            },
+            {
+                f"f:{name}": {}
+                for name in (
+                    "action",
+                    "eventTime",
+                    "note",
+                    "reason",
+                    "regarding",
+                    "reportingController",
+                    "reportingInstance",
+                    "type",
+                )
+            },
+        ),
+    ],
+)
+async def test_fields_are_owned_by_the_names_of_their_version(
+    client: Client, path: str, body: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    made = await client.create(path, "a", **body)
+    (entry,) = made["metadata"]["managedFields"]
+    assert entry["fieldsV1"] == fields
+    changed = await client.merge(f"{path}/a", {"metadata": {"labels": {"a": "b"}}})
+    (entry,) = changed["metadata"]["managedFields"]
+    assert entry["fieldsV1"] == {**fields, "f:metadata": {"f:labels": {".": {}, "f:a": {}}}}

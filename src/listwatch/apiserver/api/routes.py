@@ -13,7 +13,7 @@ from aiohttp import web
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.access.auth import Access, WithoutUserError
-from listwatch.apiserver.api import discovery
+from listwatch.apiserver.api import discovery, health
 from listwatch.apiserver.api.continue_tokens import ExpiredTokenError
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.api.reviews import Reviews
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Handler = Callable[[Call, APIResource], Awaitable[web.StreamResponse]]
-_HEALTH = ("/healthz", "/livez", "/readyz")
-_CHECKS = ("ping", "log", "etcd", "poststarthook/start-apiserver-admission-initializer")
 
 
 class Api:
@@ -243,8 +241,8 @@ class Api:
     async def _other_path(self, call: Call) -> web.StreamResponse:
         path = call.request.path
         bare = path.rstrip("/") or "/"
-        if bare.startswith(_HEALTH):
-            return self._health(call, bare)
+        if bare.startswith(health.PATHS):
+            return health.answer_health(call, bare)
         if bare == "/version":
             if call.request.method != "GET":
                 raise refusal.method_not_allowed()
@@ -287,22 +285,12 @@ class Api:
             raise refusal.method_not_allowed()
         return call.answer_value(discovery.resource_list(self.table, group, version))
 
-    @staticmethod
-    def _health(call: Call, path: str) -> web.StreamResponse:
-        root, _, check = path[1:].partition("/")
-        if f"/{root}" not in _HEALTH or (check and check not in _CHECKS):
-            return text_answer("404 page not found\n", 404)
-        if "verbose" in call.query and not check:
-            lines = [f"[+]{name} ok" for name in _CHECKS]
-            return text_answer("\n".join([*lines, f"{root} check passed", ""]))
-        return text_answer("ok")
-
     def _paths(self) -> list[str]:
         paths = ["/api", "/api/v1", "/apis", "/apis/"]
         for group, versions in self.table.groups().items():
             if group:
                 paths += [f"/apis/{group}", *(f"/apis/{group}/{each}" for each in versions)]
-        return [*paths, *_HEALTH, "/metrics", "/openapi/v2", "/openapi/v3", "/version"]
+        return [*paths, *health.PATHS, "/metrics", "/openapi/v2", "/openapi/v3", "/version"]
 
     def _metrics(self) -> str:
         figures = self._registry.store.statistics()

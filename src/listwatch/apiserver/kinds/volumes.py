@@ -53,6 +53,11 @@ def default_claim(obj: Object) -> None:
     for each in (source, newer):
         if each is not None:
             each.setdefault("apiGroup", None)
+
+
+def _match_sources(spec: Object) -> None:
+    """Name a claim's source in both fields, nobody owning the second (`NormalizeDataSources`)."""
+    source, newer = spec.get("dataSource"), spec.get("dataSourceRef")
     if source is not None and not source.get("kind") and not source.get("name"):
         del spec["dataSource"]
     elif source is not None and newer is None:
@@ -163,6 +168,11 @@ def _admit_claim(obj: Object) -> None:
     if "kubernetes.io/pvc-protection" not in finalizers:
         finalizers.append("kubernetes.io/pvc-protection")
     obj["status"] = {"phase": "Pending"}
+    _match_sources(obj["spec"])
+
+
+def _carry_claim(new: Object, _: View) -> None:
+    _match_sources(new.setdefault("spec", {}))
 
 
 def _admit_volume(obj: Object) -> None:
@@ -212,6 +222,7 @@ KINDS: Mapping[str, Kind] = {
         returns_deleted=True,
         defaults=_default_volume_claim,
         admit=_admit_claim,
+        carry=_carry_claim,
         rule=_check_claim,
         update_rule=_check_claim_update,
         cells={

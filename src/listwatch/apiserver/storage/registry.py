@@ -141,7 +141,7 @@ class Registry:
         if namespace:
             self.check_namespace(resource, namespace, metadata.get("name", ""))
         single_owners(obj, context.warnings)
-        fields = created_fields(obj, resource.schema)
+        fields = created_fields(_as_sent(resource, obj), resource.schema)
         for path in reset_fields(resource, ""):
             fields.pop(f"f:{path[0]}", None)
         given = self._managed(obj, None) if metadata.get("managedFields") else None
@@ -373,8 +373,8 @@ class Registry:
                 Owner(
                     context.operation, context.manager, resource.api_version, context.subresource
                 ),
-                old,
-                new,
+                _as_sent(resource, old),
+                _as_sent(resource, new),
                 resource.schema,
                 now=self.now(),
                 reset=reset_fields(resource, context.subresource),
@@ -742,6 +742,11 @@ def _asked_version(metadata: Object) -> int:
         return whole_number(metadata.get("resourceVersion") or "0", "ParseUint")
     except ValueError as error:
         raise refusal.server_error(str(error)) from None
+
+
+def _as_sent(resource: APIResource, obj: Object) -> Object:
+    """Return an object in the form of its version, in which fields are owned."""
+    return obj if resource.convert is None else resource.convert.outward(obj)
 
 
 def _is_held(resource: APIResource, obj: Object) -> bool:
