@@ -113,7 +113,12 @@ def _members(kind: type) -> list[str]:
     if issubclass(kind, enum.Enum):
         return [f"{member.name} = {member.value!r}" for member in kind]
     found = []
-    for name, value in sorted(vars(kind).items()):
+    parts: dict[str, object] = {}
+    for base in reversed(kind.__mro__):
+        # What a class has of a private base is as public as the class.
+        if base is kind or (base.__module__.startswith("listwatch.") and base.__name__ == "Reads"):
+            parts |= vars(base)
+    for name, value in sorted(parts.items()):
         if name.startswith("_"):
             continue
         if isinstance(value, property):

@@ -18,9 +18,9 @@ from listwatch.resources import (
     EmbeddedObject,
     FreeForm,
     IntOrString,
+    Keywords,
     ListMap,
     ListSet,
-    Marker,
     PodTemplateSpec,
     Quantity,
     ResourceRequirements,
@@ -146,7 +146,7 @@ SHAPES: dict[str, Any] = {
     "requirements": ResourceRequirements | None,
     "secret key": SecretKeySelector,
     "conditions": Conditions,
-    "keyword": Annotated[str, Marker({"format": "ipv4"})],
+    "keyword": Annotated[str, Keywords({"format": "ipv4"})],
 }
 
 

@@ -18,8 +18,8 @@ from listwatch.resources import (
     Scale,
     custom_resource_of,
     definition,
+    manifest_of,
     resource,
-    to_manifest,
 )
 from listwatch.resources.custom_resource import plural_of
 from listwatch.testing import APIServer
@@ -137,7 +137,7 @@ async def test_a_server_accepts_every_shape_and_keeps_its_values(client: Client)
         sent: Any = msgspec.convert(raw, cls, strict=False)
         known = custom_resource_of(cls).resource
         await client.wait_for("crds", f"{known.plural}.example.com", "Established", seconds=20)
-        stored = await client.create(to_manifest(sent), resource=known, namespace="default")
+        stored = await client.create(manifest_of(sent), resource=known, namespace="default")
         back: Any = stored.decode(cls)
         if stored["spec"]["value"] != VALUES[name] or back.spec != sent.spec:
             differing[name] = stored["spec"]["value"]

@@ -23,8 +23,8 @@ from listwatch.clock import FakeClock
 from listwatch.errors import DisconnectedError, InternalServerError, NotFoundError
 from listwatch.objects import Object
 from listwatch.runtime.own_writes import (
-    Target,
     Write,
+    WriteTarget,
     _RecordingHTTP,  # what `recorded` puts in place of a client's HTTP, which only that can reach
     record_into,
     target_of,
@@ -261,21 +261,24 @@ async def test_there_is_never_a_second_child_in_a_long_run(seed: int) -> None:
 @pytest.mark.parametrize(
     ("path", "target"),
     [
-        ("/api/v1/namespaces/ns/pods", Target("", "v1", "pods", "ns", "", "")),
-        ("/api/v1/namespaces/ns/pods/a", Target("", "v1", "pods", "ns", "a", "")),
-        ("/api/v1/namespaces/ns/pods/a/status", Target("", "v1", "pods", "ns", "a", "status")),
-        ("/api/v1/namespaces/ns", Target("", "v1", "namespaces", "", "ns", "")),
-        ("/api/v1/namespaces/ns/status", Target("", "v1", "namespaces", "", "ns", "status")),
-        ("/api/v1/namespaces/ns/finalize", Target("", "v1", "namespaces", "", "ns", "finalize")),
-        ("/api/v1/nodes", Target("", "v1", "nodes", "", "", "")),
-        ("/apis/a.io/v1/namespaces/n/bs/a%3Ab", Target("a.io", "v1", "bs", "n", "a:b", "")),
-        ("/apis/a.io/v1/bs/b/scale", Target("a.io", "v1", "bs", "", "b", "scale")),
+        ("/api/v1/namespaces/ns/pods", WriteTarget("", "v1", "pods", "ns", "", "")),
+        ("/api/v1/namespaces/ns/pods/a", WriteTarget("", "v1", "pods", "ns", "a", "")),
+        ("/api/v1/namespaces/ns/pods/a/status", WriteTarget("", "v1", "pods", "ns", "a", "status")),
+        ("/api/v1/namespaces/ns", WriteTarget("", "v1", "namespaces", "", "ns", "")),
+        ("/api/v1/namespaces/ns/status", WriteTarget("", "v1", "namespaces", "", "ns", "status")),
+        (
+            "/api/v1/namespaces/ns/finalize",
+            WriteTarget("", "v1", "namespaces", "", "ns", "finalize"),
+        ),
+        ("/api/v1/nodes", WriteTarget("", "v1", "nodes", "", "", "")),
+        ("/apis/a.io/v1/namespaces/n/bs/a%3Ab", WriteTarget("a.io", "v1", "bs", "n", "a:b", "")),
+        ("/apis/a.io/v1/bs/b/scale", WriteTarget("a.io", "v1", "bs", "", "b", "scale")),
         ("/apis/a.io/v1", None),
         ("/version", None),
         ("/", None),
     ],
 )
-def test_a_path_tells_what_is_written(path: str, target: Target | None) -> None:
+def test_a_path_tells_what_is_written(path: str, target: WriteTarget | None) -> None:
     assert target_of(path) == target
 
 

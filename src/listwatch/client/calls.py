@@ -10,6 +10,7 @@ from listwatch.backoff import CONFLICT, PUT_OFF, on, retry
 from listwatch.client.discovery import Discovery, UnknownResourceError
 from listwatch.client.http import HTTP, JSON, Answer, Query
 from listwatch.client.resource import Resource
+from listwatch.client.typed_objects import resource_of_type
 from listwatch.clock import Clock
 from listwatch.errors import ConflictError, FrameError, NotFoundError, StatusError
 from listwatch.objects import Object, ObjectDecodeError, ObjectDecoder, ObjectMeta
@@ -18,6 +19,9 @@ T = TypeVar("T")
 
 #: Longest Retry-After to obey, in seconds; with a longer one the refusal is raised.
 MAX_RETRY_AFTER: Final = 60.0
+
+#: A resource by its name, itself, or a type that `listwatch.resources` made one.
+Kind: TypeAlias = str | Resource | type[Any]
 
 #: An object to send: one that was read, or a decoded form.
 Sendable: TypeAlias = Object | Mapping[str, Any]
@@ -43,16 +47,18 @@ class Calls:
         self._discovery = discovery
         self._clock = clock
 
-    async def resource(self, resource: str | Resource) -> Resource:
+    async def resource(self, resource: Kind) -> Resource:
         """Return the resource that a name means."""
         if isinstance(resource, Resource):
             return resource
+        if isinstance(resource, type):
+            return resource_of_type(resource)
         return await self._discovery.find(resource)
 
     async def resource_of(
         self,
         obj: Mapping[str, Any],
-        resource: str | Resource | None,
+        resource: Kind | None,
         subresource: str,
         namespace: str | None,
     ) -> Resource:
@@ -111,7 +117,7 @@ class Calls:
     async def send(
         self,
         method: str,
-        resource: str | Resource,
+        resource: Kind,
         name: str,
         namespace: str | None,
         subresource: str,

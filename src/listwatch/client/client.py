@@ -1,20 +1,17 @@
 """An API server client for any resource, found by discovery, with objects as `Object`."""
 
 import copy
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import aclosing
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast, overload
 
-from listwatch.cache.list_watch import ListOptions, ObjectList
-from listwatch.cache.pages import pages
 from listwatch.client.auth import Authenticator
 from listwatch.client.calls import (
     MAX_RETRY_AFTER,
     Calls,
     FieldValidation,
+    Kind,
     Sendable,
     decode,
     delete_options,
@@ -29,14 +26,12 @@ from listwatch.client.discovery import Discovery
 from listwatch.client.finalizers import change_finalizers, with_finalizer, without_finalizer
 from listwatch.client.http import HTTP, RequestHook
 from listwatch.client.kubeconfig import load_config
-from listwatch.client.list_watch import ResourceListWatch
-from listwatch.client.logs import log_lines
+from listwatch.client.reading import Reads
 from listwatch.client.resource import Resource
-from listwatch.client.waiting import Condition, accepts, conditions_of, remaining, wait_until
+from listwatch.client.typed_objects import is_typed, manifest_of, with_changes
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError, NotFoundError
-from listwatch.objects import Object, ObjectDecodeError, ObjectKey
-from listwatch.shard_range import ShardRange
+from listwatch.objects import Object, ObjectDecodeError
 
 __all__ = [
     "MAX_RETRY_AFTER",
@@ -46,6 +41,9 @@ __all__ = [
     "PatchType",
     "Sendable",
 ]
+
+
+T = TypeVar("T")
 
 
 class PartialObjectError(ListWatchError):
@@ -61,7 +59,7 @@ class PatchType(StrEnum):
     APPLY = "application/apply-patch+yaml"
 
 
-class Client:
+class Client(Reads):
     """A client of one API server: `async with Client.from_config() as client`.
 
     `resource` is a name such as "pods", "po", "Pod" or "deployments.v1.apps", or a `Resource`.
@@ -126,11 +124,6 @@ class Client:
         twin._calls = Calls(http, self.discovery, self.clock)  # noqa: SLF001 - it is one of us
         return twin
 
-    @property
-    def config(self) -> Config:
-        """The configuration of this client."""
-        return self.http.config
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -146,171 +139,44 @@ class Client:
         """Close every connection. Running requests fail with `DisconnectedError`."""
         await self.http.close()
 
-    def list_watch(
-        self,
-        resource: str | Resource,
-        namespace: str | None = None,
-        *,
-        label_selector: str = "",
-        field_selector: str = "",
-        metadata_only: bool = False,
-        shard: ShardRange | None = None,
-    ) -> ResourceListWatch:
-        """Return a list-watch for a reflector or an informer.
-
-        Args:
-            resource: resource to list and watch; looked up on first use.
-            namespace: None for all.
-            label_selector: as kubectl's `-l`.
-            field_selector: as kubectl's `--field-selector`.
-            metadata_only: get objects without spec and status, of the kind
-                PartialObjectMetadata; they cannot be sent in an update.
-            shard: select only this part, on the server if it can (KEP-5866), otherwise here.
-        """
-        return ResourceListWatch(
-            self.http,
-            self.discovery,
-            self.clock,
-            resource,
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            metadata_only=metadata_only,
-            shard=shard,
-        )
-
-    async def list(
-        self,
-        resource: str | Resource,
-        namespace: str | None = None,
-        *,
-        label_selector: str = "",
-        field_selector: str = "",
-        resource_version: str = "",
-        page_size: int = 500,
-    ) -> ObjectList:
-        """Return all objects, read in pages of one consistent state.
-
-        If that state expires between two pages, list once more, in one piece.
-
-        Args:
-            resource: resource to list.
-            namespace: None for all.
-            label_selector: as kubectl's `-l`.
-            field_selector: as kubectl's `--field-selector`.
-            resource_version: "" for the newest; "0" for any, from the server's cache.
-            page_size: objects per request; 0 for all in one.
-        """
-        whole = ObjectList(items=[], undecodable=[])
-        listed = self._pages(
-            resource,
-            namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            resource_version=resource_version,
-            page_size=page_size,
-        )
-        async with aclosing(listed):
-            async for page, anew in listed:
-                if anew:
-                    whole = ObjectList(items=[], undecodable=[])
-                whole.items += page.items
-                whole.undecodable += page.undecodable
-                whole.resource_version = page.resource_version
-        return whole
-
-    async def pages(
-        self,
-        resource: str | Resource,
-        namespace: str | None = None,
-        *,
-        label_selector: str = "",
-        field_selector: str = "",
-        resource_version: str = "",
-        page_size: int = 500,
-    ) -> AsyncGenerator[ObjectList, None]:
-        """Yield the pages of one consistent state, each read on demand.
-
-        Args:
-            resource: as in `list`.
-            namespace: as in `list`.
-            label_selector: as in `list`.
-            field_selector: as in `list`.
-            resource_version: as in `list`.
-            page_size: as in `list`.
-
-        Raises:
-            ExpiredError: the state expired between two pages, which takes some minutes; start
-                over for a consistent one.
-        """
-        listed = self._pages(
-            resource,
-            namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            resource_version=resource_version,
-            page_size=page_size,
-            begin_anew=False,
-        )
-        async with aclosing(listed):
-            async for page, _ in listed:
-                yield page
-
-    def _pages(
-        self,
-        resource: str | Resource,
-        namespace: str | None,
-        *,
-        label_selector: str,
-        field_selector: str,
-        resource_version: str,
-        page_size: int,
-        begin_anew: bool = True,
-    ) -> AsyncGenerator[tuple[ObjectList, bool], None]:
-        source = self.list_watch(
-            resource, namespace, label_selector=label_selector, field_selector=field_selector
-        )
-
-        def list_page(options: ListOptions) -> Awaitable[ObjectList]:
-            return self._calls.patiently(partial(source.list, options), is_safe=True)
-
-        return pages(
-            list_page,
-            page_size=page_size,
-            decoder=decode,
-            resource_version=resource_version,
-            begin_anew=begin_anew,
-        )
-
-    async def get(
-        self,
-        resource: str | Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        subresource: str = "",
-        resource_version: str = "",
-    ) -> Object:
-        """Return one object, or a subresource of it such as "scale".
-
-        Raises:
-            NotFoundError: the object does not exist.
-        """
-        query = [("resourceVersion", resource_version)] if resource_version else []
-        return await self._calls.send("GET", resource, name, namespace, subresource, query)
-
+    @overload
     async def create(
         self,
         obj: Sendable,
         *,
-        resource: str | Resource | None = None,
+        resource: Kind | None = None,
         namespace: str | None = None,
         subresource: str = "",
         name: str = "",
         field_manager: str = "",
         field_validation: FieldValidation = "",
         dry_run: bool = False,
-    ) -> Object:
+    ) -> Object: ...
+    @overload
+    async def create(
+        self,
+        obj: T,
+        *,
+        resource: Kind | None = None,
+        namespace: str | None = None,
+        subresource: str = "",
+        name: str = "",
+        field_manager: str = "",
+        field_validation: FieldValidation = "",
+        dry_run: bool = False,
+    ) -> T: ...
+    async def create(
+        self,
+        obj: Sendable | T,
+        *,
+        resource: Kind | None = None,
+        namespace: str | None = None,
+        subresource: str = "",
+        name: str = "",
+        field_manager: str = "",
+        field_validation: FieldValidation = "",
+        dry_run: bool = False,
+    ) -> Object | T:
         """Create an object and return the server's version of it.
 
         A review, such as a SubjectAccessReview or a TokenReview, returns with its status and
@@ -324,7 +190,8 @@ class Client:
         An eviction or a binding returns a `Status`.
 
         Args:
-            obj: has kind and apiVersion, and a name or generateName if the server stores it.
+            obj: has kind and apiVersion, and a name or generateName if the server stores it; or an
+                object of a type that `listwatch.resources` made a resource, which then is returned.
             resource: by default found by the object's kind.
             namespace: used if the object has none.
             subresource: "eviction", "binding" or "token", of the object `name`.
@@ -341,7 +208,7 @@ class Client:
             TooManyRequestsError: a disruption budget forbids the eviction now.
             ValueError: a name without a subresource, or the reverse.
         """
-        body = outgoing(obj)
+        body = _body_of(obj)
         meta = metadata_of(body)
         if name and not subresource:
             raise ValueError("name= is only for subresources; set metadata.name instead")
@@ -357,13 +224,14 @@ class Client:
         )
         own = self._calls.namespace(found, meta.get("namespace"), namespace)
         path = found.path(own, name, subresource)
-        return await self._calls.call("POST", path, query, found, body=encode(body))
+        made = await self._calls.call("POST", path, query, found, body=encode(body))
+        return _like(obj, made)
 
     async def update(
         self,
         obj: Sendable,
         *,
-        resource: str | Resource | None = None,
+        resource: Kind | None = None,
         namespace: str | None = None,
         subresource: str = "",
         field_manager: str = "",
@@ -404,7 +272,7 @@ class Client:
 
     async def patch(
         self,
-        resource: str | Resource,
+        resource: Kind,
         name: str,
         patch: object,
         namespace: str | None = None,
@@ -452,7 +320,7 @@ class Client:
 
     async def delete(
         self,
-        resource: str | Resource,
+        resource: Kind,
         name: str,
         namespace: str | None = None,
         *,
@@ -500,7 +368,7 @@ class Client:
 
     async def delete_collection(
         self,
-        resource: str | Resource,
+        resource: Kind,
         namespace: str | None = None,
         *,
         label_selector: str = "",
@@ -532,18 +400,44 @@ class Client:
         path = found.path(self._calls.namespace(found, None, namespace))
         await self._calls.request("DELETE", path, query, body=encode(options))
 
+    @overload
     async def apply(
         self,
         obj: Sendable,
         *,
         field_manager: str,
         force: bool = False,
-        resource: str | Resource | None = None,
+        resource: Kind | None = None,
         namespace: str | None = None,
         subresource: str = "",
         field_validation: FieldValidation = "",
         dry_run: bool = False,
-    ) -> Object:
+    ) -> Object: ...
+    @overload
+    async def apply(
+        self,
+        obj: T,
+        *,
+        field_manager: str,
+        force: bool = False,
+        resource: Kind | None = None,
+        namespace: str | None = None,
+        subresource: str = "",
+        field_validation: FieldValidation = "",
+        dry_run: bool = False,
+    ) -> T: ...
+    async def apply(
+        self,
+        obj: Sendable | T,
+        *,
+        field_manager: str,
+        force: bool = False,
+        resource: Kind | None = None,
+        namespace: str | None = None,
+        subresource: str = "",
+        field_validation: FieldValidation = "",
+        dry_run: bool = False,
+    ) -> Object | T:
         """Create an object, or set the fields that `obj` has, by server-side apply.
 
         Fields that the manager applied before and that `obj` lacks are removed.
@@ -562,8 +456,7 @@ class Client:
             ConflictError: others own some of the fields.
             PartialObjectError: the object was read without some of its fields.
         """
-        _check_whole(obj, "an apply")
-        body = outgoing(obj)
+        body = _body_of(obj, "an apply")
         meta = metadata_of(body)
         name = meta.get("name")
         if not isinstance(name, str) or not name:
@@ -571,7 +464,7 @@ class Client:
         found = await self._calls.resource_of(body, resource, subresource, namespace)
         if "managedFields" in meta:
             body = {**body, "metadata": {k: v for k, v in meta.items() if k != "managedFields"}}
-        return await self.patch(
+        applied = await self.patch(
             found,
             name,
             body,
@@ -583,148 +476,9 @@ class Client:
             force=force,
             dry_run=dry_run,
         )
+        return _like(obj, applied)
 
-    # --- Waiting --------------------------------------------------------------------------------
-
-    async def wait_for(
-        self,
-        resource: str | Resource,
-        name: str,
-        condition: Condition,
-        namespace: str | None = None,
-        *,
-        seconds: float | None = None,
-    ) -> Object:
-        """Wait until an object is in a state, and return that state.
-
-        Every state that the watch delivers is checked, starting with the current one. The object
-        need not exist yet, and a deleted one may come back. The wait survives interruptions of the
-        watch.
-
-            await client.wait_for("deployments", "web", "Available", seconds=60)
-            await client.wait_for("pods", "web-0", lambda pod: pod["status"]["phase"] == "Running")
-
-        Args:
-            resource: of the object.
-            name: of the object.
-            condition: type of a condition that must be true, such as "Ready", or "Ready=False" for
-                another status; a condition observed for an older generation does not count. Or a
-                function of the object, which must not block; its exception ends the wait.
-            namespace: of the object.
-            seconds: time limit; None for no limit.
-
-        Raises:
-            TimeoutError: the time limit expired; the message has the last state.
-            StatusError: the server refuses for a lasting reason: 401, 403, no such resource.
-        """
-        is_met = accepts(condition)
-        words = condition if isinstance(condition, str) else ""
-        obj = await self._wait(
-            resource, name, namespace, is_met, words or "the condition", conditions_of, seconds
-        )
-        if obj is None:  # `accepts` never accepts None
-            raise AssertionError("waiting for an object ended without one")
-        return obj
-
-    async def wait_for_deletion(
-        self,
-        resource: str | Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        uid: str = "",
-        seconds: float | None = None,
-    ) -> None:
-        """Wait until an object does not exist.
-
-        Args:
-            resource: of the object.
-            name: of the object.
-            namespace: of the object.
-            uid: wait for the deletion of this object only, not of its successor.
-            seconds: time limit; None for no limit.
-
-        Raises:
-            TimeoutError: the time limit expired.
-            StatusError: as in `wait_for`.
-        """
-        await self._wait(
-            resource,
-            name,
-            namespace,
-            lambda obj: obj is None or bool(uid and obj.uid != uid),
-            "deletion",
-            remaining,
-            seconds,
-        )
-
-    async def _wait(
-        self,
-        resource: str | Resource,
-        name: str,
-        namespace: str | None,
-        accept: Callable[[Object | None], bool],
-        wanted: str,
-        describe: Callable[[Object | None], str],
-        seconds: float | None,
-    ) -> Object | None:
-        if not name:
-            raise ValueError("an object's name must not be empty")
-        found = await self._calls.resource(resource)
-        own = self._calls.namespace(found, None, namespace)
-        return await wait_until(
-            self.list_watch(found, own or None, field_selector=f"metadata.name={name}"),
-            accept,
-            what=f"{found.plural} {ObjectKey(own, name)}: {wanted}",
-            describe=describe,
-            clock=self.clock,
-            seconds=seconds,
-        )
-
-    def logs(
-        self,
-        pod: str,
-        namespace: str | None = None,
-        *,
-        container: str = "",
-        follow: bool = False,
-        previous: bool = False,
-        since_seconds: int | None = None,
-        tail_lines: int | None = None,
-        timestamps: bool = False,
-    ) -> AsyncGenerator[str, None]:
-        """Iterate over the lines of a container's log, without their line breaks.
-
-        Bytes that are not UTF-8 become U+FFFD. A line over 1 MiB arrives in pieces. Close the
-        iterator (`contextlib.aclosing`) when leaving early. The output is not escaped for a
-        terminal.
-
-        Args:
-            pod: name of the pod.
-            namespace: of the pod.
-            container: name of the container; optional if the pod has only one.
-            follow: continue until the container ends.
-            previous: read the log of the container's last instance, before its restart.
-            since_seconds: only lines no older than this.
-            tail_lines: only this many of the last lines.
-            timestamps: start each line with its time.
-
-        Raises:
-            NotFoundError: the pod does not exist.
-            BadRequestError: the container is not running yet, or its name is missing.
-        """
-        return log_lines(
-            self.http,
-            pod,
-            namespace or self.config.namespace,
-            container=container,
-            follow=follow,
-            previous=previous,
-            since_seconds=since_seconds,
-            tail_lines=tail_lines,
-            timestamps=timestamps,
-        )
-
+    @overload
     async def update_existing(
         self,
         resource: str | Resource,
@@ -734,14 +488,36 @@ class Client:
         *,
         subresource: str = "",
         field_manager: str = "",
-    ) -> Object:
+    ) -> Object: ...
+    @overload
+    async def update_existing(
+        self,
+        resource: type[T],
+        name: str,
+        mutate: Callable[[T], T | None],
+        namespace: str | None = None,
+        *,
+        subresource: str = "",
+        field_manager: str = "",
+    ) -> T: ...
+    async def update_existing(
+        self,
+        resource: str | Resource | type[T],
+        name: str,
+        mutate: Callable[[Any], Any],
+        namespace: str | None = None,
+        *,
+        subresource: str = "",
+        field_manager: str = "",
+    ) -> Object | T:
         """Read, mutate and update an object, and repeat on a conflict.
 
         Args:
             resource: of the object.
             name: of the object.
-            mutate: gets a fresh dict of the newest state, and changes it or returns another. It
-                may be called several times. If it changes nothing, nothing is sent.
+            mutate: gets a fresh dict of the newest state (with a type, an object of it, of which
+                only the difference is written), and changes it or returns another. It may be
+                called several times. If it changes nothing, nothing is sent.
             namespace: of the object.
             subresource: "status" to change only the status, "scale" to change the Scale.
             field_manager: as in `create`.
@@ -756,18 +532,27 @@ class Client:
             read = "" if subresource == "status" else subresource
             before = await self.get(found, name, namespace, subresource=read)
             value = before.to_dict()
-            changed = mutate(value)
-            value = value if changed is None else changed
+            if isinstance(resource, type):
+                # Only the difference is written: what the type does not have stays.
+                typed: Any = before.decode(resource)
+                read_as = manifest_of(typed)
+                changed = mutate(typed)
+                after = manifest_of(typed if changed is None else changed)
+                value = with_changes(value, read_as, after)
+            else:
+                changed = mutate(value)
+                value = value if changed is None else changed
             if value == before.to_dict():
                 return before
             return await self.update(
                 value, resource=found, subresource=subresource, field_manager=field_manager
             )
 
-        return await self._calls.despite_conflicts(change)
+        updated = await self._calls.despite_conflicts(change)
+        return updated.decode(resource) if isinstance(resource, type) else updated
 
     async def add_finalizer(
-        self, resource: str | Resource, name: str, finalizer: str, namespace: str | None = None
+        self, resource: Kind, name: str, finalizer: str, namespace: str | None = None
     ) -> Object:
         """Add a finalizer if it is missing, and return the object.
 
@@ -782,7 +567,7 @@ class Client:
         )
 
     async def remove_finalizer(
-        self, resource: str | Resource, name: str, finalizer: str, namespace: str | None = None
+        self, resource: Kind, name: str, finalizer: str, namespace: str | None = None
     ) -> Object | None:
         """Remove a finalizer if present; return the object, or None if it no longer exists.
 
@@ -804,3 +589,17 @@ def _check_whole(obj: Sendable, action: str) -> None:
             f"{obj.kind} {obj.key} was read without some of its fields, and {action} would "
             "delete them; get the whole object first, or patch it"
         )
+
+
+def _body_of(obj: object, action: str = "") -> Mapping[str, Any]:
+    if is_typed(obj):
+        return manifest_of(obj)
+    sendable = cast("Sendable", obj)
+    if action:
+        _check_whole(sendable, action)
+    return outgoing(sendable)
+
+
+def _like(sent: Sendable | T, answer: Object) -> Object | T:
+    """Return the server's version of an object in the type of what was sent."""
+    return cast("T", answer.decode(type(sent))) if is_typed(sent) else answer

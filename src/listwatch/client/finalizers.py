@@ -3,15 +3,14 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from listwatch.client.calls import Calls, encode
-from listwatch.client.resource import Resource
+from listwatch.client.calls import Calls, Kind, encode
 from listwatch.objects import Object
 
 FinalizerEdit: TypeAlias = Callable[[tuple[str, ...]], tuple[str, ...]]
 
 
 async def change_finalizers(
-    calls: Calls, resource: str | Resource, name: str, namespace: str | None, mutate: FinalizerEdit
+    calls: Calls, resource: Kind, name: str, namespace: str | None, mutate: FinalizerEdit
 ) -> Object:
     """Patch an object's finalizers if `mutate` changes them, and return the object.
 

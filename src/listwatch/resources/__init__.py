@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from listwatch.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from listwatch.client.typed_objects import manifest_of
     from listwatch.resources.checking import (
         Problem,
         UnknownVersionError,
         check,
         check_definition,
         check_manifest,
-        to_manifest,
     )
     from listwatch.resources.custom_resource import (
         Column,
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
         EnvVar,
         FreeForm,
         IntOrString,
+        Keywords,
         LabelSelector,
         ListMap,
         ListSet,
         LocalObjectReference,
-        Marker,
         PodSpec,
         PodTemplateSpec,
         Quantity,
@@ -71,11 +71,11 @@ __all__ = [
     "EnvVar",
     "FreeForm",
     "IntOrString",
+    "Keywords",
     "LabelSelector",
     "ListMap",
     "ListSet",
     "LocalObjectReference",
-    "Marker",
     "ObjectMeta",
     "PodSpec",
     "PodTemplateSpec",
@@ -96,16 +96,17 @@ __all__ = [
     "check_manifest",
     "custom_resource_of",
     "definition",
+    "manifest_of",
     "resource",
     "rules",
-    "to_manifest",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "listwatch.client.typed_objects": "manifest_of",
         "listwatch.resources.checking": (
-            "Problem UnknownVersionError check check_definition check_manifest to_manifest"
+            "Problem UnknownVersionError check check_definition check_manifest"
         ),
         "listwatch.resources.custom_resource": (
             "Column CustomResource Scale custom_resource_of definition resource rules"
@@ -114,7 +115,7 @@ __getattr__, __dir__ = lazy_names(
         "listwatch.resources.markers": (
             "Affinity AnyObject Atomic BuiltIn Condition Conditions ConfigMapKeySelector Container "
             "Duration EmbeddedObject EnvVar FreeForm IntOrString LabelSelector ListMap ListSet "
-            "LocalObjectReference Marker PodSpec PodTemplateSpec Quantity ResourceRequirements "
+            "LocalObjectReference Keywords PodSpec PodTemplateSpec Quantity ResourceRequirements "
             "Rule SecretKeySelector ServiceSpec Time Toleration Volume"
         ),
         "listwatch.resources.object_meta": "ObjectMeta",

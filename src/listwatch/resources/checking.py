@@ -10,9 +10,9 @@ from listwatch.apiserver.admission.validation import validate_create, validate_u
 from listwatch.apiserver.kinds.custom import resources_of
 from listwatch.apiserver.kinds.definitions import default_definition, validate_definition
 from listwatch.apiserver.kinds.resources import APIResource
+from listwatch.client.typed_objects import manifest_of
 from listwatch.errors import ListWatchError
-from listwatch.resources.custom_resource import custom_resource_of, definition
-from listwatch.resources.json_schema import is_pydantic
+from listwatch.resources.custom_resource import definition
 from listwatch.schema.causes import Cause
 from listwatch.schema.structural import apply_schema_defaults, prune
 
@@ -38,21 +38,6 @@ class UnknownVersionError(ListWatchError):
     """A definition does not serve the version or kind of an object."""
 
 
-def to_manifest(obj: object) -> dict[str, Any]:
-    """Return an object of a resource type as a decoded manifest, with apiVersion and kind.
-
-    Raises:
-        ResourceTypeError: its type is not a resource.
-    """
-    known = custom_resource_of(type(obj)).resource
-    value: Any
-    if is_pydantic(type(obj)):
-        value = obj.model_dump(mode="json", by_alias=True)  # type: ignore[attr-defined] # pydantic's
-    else:
-        value = msgspec.json.decode(msgspec.json.encode(obj))
-    return {**value, "apiVersion": known.api_version, "kind": known.kind}
-
-
 def check(obj: object, old: object = None) -> list[Problem]:
     """Return what a server would refuse in an object: schema first, then metadata and CEL rules.
 
@@ -65,7 +50,7 @@ def check(obj: object, old: object = None) -> list[Problem]:
         ResourceTypeError: the type is not a resource.
     """
     return check_manifest(
-        definition(type(obj)), to_manifest(obj), None if old is None else to_manifest(old)
+        definition(type(obj)), manifest_of(obj), None if old is None else manifest_of(old)
     )
 
 

@@ -10,15 +10,13 @@ import msgspec
 
 from listwatch.apiserver.kinds.definitions import default_definition, validate_definition
 from listwatch.client.resource import Resource
+from listwatch.client.typed_objects import ATTRIBUTE
 from listwatch.resources.errors import ResourceTypeError
 from listwatch.resources.json_schema import RULES, Node, json_schema
 from listwatch.resources.markers import Rule
 from listwatch.resources.structural_schema import structural_schema
 
 T = TypeVar("T")
-
-#: The attribute of a type with its resource.
-ATTRIBUTE: Final = "__custom_resource__"
 
 _KIND: Final = re.compile(r"[A-Z][A-Za-z0-9]*")
 _VERSION: Final = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")

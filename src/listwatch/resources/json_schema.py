@@ -14,9 +14,9 @@ from listwatch.resources.markers import (
     BuiltIn,
     EmbeddedObject,
     FreeForm,
+    Keywords,
     ListMap,
     ListSet,
-    Marker,
     Rule,
 )
 
@@ -154,7 +154,7 @@ def _fields(cls: type) -> Iterator[tuple[str, tuple[Any, object]]]:
 
 def _apply(marker: object, node: Node) -> None:
     match marker:
-        case Marker(keywords=keywords):
+        case Keywords(keywords=keywords):
             node.update(keywords)
         case ListSet():
             node["x-kubernetes-list-type"] = "set"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 
-class Marker(msgspec.Struct, frozen=True):
+class Keywords(msgspec.Struct, frozen=True):
     """Keywords for the schema of a field, such as `x-kubernetes-list-type`.
 
     They replace those derived from the type. For keywords without their own marker.
@@ -103,9 +103,9 @@ Quantity: TypeAlias = Annotated[int | str, BuiltIn("Quantity")]
 #: A number, or a text such as "25%" or the name of a port.
 IntOrString: TypeAlias = int | str
 #: A time as text, "2030-01-31T12:00:00Z"; `datetime.datetime` has the same schema.
-Time: TypeAlias = Annotated[str, Marker({"format": "date-time"})]
+Time: TypeAlias = Annotated[str, Keywords({"format": "date-time"})]
 #: A duration in Go's format, "1h30m".
-Duration: TypeAlias = Annotated[str, Marker({"format": "duration", "x-go-duration": True})]
+Duration: TypeAlias = Annotated[str, Keywords({"format": "duration", "x-go-duration": True})]
 #: Any JSON object.
 AnyObject: TypeAlias = Annotated[dict[str, Any], FreeForm()]
 

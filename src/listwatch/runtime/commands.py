@@ -199,8 +199,8 @@ def crd_command(*, file: Path) -> None:
     one kind make one definition. The file's controllers are not started.
     """
     # `listwatch run` starts without them.
+    from listwatch.client.typed_objects import ATTRIBUTE  # noqa: PLC0415 - see above
     from listwatch.resources.custom_resource import (  # noqa: PLC0415 - see above
-        ATTRIBUTE,
         custom_resource_of,
         definition,
     )

@@ -46,7 +46,7 @@ _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _ASIDE: Final = frozenset({"token", "log", "exec", "attach", "portforward", "proxy"})
 
 
-class Target(NamedTuple):
+class WriteTarget(NamedTuple):
     """What a request is about."""
 
     group: str
@@ -70,7 +70,7 @@ class Write(msgspec.Struct, kw_only=True):
         is_lost: whether the answer was lost, so that nobody knows what was written.
     """
 
-    target: Target
+    target: WriteTarget
     uid: str = ""
     resource_version: str = ""
     obj: Object | None = None
@@ -150,7 +150,7 @@ class _RecordingHTTP:
         return answer
 
 
-def target_of(path: str) -> Target | None:
+def target_of(path: str) -> WriteTarget | None:
     """Return what the path of a request is about; None if it is no resource."""
     parts = [unquote(part) for part in path.split("/")[1:]]
     if parts[:1] == ["api"] and len(parts) > 2:
@@ -163,7 +163,7 @@ def target_of(path: str) -> Target | None:
     if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
         namespace, rest = rest[1], rest[2:]
     plural, name, subresource, *_ = [*rest, "", ""]
-    return Target(group, version, plural, namespace, name, subresource)
+    return WriteTarget(group, version, plural, namespace, name, subresource)
 
 
 class _DeleteOptions(msgspec.Struct):
@@ -183,7 +183,7 @@ def _is_dry(query: Iterable[tuple[str, str]], body: bytes | None) -> bool:
     return options.kind == "DeleteOptions" and bool(options.dryRun)
 
 
-def _lost(method: str, target: Target, body: bytes | None) -> Write:
+def _lost(method: str, target: WriteTarget, body: bytes | None) -> Write:
     if method == "POST" and not target.name and body is not None:
         try:
             named = msgspec.json.decode(body, type=_Named)
@@ -213,7 +213,7 @@ class _Deleted(msgspec.Struct):
     items: list[_Named] | None = None
 
 
-def _written(method: str, target: Target, body: bytes) -> list[Write]:
+def _written(method: str, target: WriteTarget, body: bytes) -> list[Write]:
     if method == "DELETE":
         return _deleted(target, body)
     if target.subresource == "eviction":
@@ -236,7 +236,7 @@ def _written(method: str, target: Target, body: bytes) -> list[Write]:
     ]
 
 
-def _deleted(target: Target, body: bytes) -> list[Write]:
+def _deleted(target: WriteTarget, body: bytes) -> list[Write]:
     try:
         if not target.name:
             listed = msgspec.json.decode(body, type=_Deleted)

@@ -13,9 +13,9 @@ from listwatch.resources import (  # noqa: E402 - what needs pydantic comes afte
     Rule,
     check,
     definition,
+    manifest_of,
     resource,
     rules,
-    to_manifest,
 )
 
 
@@ -81,5 +81,5 @@ def test_a_model_has_the_schema_of_a_struct() -> None:
 def test_an_object_of_a_model_is_checked() -> None:
     port = {"name": "a", "portNumber": 80}
     obj = Website.model_validate({"metadata": {"name": "w"}, "spec": {"ports": [port, port]}})
-    assert to_manifest(obj)["spec"]["ports"] == [port, port]
+    assert manifest_of(obj)["spec"]["ports"] == [port, port]
     assert [str(one) for one in check(obj)] == ['spec.ports[1]: Duplicate value: {"name":"a"}']
