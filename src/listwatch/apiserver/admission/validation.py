@@ -12,6 +12,7 @@ from listwatch.apiserver.kinds.rules import (
     validate_annotations,
     validate_labels,
 )
+from listwatch.apiserver.kinds.spelling import same_spelling
 from listwatch.apiserver.kinds.statuses import status_causes
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, required
 from listwatch.schema.enumerations import unsupported_values
@@ -237,6 +238,7 @@ def validate_update(
         invalid_value(key, new.get(key), "field is immutable")
         for key in kind_of(resource).immutable
         if new.get(key) != old.get(key)
+        or (key == kind_of(resource).spelled and not same_spelling(new, old, key))
     ]
     causes += _own_rules(resource, new)
     update_rule = kind_of(resource).update_rule

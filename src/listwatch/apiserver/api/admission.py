@@ -10,8 +10,9 @@ from listwatch.apiserver import refusal
 from listwatch.apiserver.admission.chain import Admission, Source
 from listwatch.apiserver.admission.matching import Attributes
 from listwatch.apiserver.admission.policies import Editing, PatchTestError
-from listwatch.apiserver.api.apply import merge_applied, misfit
+from listwatch.apiserver.api.apply import merge_applied
 from listwatch.apiserver.api.body import check_kind, decode_value
+from listwatch.apiserver.api.configuration import misfit
 from listwatch.apiserver.api.patch import PatchError, PatchValueError, json_patch
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.kinds.resources import APIResource

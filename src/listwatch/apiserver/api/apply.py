@@ -8,16 +8,18 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import refusal
 from listwatch.apiserver.admission.advice import single_owners
 from listwatch.apiserver.api.body import decode_value
+from listwatch.apiserver.api.configuration import configuration, shown_key
 from listwatch.apiserver.api.last_applied import MANAGER, applied_before, renew
 from listwatch.apiserver.api.reading import Reader
 from listwatch.apiserver.http.call import Call
+from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.resources import APIResource
+from listwatch.apiserver.kinds.spelling import mark
 from listwatch.apiserver.storage.carrying import reset_fields
 from listwatch.apiserver.storage.managed_fields import (
     Fields,
@@ -28,7 +30,6 @@ from listwatch.apiserver.storage.managed_fields import (
     granular_items,
     intersection,
     item_key,
-    key_of,
     minus,
     union,
     without_server_fields,
@@ -37,7 +38,6 @@ from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.errors import BadRequestError, ConflictError, StatusError
 from listwatch.schema.causes import go_quoted
 from listwatch.schema.facts import ANY, Form, Schema
-from listwatch.schema.parsing import parse_yaml
 
 Object = dict[str, Any]
 
@@ -139,21 +139,12 @@ def without_fields(value: Any, fields: Fields, kept: Fields, schema: Schema) -> 
     return value
 
 
-def _shown_key(key: str) -> str:
-    """Return an item's key as messages show it: `[name="app"]`, of a set `[="x"]`."""
-    if key.startswith("v:"):
-        return f"[={key[2:]}]"
-    pairs = sorted(msgspec.json.decode(key[2:]).items())
-    shown = ",".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in pairs)
-    return f"[{shown}]"
-
-
 def _paths(fields: Fields, prefix: str = "") -> Iterator[str]:
     for key, below in sorted(fields.items()):
         if key == ".":
             yield prefix or "."
             continue
-        here = prefix + (f".{key[2:]}" if key.startswith("f:") else _shown_key(key))
+        here = prefix + (f".{key[2:]}" if key.startswith("f:") else shown_key(key))
         yield from _paths(below, here)
 
 
@@ -190,176 +181,6 @@ def _conflict(conflicts: Mapping[Owner, Fields]) -> StatusError:
         for path in paths
     ]
     return ConflictError(message, details={"causes": causes})
-
-
-class _RejectedError(Exception):
-    """A configuration that does not fit the type."""
-
-
-_SCALAR_WORDS = {
-    Form.STRING: (str, "string"),
-    Form.BOOLEAN: (bool, "boolean"),
-    Form.INTEGER: (int, "numeric (int or float)"),
-}
-
-
-def _check(value: Any, schema: Schema, place: str) -> None:
-    """Refuse fields and types that the schema lacks, in the words of apply."""
-    form = schema.form
-    if form is Form.ANY or value is None:
-        return
-    if form is Form.STRUCT or form is Form.MAP:
-        if not isinstance(value, dict):
-            raise _RejectedError(f"{place}: expected map, got {_shown(value)}")
-        for key, each in value.items():
-            field = schema.fields.get(key) if form is Form.STRUCT else schema.item or ANY
-            if field is not None:
-                _check(each, field, f"{place}.{key}")
-            elif not schema.preserve:
-                raise _RejectedError(f"{place}.{key}: field not declared in schema")
-    elif form is Form.LIST:
-        if not isinstance(value, list):
-            raise _RejectedError(f"{place}: expected list, got {_shown(value)}")
-        _check_items(value, schema, place)
-    elif form in _SCALAR_WORDS:
-        kind, words = _SCALAR_WORDS[form]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-            raise _RejectedError(f"{place}: expected {words}, got {_scalar_shown(form, value)}")
-
-
-def misfit(value: Any, schema: Schema) -> str:
-    """Return why a configuration does not fit a schema, in the words of apply; "" if it does."""
-    try:
-        _check(value, schema, "")
-    except _RejectedError as error:
-        return str(error)
-    return ""
-
-
-def _check_items(value: list[Any], schema: Schema, place: str) -> None:
-    seen: set[str] = set()
-    for index, each in enumerate(value):
-        shown = f"[{index}]"
-        if schema.list_type in {"map", "set"}:
-            problem = _key_problem(each, schema)
-            if problem:
-                raise _RejectedError(f"{place}: element {index}: {problem}")
-            key = item_key(each, schema)
-            shown = _shown_key(key)
-            if key in seen:
-                raise _RejectedError(f"{place}: duplicate entries for key {shown}")
-            seen.add(key)
-        _check(each, schema.item or ANY, f"{place}{shown}")
-
-
-def _key_problem(item: Any, schema: Schema) -> str:
-    """Return why an item of a set or keyed list has no key; "" if it has one.
-
-    The words are those of structured-merge-diff's `listItemToPathElement`.
-    """
-    if schema.list_type == "set":
-        if item is None:
-            return "associative list without keys has an element that's an explicit null"
-        if isinstance(item, dict):
-            return "associative list without keys has an element that's a map type"
-        return (
-            "not supported: associative list with lists as elements"
-            if isinstance(item, list)
-            else ""
-        )
-    if item is None:
-        return "associative list with keys may not have a null element"
-    if not isinstance(item, dict):
-        return "associative list with keys may not have non-map elements"
-    missing = next((key for key in schema.map_keys if key_of(item, schema, key) is None), None)
-    if missing is None:
-        return ""
-    return (
-        "associative list with keys has an element that omits key field "
-        f"{go_quoted(missing)} (and doesn't have default value)"
-    )
-
-
-_GO_TYPES: Mapping[type, str] = {
-    str: "string",
-    bool: "bool",
-    int: "int64",
-    float: "float64",
-    list: "[]interface {}",
-    dict: "map[string]interface {}",
-}
-
-
-def _scalar_shown(form: Form, value: Any) -> str:
-    if form is Form.INTEGER:
-        return _GO_TYPES[type(value)]
-    if form is Form.STRING:
-        return f"&value.valueUnstructured{{Value:{msgspec.json.encode(value).decode()}}}"
-    return _shown(value)
-
-
-def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return f"&{{{text}}}"
-
-
-def configuration(call: Call, resource: APIResource, data: bytes) -> Object:
-    """Return what a manager wants, read from a body and checked against its type.
-
-    Raises:
-        BadRequestError: 400, it is not an object of that kind and name.
-        StatusError: 500, it has fields that the type has not.
-    """
-    try:
-        value = parse_yaml(data)
-    except ValueError as error:
-        raise refusal.bad_request(f"error decoding YAML: {error}") from None
-    if not isinstance(value, dict):
-        raise refusal.bad_request("error decoding YAML: the configuration is not an object")
-    version, kind = value.get("apiVersion", ""), value.get("kind", "")
-    if version != resource.api_version or kind != resource.kind:
-        group, _, short = str(version).rpartition("/")
-        shown = f"{group}/{short}, Kind={kind}"
-        if not version or not kind:
-            raise refusal.bad_request(f"invalid object type: {shown}")
-        raise refusal.bad_request(
-            f"invalid object type: {shown}"
-            if kind != resource.kind
-            else f"expected the version {resource.api_version}, got {version}"
-        )
-    metadata = value.get("metadata")
-    if metadata is None:
-        metadata = value["metadata"] = {}
-    if not isinstance(metadata, dict):
-        raise refusal.bad_request("metadata must be an object")
-    if metadata.get("managedFields") is not None:
-        raise refusal.bad_request("metadata.managedFields must be nil")
-    metadata.pop("managedFields", None)
-    name = metadata.get("name")
-    if not name:
-        raise refusal.bad_request(
-            f"the name of the object ({call.info.name} based on URL) was undeterminable: name "
-            "must be provided"
-        )
-    if name != call.info.name:
-        raise refusal.bad_request(
-            f"the name of the object ({name}) does not match the name on the URL ({call.info.name})"
-        )
-    namespace = metadata.get("namespace")
-    if namespace and namespace != call.namespace:
-        raise refusal.bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
-    try:
-        _check(value, resource.schema, "")
-    except _RejectedError as error:
-        where = f"{namespace or ''}/{name}"
-        group, short = resource.group, resource.version
-        raise refusal.server_error(
-            f"failed to create typed patch object ({where}; {group}/{short}, "
-            f"Kind={resource.kind}): {error}"
-        ) from None
-    return value
 
 
 def apply_object(
@@ -409,6 +230,8 @@ def apply_object(
     obj = decoded.obj
     if by_kubectl:
         renew(obj, wanted, resource)
+    if kind_of(resource).spelled:
+        mark(obj, kind_of(resource).spelled)
     single_owners(obj, context.warnings, patched=True)
     if resource.convert is not None:
         obj = resource.convert.inward(obj)
@@ -490,12 +313,4 @@ def own(
     return dict(merged)
 
 
-__all__ = [
-    "applied_fields",
-    "apply_object",
-    "configuration",
-    "merge_applied",
-    "misfit",
-    "own",
-    "without_fields",
-]
+__all__ = ["apply_object", "merge_applied", "own", "without_fields"]

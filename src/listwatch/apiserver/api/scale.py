@@ -12,8 +12,9 @@ import msgspec
 from aiohttp import web
 
 from listwatch.apiserver import refusal
-from listwatch.apiserver.api.apply import configuration, own
+from listwatch.apiserver.api.apply import own
 from listwatch.apiserver.api.body import decode_body, decode_value, media_type_of
+from listwatch.apiserver.api.configuration import configuration
 from listwatch.apiserver.api.writing import APPLY_PATCH, Writer, read_patch
 from listwatch.apiserver.http.call import Call
 from listwatch.apiserver.kinds.resources import APIResource

@@ -34,6 +34,7 @@ from listwatch.apiserver.http.negotiation import JSON, PROTOBUF, YAML
 from listwatch.apiserver.http.request_info import parse_list_options
 from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.resources import APIResource
+from listwatch.apiserver.kinds.spelling import mark
 from listwatch.apiserver.storage.deletion import DeleteOptions, Deletion
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
@@ -161,6 +162,9 @@ class Writer:
     def _decode(self, call: Call, resource: APIResource, data: bytes) -> Decoded:
         decoded = decode_body(data, call.header("Content-Type"), resource, self._quick)
         self.check_problems(call, resource, decoded.problems)
+        spelled = kind_of(resource).spelled
+        if spelled:
+            mark(decoded.obj, spelled, data)
         return decoded
 
     @staticmethod
@@ -306,6 +310,8 @@ class Writer:
                     "the request"
                 )
             metadata["namespace"] = call.info.namespace
+        if kind_of(resource).spelled:
+            mark(obj, kind_of(resource).spelled)
         return self._inward(resource, obj)
 
     # -- delete ------------------------------------------------------------------------------

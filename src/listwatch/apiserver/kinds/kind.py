@@ -77,6 +77,7 @@ class Kind(msgspec.Struct, frozen=True):
         fields: the field selectors beyond metadata.name and metadata.namespace, with the path of
             each value and its default.
         field_names: other names of these selectors in a version, with the stored names.
+        spelled: the field whose JSON text counts, see `spelling`.
         immutable: top-level fields that an update must not change.
         converters: for versions that are stored in another form.
         defaults: sets fields that a client omitted.
@@ -118,6 +119,7 @@ class Kind(msgspec.Struct, frozen=True):
     deletion_warning: str = ""
     fields: Mapping[str, tuple[str, str]] = {}
     field_names: Mapping[str, str] = {}
+    spelled: str = ""
     immutable: tuple[str, ...] = ()
     converters: Mapping[str, Converter] = {}
     defaults: Callable[[Object], None] | None = None

@@ -432,6 +432,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "apps/controllerrevisions": Kind(
         immutable=("data",),
+        spelled="data",
         rule=_check_controller_revision,
         cells={
             "Controller": _controller,
