@@ -1,7 +1,7 @@
 """One request on its way through the server, and its response."""
 
 import gzip
-import unicodedata
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,6 +39,8 @@ BODY_LIMIT = 3 * 1024 * 1024
 #: So many characters all warnings of an answer may have, and each of them if they have more.
 _WARNINGS_LIMIT = 4 * 1024
 _WARNING_LIMIT = 256
+#: The characters of Unicode's category Cc.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Call:
@@ -205,11 +207,7 @@ def _fitting(warnings: Iterable[str]) -> list[str]:
 
     Each once; none that no header can carry; short ones where they are many.
     """
-    kept = [
-        each
-        for each in dict.fromkeys(warnings)
-        if each and not any(unicodedata.category(char) == "Cc" for char in each)
-    ]
+    kept = [each for each in dict.fromkeys(warnings) if each and _CONTROL.search(each) is None]
     if sum(map(len, kept)) <= _WARNINGS_LIMIT:
         return kept
     sent: list[str] = []
