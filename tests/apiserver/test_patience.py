@@ -14,6 +14,7 @@ from listwatch.apiserver.user import Question, User
 from listwatch.apiserver.webhooks.consultation import Consultation
 from listwatch.cel.admission import Evaluation, Patience, TakesLongError, Vocabulary, compile_as
 from listwatch.clock import Clock
+from listwatch.testing import eventually
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 MAPS = f"{CORE}/configmaps"
@@ -48,7 +49,7 @@ async def bind(client: Client, kind: str, spec: dict[str, Any], **binding: Any) 
 
 
 async def test_others_are_answered_while_a_policy_takes_long(client: Client) -> None:
-    validations = [{"expression": DEAR}] * 4
+    validations = [{"expression": DEAR}] * 2
     await bind(client, "validating", {"validations": validations}, validationActions=["Deny"])
     long = asyncio.create_task(client.create(MAPS, "a"))
     while not any(each.name.startswith("asyncio_") for each in threading.enumerate()):
@@ -78,6 +79,60 @@ async def test_a_mutation_that_waited_is_applied_once(client: Client) -> None:
     assert made["data"] == {"n": "1"}
     changed = await client.merge(f"{MAPS}/a", {"metadata": {"labels": {"a": "b"}}})
     assert changed["data"] == {"n": "2"}
+
+
+#: takes a thread some tenths of a second to compile
+LONG = "object.metadata.name != 'x'" + " && true" * 2_000
+
+
+async def in_a_thread(client: Client) -> None:
+    """Return when something is worked on in a thread, while others are answered."""
+    while not any(each.name.startswith("asyncio_") for each in threading.enumerate()):
+        await client.call("GET", "/version", expect=200)
+
+
+async def test_a_policy_that_is_long_to_compile_is_made_and_holds_up_nobody(client: Client) -> None:
+    body = {
+        "metadata": {"name": "p"},
+        "spec": {"matchConstraints": RULES, "validations": [{"expression": LONG}]},
+    }
+    path = f"{GROUP}/validatingadmissionpolicies"
+    long = asyncio.create_task(client.call("POST", path, body, expect=201))
+    await in_a_thread(client)
+    assert not long.done()
+    await client.call("GET", MAPS, expect=200)
+    await long
+    bound = {"policyName": "p", "validationActions": ["Deny"]}
+    await client.create(f"{GROUP}/validatingadmissionpolicybindings", "b", spec=bound)
+    await client.create(MAPS, "a")
+    status = await client.call("POST", MAPS, {"metadata": {"name": "x"}}, expect=422)
+    assert "denied request: failed expression: object.metadata.name" in status["message"]
+    found: Any = {}
+
+    async def checked() -> bool:
+        found.update(await client.call("GET", f"{path}/p"))
+        return "typeChecking" in found["status"]
+
+    await eventually(checked, "the types in the policy are checked")
+    assert found["status"] == {"observedGeneration": 1, "typeChecking": {}}
+
+
+async def test_a_policy_that_is_long_and_wrong_is_refused_with_its_causes(client: Client) -> None:
+    spec = {"matchConstraints": RULES, "validations": [{"expression": f"{LONG} && nope"}]}
+    path = f"{GROUP}/validatingadmissionpolicies"
+    body = {"metadata": {"name": "p"}, "spec": spec}
+    status = await client.call("POST", path, body, expect=422)
+    (cause,) = status["details"]["causes"]
+    assert cause["field"] == "spec.validations[0].expression"
+    assert "undeclared reference to 'nope'" in cause["message"]
+
+
+async def test_a_long_check_of_types_ends_with_its_server() -> None:
+    async with EmbeddedAPIServer(seed=1) as server, Client(server) as client:
+        spec = {"matchConstraints": RULES, "validations": [{"expression": LONG}]}
+        path = f"{GROUP}/validatingadmissionpolicies"
+        await client.call("POST", path, {"metadata": {"name": "p"}, "spec": spec}, expect=201)
+    assert len(asyncio.all_tasks()) == 1
 
 
 def allowed(_: User, __: Question) -> tuple[bool, str]:

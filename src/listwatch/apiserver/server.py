@@ -286,7 +286,7 @@ class EmbeddedAPIServer:
         if self._controllers is not None:
             self._controllers.stop()
         if self._policy_status is not None:
-            self._policy_status.stop()
+            await self._policy_status.stop()
         if self._workloads is not None:
             await self._workloads.stop()
         await listening.stop_accepting()

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import msgspec
 
 from listwatch.apiserver.admission.matching import Criteria
+from listwatch.apiserver.admission.validation import LONG
+from listwatch.apiserver.webhooks.consultation import in_thread
 from listwatch.errors import StatusError
 from listwatch.schema.causes import go_quoted
 from listwatch.selector import LabelSelector, SelectorError
@@ -137,6 +139,10 @@ class Invocation(msgspec.Struct, Generic[PolicyT], frozen=True):
 Applying = Invocation[PolicyT] | tuple[BoundPolicy[PolicyT], PolicyFailure]
 
 
+#: What a policy's expressions depend on: its uid and generation.
+_State = tuple[str, int]
+
+
 class _ConfigurationError(Exception):
     pass
 
@@ -158,7 +164,7 @@ class PolicyIndex(Generic[PolicyT]):
         self._make = make
         #: which state of the policies and bindings was read last
         self.seen: tuple[int, int] = (-1, -1)
-        self._compiled: dict[tuple[str, int], PolicyT] = {}
+        self._compiled: dict[_State, PolicyT] = {}
         self._policies: list[BoundPolicy[PolicyT]] = []
 
     def current(self) -> Sequence[BoundPolicy[PolicyT]]:
@@ -182,19 +188,28 @@ class PolicyIndex(Generic[PolicyT]):
             by_policy.setdefault((obj.get("spec") or {}).get("policyName", ""), []).append(
                 Binding.read(obj)
             )
+        bound = [obj for _, obj in policies if obj["metadata"]["name"] in by_policy]
+        self._compiled = self._compile(bound)
         found = []
-        compiled = {}
-        for revision, obj in policies:
-            key = (obj["metadata"]["name"], revision)
-            if key[0] not in by_policy:
-                continue
-            known = self._compiled.get(key)
-            compiled[key] = self._make(obj) if known is None else known
-            policy = BoundPolicy(obj, compiled[key])
-            policy.bindings = by_policy[key[0]]
+        for obj in bound:
+            policy = BoundPolicy(obj, self._compiled[_state_of(obj)])
+            policy.bindings = by_policy[policy.name]
             found.append(policy)
-        self._compiled = compiled
         return found
+
+    def _compile(self, bound: Sequence[Object]) -> dict[_State, PolicyT]:
+        """Return the compiled policies; a request waits for those that take long."""
+        new = {_state_of(obj): obj for obj in bound if _state_of(obj) not in self._compiled}
+
+        def work() -> dict[_State, PolicyT]:
+            return {state: self._make(obj) for state, obj in new.items()}
+
+        if sum(len(msgspec.json.encode(obj)) for obj in new.values()) > LONG:
+            made = in_thread(("compile", self._kind, *new), work)
+        else:
+            made = work()
+        made = {**self._compiled, **made}
+        return {state: made[state] for state in map(_state_of, bound)}
 
     def applying(self, attributes: Attributes, cluster: Cluster) -> Iterator[Applying[PolicyT]]:
         """Yield the policies that apply to a request, and the failures of others."""
@@ -223,6 +238,11 @@ class PolicyIndex(Generic[PolicyT]):
                     continue
                 for params in all_params:
                     yield Invocation(policy, binding, matched, params)
+
+
+def _state_of(policy: View) -> _State:
+    metadata = policy["metadata"]
+    return metadata["uid"], metadata.get("generation", 0)
 
 
 def _words(error: Exception) -> str:

@@ -83,36 +83,48 @@ class _ObjectTypes(Mapping[str, Mapping[str, Type]]):
         return len(self._schemas)
 
 
-def expression_warnings(policy: View, cluster: Cluster) -> list[dict[str, str]]:
-    """Return the warnings in a ValidatingAdmissionPolicy's status about its expressions.
+class TypeCheck:
+    """Checks the expressions of one ValidatingAdmissionPolicy.
+
+    Made in the event loop; any thread may ask for the `warnings`.
 
     Args:
         policy: the object.
         cluster: knows the served kinds.
     """
-    spec = policy.get("spec") or {}
-    matched = _types_to_check((spec.get("matchConstraints") or {}).get("resourceRules"), cluster)
-    kind = spec.get("paramKind")
-    params = (
-        None if kind is None else cluster.of_kind(kind.get("apiVersion", ""), kind.get("kind", ""))
-    )
-    vocabularies = [
-        (resource, _vocabulary(spec, resource, params, has_params=kind is not None))
-        for resource in matched
-    ]
-    warnings = []
-    for index, validation in enumerate(spec.get("validations") or ()):
-        for key in ("expression", "messageExpression"):
-            text = validation.get(key)
-            problems = [_problem(text, *each) for each in vocabularies] if text else []
-            if any(problems):
-                warnings.append(
-                    {
-                        "fieldRef": f"spec.validations[{index}].{key}",
-                        "warning": "\n".join(filter(None, problems)),
-                    }
-                )
-    return warnings
+
+    def __init__(self, policy: View, cluster: Cluster) -> None:
+        self._spec: View = policy.get("spec") or {}
+        match = self._spec.get("matchConstraints") or {}
+        self._matched = _types_to_check(match.get("resourceRules"), cluster)
+        kind = self._spec.get("paramKind")
+        self._has_params = kind is not None
+        self._params = (
+            None
+            if kind is None
+            else cluster.of_kind(kind.get("apiVersion", ""), kind.get("kind", ""))
+        )
+
+    def warnings(self) -> list[dict[str, str]]:
+        """Return the warnings in the policy's status about its expressions."""
+        spec = self._spec
+        vocabularies = [
+            (resource, _vocabulary(spec, resource, self._params, has_params=self._has_params))
+            for resource in self._matched
+        ]
+        warnings = []
+        for index, validation in enumerate(spec.get("validations") or ()):
+            for key in ("expression", "messageExpression"):
+                text = validation.get(key)
+                problems = [_problem(text, *each) for each in vocabularies] if text else []
+                if any(problems):
+                    warnings.append(
+                        {
+                            "fieldRef": f"spec.validations[{index}].{key}",
+                            "warning": "\n".join(filter(None, problems)),
+                        }
+                    )
+        return warnings
 
 
 def _types_to_check(rules: Iterable[View] | None, cluster: Cluster) -> list[APIResource]:

@@ -1,7 +1,10 @@
 """The rules for metadata, and the lookup of each kind's own rules."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from listwatch.apiserver.kinds.catalog import kind_of
 from listwatch.apiserver.kinds.custom import validate_custom
@@ -14,12 +17,16 @@ from listwatch.apiserver.kinds.rules import (
 )
 from listwatch.apiserver.kinds.spelling import same_spelling
 from listwatch.apiserver.kinds.statuses import status_causes
+from listwatch.apiserver.webhooks.consultation import in_thread
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, required
 from listwatch.schema.enumerations import unsupported_values
 from listwatch.schema.facts import facts
 from listwatch.selector import qualified_name_problems, subdomain_problems
 
 Object = Mapping[str, Any]
+
+#: Bytes of a policy whose expressions are compiled in the event loop: some ten milliseconds.
+LONG = 4_000
 
 #: Groups whose kinds accept only the values in the facts.
 _ENUMERATED = frozenset(
@@ -210,8 +217,14 @@ def validate_create(resource: APIResource, obj: Object) -> list[Cause]:
 def _own_rules(resource: APIResource, obj: Object) -> list[Cause]:
     if resource.custom is not None:
         return validate_custom(resource, obj)
-    rule = kind_of(resource).rule
-    causes = rule(obj) if rule is not None else []
+    kind = kind_of(resource)
+    rule = kind.rule
+    if rule is None:
+        causes = []
+    elif kind.compiles and len(encoded := msgspec.json.encode(obj)) > LONG:
+        causes = [*in_thread(("rule", resource.storage, encoded), partial(rule, obj))]
+    else:
+        causes = rule(obj)
     if resource.group in _ENUMERATED and resource.convert is None:
         name = facts().definition_name(resource.group, resource.version, resource.kind)
         if name is not None:

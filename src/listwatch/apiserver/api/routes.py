@@ -152,7 +152,9 @@ class Api:
             call.warnings.append(deprecation)
         watching = info.verb == "watch"
         call.representation = self._negotiate(call, resource, collection=not info.name or watching)
+        # admission may be slow, or have expressions to compile
         slow = call.fault is not None and call.fault.admission_delay > 0
+        slow = slow or resource.group == "admissionregistration.k8s.io"
         if not (slow or self._asks_webhooks()):
             return await handler(call, resource)
         return await self._consulted(call, partial(handler, call, resource))

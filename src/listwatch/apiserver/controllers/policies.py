@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from listwatch.apiserver.admission.matching import Cluster
+from listwatch.apiserver.admission.validation import LONG
 from listwatch.apiserver.kinds.kind import Object
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry, Storage, StoredChange
@@ -30,6 +32,7 @@ class PolicyStatus:
         self._bucket = store.bucket(f"{_POLICIES[0]}/{_POLICIES[2]}")
         self._cluster = cluster
         self._due = self._running = False
+        self._long: asyncio.Task[None] | None = None
         self._bucket.observers.append(self._on_change)
 
     def start(self) -> None:
@@ -38,9 +41,13 @@ class PolicyStatus:
         if self._bucket.entries:
             self._plan()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Stop working."""
         self._running = False
+        long, self._long = self._long, None
+        if long is not None:
+            long.cancel()
+            await asyncio.gather(long, return_exceptions=True)  # it has logged what it raised
 
     def _on_change(self, _: StoredChange) -> None:
         if self._running:
@@ -58,26 +65,46 @@ class PolicyStatus:
             return
         for entry in self._bucket.current():
             try:
-                self._check(entry)
+                if not self._is_checked(entry):
+                    self._check(entry)
             except Exception:  # noqa: BLE001 - one policy must not end the others; it is logged
                 _log.exception("the policy %s can't be checked", entry.name)
 
-    def _check(self, entry: Entry) -> None:
+    def _is_checked(self, entry: Entry) -> bool:
         policy = self._registry.decode(entry)
-        generation = policy["metadata"].get("generation", 0)
-        if generation <= (policy.get("status") or {}).get("observedGeneration", 0):
-            return
+        seen: int = (policy.get("status") or {}).get("observedGeneration", 0)
+        return bool(policy["metadata"].get("generation", 0) <= seen)
+
+    def _check(self, entry: Entry) -> None:
         # a parser that only policies need
-        from listwatch.apiserver.admission.type_checking import (  # noqa: PLC0415
-            expression_warnings,
-        )
+        from listwatch.apiserver.admission.type_checking import TypeCheck  # noqa: PLC0415
 
-        warnings = expression_warnings(policy, self._cluster)
+        check = TypeCheck(self._registry.decode(entry), self._cluster)
+        if len(entry.data) <= LONG:
+            self._write(entry, check.warnings())
+        elif self._long is None:
+            # one at a time, held here until it ends or `stop` ends it
+            self._long = asyncio.create_task(self._check_long(entry, check.warnings))
 
+    async def _check_long(self, entry: Entry, check: Callable[[], list[dict[str, str]]]) -> None:
+        """Check in a thread what would hold up the event loop, then look for more."""
+        try:
+            warnings = await asyncio.to_thread(check)
+            if self._bucket.entries.get(entry.key) is entry:
+                self._write(entry, warnings)
+        except Exception:  # noqa: BLE001 - as above; it is checked again at the next change
+            _log.exception("the policy %s can't be checked", entry.name)
+        else:
+            if self._running:
+                self._plan()
+        finally:
+            self._long = None
+
+    def _write(self, entry: Entry, warnings: list[dict[str, str]]) -> None:
         def produce(old: Object | None, _: Entry | None) -> Object:
             assert old is not None  # noqa: S101 - an update refuses a missing object before
             status = old.setdefault("status", {})
-            status["observedGeneration"] = generation
+            status["observedGeneration"] = old["metadata"].get("generation", 0)
             status["typeChecking"] = {"expressionWarnings": warnings} if warnings else {}
             return old
 

@@ -350,6 +350,7 @@ KINDS: Mapping[str, Kind] = {
         unconditional_update=False,
         defaults=_default_validating_policy,
         rule=_check_validating,
+        compiles=True,
         cells={"Validations": count("spec.validations"), "ParamKind": _param_cell},
     ),
     f"{_GROUP}/mutatingadmissionpolicies": Kind(
@@ -358,6 +359,7 @@ KINDS: Mapping[str, Kind] = {
         unconditional_update=False,
         defaults=_default_policy,
         rule=_check_mutating,
+        compiles=True,
         cells={"Mutations": count("spec.mutations"), "ParamKind": _param_cell},
     ),
     f"{_GROUP}/validatingadmissionpolicybindings": Kind(

@@ -91,6 +91,7 @@ class Kind(msgspec.Struct, frozen=True):
         end: starts a deletion; gets the object, which it may mark, and a timestamp.
         held: returns whether an object without finalizers in its metadata must still be kept.
         rule: returns the violations of an object, at every write.
+        compiles: whether `rule` compiles expressions, which takes long where they are long.
         new_rule: returns further violations of a new object.
         update_rule: returns the violations of a change; gets the new and the old object.
         checks_metadata: how often the metadata of a change is checked, as the causes show.
@@ -133,6 +134,7 @@ class Kind(msgspec.Struct, frozen=True):
     end: Callable[[Object, str], Ending] | None = None
     held: Callable[[View], bool] | None = None
     rule: Callable[[View], list[Cause]] | None = None
+    compiles: bool = False
     new_rule: Callable[[View], list[Cause]] | None = None
     update_rule: Callable[[View, View], list[Cause]] | None = None
     checks_metadata: int = 2

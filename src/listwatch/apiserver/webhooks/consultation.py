@@ -197,6 +197,21 @@ def ask_each(questions: Sequence[Question]) -> list[tuple[object, Any, Exception
     return consultation.answers(questions)
 
 
+def in_thread(key: object, work: Callable[[], _T]) -> _T:
+    """Return the result of some work, for which the request waits while a thread does it.
+
+    At once where no request can wait. The work must not change anything that others see.
+
+    Args:
+        key: identifies the work; a key has the same result throughout the request.
+        work: what is done.
+    """
+    if not can_ask():
+        return work()
+    found: _T = ask(Question(key, lambda _: asyncio.to_thread(work)))
+    return found
+
+
 def ask_all(attempts: Sequence[Callable[[], _T]]) -> list[_T]:
     """Return the result of each attempt; open questions of all are asked at once.
 
