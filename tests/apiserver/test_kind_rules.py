@@ -215,11 +215,12 @@ def test_what_a_client_leaves_out_is_filled_in_also_where_that_is_null(
 
 
 def test_a_claims_source_stands_under_both_of_its_names() -> None:
-    fill = KINDS["persistentvolumeclaims"].defaults
-    assert fill is not None
+    claims = KINDS["persistentvolumeclaims"]
     source = {"kind": "PersistentVolumeClaim", "name": "src"}
-    obj: dict[str, Any] = {"spec": {"dataSource": dict(source)}}
-    fill(obj)
+    obj: dict[str, Any] = {"metadata": {}, "spec": {"dataSource": dict(source)}}
+    for fill in (claims.defaults, claims.admit):
+        assert fill is not None
+        fill(obj)
     assert obj["spec"]["dataSourceRef"] == {"apiGroup": None, **source}
 
 

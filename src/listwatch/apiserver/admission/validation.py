@@ -254,8 +254,10 @@ def validate_update(
         or (key == kind_of(resource).spelled and not same_spelling(new, old, key))
     ]
     causes += _own_rules(resource, new)
-    update_rule = kind_of(resource).update_rule
+    kind = kind_of(resource)
     # binding, resize and similar paths write exactly what the main path must not
-    if update_rule is not None and subresource in {"", "scale"}:
+    main = subresource in {"", "scale"}
+    update_rule = kind.update_rule if main else kind.part_rules.get(subresource)
+    if update_rule is not None:
         causes += update_rule(new, old)
     return causes

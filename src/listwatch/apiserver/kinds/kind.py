@@ -85,6 +85,7 @@ class Kind(msgspec.Struct, frozen=True):
         admit: adds to a new object fields without an owner, after its owners were recorded.
         sign: writes the requesting user into a new object: username, uid, groups and extra.
         parts: what subresources such as resize keep of the old object.
+        part_rules: the violations of a change through such a subresource, like update_rule.
         carry: keeps the parts of the old object that a write to the main path must not change.
         settle: completes a written status; gets the new and old object and a timestamp.
         allocate: allocates addresses for a new or changed object; returns what prevents it.
@@ -128,6 +129,7 @@ class Kind(msgspec.Struct, frozen=True):
     admit: Callable[[Object], None] | None = None
     sign: Callable[[Object, Mapping[str, Any]], None] | None = None
     parts: Mapping[str, Callable[[Object, View], None]] = {}
+    part_rules: Mapping[str, Callable[[View, View], list[Cause]]] = {}
     carry: Callable[[Object, View], None] | None = None
     settle: Callable[[Object, View, str], None] | None = None
     allocate: Callable[[Object, Object | None, Addresses], list[Cause]] | None = None

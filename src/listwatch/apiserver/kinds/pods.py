@@ -2,13 +2,18 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any
 
 from listwatch.apiserver.kinds.cells import NONE, age, at, text
 from listwatch.apiserver.kinds.kind import Kind, Object, View, carry, paths, status_of
+from listwatch.apiserver.kinds.pod_change_rules import (
+    check_ephemeral,
+    check_pod_update,
+    check_resize,
+    qos_class,
+)
 from listwatch.apiserver.kinds.pod_rules import check_pod_spec
 from listwatch.apiserver.kinds.pod_templates import default_pod_spec
-from listwatch.schema.causes import Cause, forbidden_value, required
+from listwatch.schema.causes import Cause, forbidden_value
 
 
 def _init_status(pod: View, states: list[View]) -> str | None:
@@ -149,47 +154,6 @@ def _check_new_pod(obj: View) -> list[Cause]:
     return causes
 
 
-_POD_FORBIDDEN = (
-    "pod updates may not change fields other than `spec.containers[*].image`,"
-    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only "
-    "additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set "
-    "to 1 if it was previously negative)"
-)
-
-
-def _fixed_part(spec: View) -> Any:
-    fixed = {
-        key: value
-        for key, value in spec.items()
-        if key not in {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
-    }
-    for group in ("containers", "initContainers"):
-        if group in fixed:
-            fixed[group] = [
-                {key: value for key, value in container.items() if key != "image"}
-                for container in fixed[group]
-            ]
-    return fixed
-
-
-def _check_pod_update(new: View, old: View) -> list[Cause]:
-    spec, before = new.get("spec") or {}, old.get("spec") or {}
-    causes: list[Cause] = []
-    for group in ("containers", "initContainers"):
-        containers = spec.get(group) or ()
-        if len(containers) != len(before.get(group) or ()):
-            why = "pod updates may not add or remove containers"
-            return [forbidden_value(f"spec.{group}", why)]
-        causes += [
-            required(f"spec.{group}[{index}].image")
-            for index, container in enumerate(containers)
-            if not container.get("image")
-        ]
-    if _fixed_part(spec) != _fixed_part(before):
-        causes.append(forbidden_value("spec", _POD_FORBIDDEN))
-    return causes
-
-
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
@@ -275,29 +239,6 @@ def _settle(new: Object, old: View, _: str) -> None:
         status_of(new).setdefault("qosClass", known)
 
 
-#: The resources that decide the quality of service class.
-_COUNTED = ("cpu", "memory")
-
-
-def qos_class(spec: Mapping[str, Any]) -> str:
-    """Return a pod's quality of service class, from its containers' requests and limits."""
-    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-    guaranteed = bool(containers)
-    any_set = False
-    for container in containers:
-        resources = container.get("resources") or {}
-        requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-        any_set |= any(
-            part.get(name, "0") != "0" for part in (requests, limits) for name in _COUNTED
-        )
-        for name in _COUNTED:
-            if name not in limits or requests.get(name, limits[name]) != limits[name]:
-                guaranteed = False
-    if not any_set:
-        return "BestEffort"
-    return "Guaranteed" if guaranteed else "Burstable"
-
-
 #: The kinds of this family, by group and plural name.
 KINDS: Mapping[str, Kind] = {
     "pods": Kind(
@@ -326,7 +267,8 @@ KINDS: Mapping[str, Kind] = {
         conditions=_conditions,
         rule=_check_pod,
         new_rule=_check_new_pod,
-        update_rule=_check_pod_update,
+        update_rule=check_pod_update,
+        part_rules={"resize": check_resize, "ephemeralcontainers": check_ephemeral},
         cells={
             "Ready": _pod_ready,
             "Status": _pod_status,
