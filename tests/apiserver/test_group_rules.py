@@ -139,6 +139,10 @@ BAD: list[tuple[str, dict[str, Any], dict[str, str]]] = [
             "spec.maxReplicas": (
                 "Invalid value: -1: must be greater than or equal to `minReplicas`"
             ),
+            "spec.metrics": (
+                "Forbidden: must specify at least one Object or External metric to support scaling "
+                "to zero replicas"
+            ),
         },
     ),
     (

@@ -273,7 +273,8 @@ def _check_autoscaler(obj: View) -> list[Cause]:
     metrics = spec.get("metrics") or ()
     causes += check_metrics(metrics, "spec.metrics")
     if least == 0 and not {"Object", "External"} & {each.get("type") for each in metrics}:
-        why = "must specify at least one Object or External metric to scale to zero replicas"
+        why = "must specify at least one Object or External metric to support scaling to zero "
+        why += "replicas"
         causes.append(forbidden_value("spec.metrics", why))
     behavior = spec.get("behavior") or {}
     for key in ("scaleUp", "scaleDown"):
