@@ -22,7 +22,10 @@ from listwatch.controllers.services.metrics import collect, collect_load_balance
 from listwatch.controllers.services.provider import LoadBalancerProvider
 from listwatch.controllers.services.providers.address_pool import AddressPool
 from listwatch.controllers.services.providers.endpoints import SERVICE_NAME
-from listwatch.controllers.services.providers.haproxy import HAProxyProvider
+from listwatch.controllers.services.providers.haproxy import (
+    OLD_WORKER_SECONDS,
+    HAProxyProvider,
+)
 from listwatch.controllers.services.providers.haproxy_process import require_program
 from listwatch.controllers.services.providers.local import LocalProvider
 from listwatch.controllers.services.providers.pool_file import PoolFile
@@ -166,6 +169,14 @@ async def _print_status(config: Config, load_balancer_class: str | None, metrics
     help="Keep connections to removed backends and services open for this time.",
 )
 @click.option(
+    "--old-worker-time",
+    default=OLD_WORKER_SECONDS,
+    show_default=True,
+    type=Seconds(1),
+    metavar="SECONDS",
+    help="Keep other connections open in an HAProxy process that a reload replaced.",
+)
+@click.option(
     "--health-check-period",
     default=10.0,
     show_default=True,
@@ -215,6 +226,7 @@ def service_controller_command(
     pool_file: PoolFile | None,
     backends: Literal["endpoint-slices", "node-ports"],
     drain: float,
+    old_worker_time: float,
     health_check_period: float,
     cluster_name: str,
     load_balancer_class: str | None,
@@ -237,7 +249,10 @@ def service_controller_command(
             slices = client.list_watch(
                 "endpointslices.v1.discovery.k8s.io", label_selector=SERVICE_NAME
             )
-        make = LocalProvider if provider == "local" else HAProxyProvider
+        if provider == "local":
+            make: Callable[..., LocalProvider | HAProxyProvider] = LocalProvider
+        else:
+            make = partial(HAProxyProvider, old_worker_seconds=old_worker_time)
         return make(
             pool,
             backends=backends,

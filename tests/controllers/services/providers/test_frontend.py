@@ -18,7 +18,7 @@ from listwatch.controllers.services.providers.frontend import (
     PROXY_PROTOCOL,
     SOURCE_RANGES,
 )
-from listwatch.controllers.services.providers.haproxy_config import Frontend, Settings, render
+from listwatch.controllers.services.providers.haproxy_config import PEER, Frontend, Settings, render
 from listwatch.controllers.services.providers.haproxy_process import find_program
 from listwatch.controllers.services.providers.listening import Rules
 from listwatch.testing.load_balancer_conformance import make_service
@@ -93,7 +93,7 @@ def everything(**more: Any) -> Frontend:
 
 
 def test_haproxys_configuration_has_every_option() -> None:
-    lines = [line.strip() for line in everything(affinity_seconds=60).render(2)]
+    lines = [line.strip() for line in everything(affinity_seconds=0).render(2)]
     assert lines[:5] == [
         "frontend web-80",
         "bind 127.0.0.9:8080",
@@ -119,11 +119,18 @@ def test_haproxy_accepts_every_option(tmp_path: Path) -> None:
     program = find_program("haproxy")
     assert program is not None
     path = tmp_path / "haproxy.cfg"
-    settings = Settings(runtime_socket=str(tmp_path / "sock"), generation=1, check_seconds=2)
+    settings = Settings(
+        runtime_socket=str(tmp_path / "sock"),
+        generation=1,
+        check_seconds=2,
+        peers_socket=str(tmp_path / "peers"),
+        state_file=str(tmp_path / "state"),
+        old_worker_seconds=60,
+    )
     one, other = everything(affinity_seconds=60), everything(affinity_seconds=0, health_port=3001)
     other.name = "other-80"
     path.write_text(render(settings, [one, other]))
     done = subprocess.run(
-        [program, "-c", "-f", str(path)], capture_output=True, text=True, check=False
+        [program, "-c", "-L", PEER, "-f", str(path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -348,3 +348,119 @@ async def test_its_figures_go_on_over_a_reload() -> None:
         assert figures.counters["reloads"] == 2
         assert (figures.problem, figures.load_balancers[0].name) == ("", service.object.name)
         assert figures.load_balancers[0].backends == 1
+
+
+async def reload(provider: HAProxyProvider, number: int) -> None:
+    """Make an unrelated service, which takes a reload."""
+    reloads = provider.statistics().reloads
+    other = make_service(f"other-{number}", ports=[{"port": free_port()}])
+    await provider.ensure("c", other, ())
+    assert provider.statistics().reloads > reloads
+
+
+async def ask_from(client: str, address: tuple[str, int]) -> str:
+    reader, writer = await asyncio.open_connection(*address, local_addr=(client, 0))
+    try:
+        return await converse(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+async def test_clients_keep_their_backends_over_reloads() -> None:
+    slices = Slices()
+    async with running(slices) as provider, AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(named_server(f"s{n}")) for n in range(3)]
+        port = {"port": free_port(), "protocol": "TCP", "name": ""}
+        service = make_service(ports=[port], sessionAffinity="ClientIP")
+        await slices.publish(service, {"": servers})
+        status = await provider.ensure("c", service, ())
+        address = (status.ingress[0].ip, service.spec.ports[0].port)
+
+        async def answers() -> bool:
+            return len({await ask(address) for _ in range(1)}) == 1 and bool(await ask(address))
+
+        await eventually(answers, "an answer")
+        clients = [f"127.0.2.{number}" for number in range(1, 13)]
+        before = {client: await ask_from(client, address) for client in clients}
+        assert len(set(before.values())) > 1
+        for number in range(3):
+            await reload(provider, number)
+            assert {client: await ask_from(client, address) for client in clients} == before
+
+
+async def test_a_backend_that_is_down_stays_so_over_a_reload() -> None:
+    slices = Slices()
+    async with running(slices) as provider, named_server("one") as one:
+        # Takes no connection and refuses none: only a check's time-out tells.
+        gone = ("127.0.0.1", free_port())
+        _, address = await one_service(provider, slices, one, gone)
+
+        async def is_known() -> bool:
+            await provider._read_traffic()
+            return provider.figures().load_balancers[0].failed_backends == 1
+
+        await eventually(is_known, "the backend that is down")
+        await reload(provider, 1)
+        text = await haproxy_of(provider).ask("runtime.sock", ["show stat"])
+        states = [line.split(",")[17] for line in text.splitlines() if ",s" in line]
+        assert sum(state.startswith("DOWN") for state in states) == 1
+        assert await ask(address) == "one hello"
+
+
+@pytest.mark.parametrize("removed", ["service", "backend"])
+async def test_connections_from_before_a_reload_end_with_what_was_removed(removed: str) -> None:
+    slices = Slices()
+    async with (
+        running(slices, drain_seconds=0.5) as provider,
+        named_server("one") as one,
+        named_server("two") as two,
+    ):
+        service, address = await one_service(provider, slices, one)
+        stays = make_service("stays", ports=[{"port": free_port(), "protocol": "TCP", "name": ""}])
+        await slices.publish(stays, {"": [two]})
+        status = await provider.ensure("c", stays, ())
+        other = (status.ingress[0].ip, stays.spec.ports[0].port)
+        ends, goes_on = await asyncio.open_connection(*address), None
+
+        async def is_open() -> bool:
+            nonlocal goes_on
+            goes_on = await asyncio.open_connection(*other)
+            return await converse(*goes_on) == "two hello"
+
+        await eventually(is_open, "the other service")
+        assert await converse(*ends) == "one hello"
+        for number in range(2):
+            await reload(provider, number)
+        if removed == "service":
+            await provider.ensure_deleted("c", service)
+        else:
+            await slices.publish(service, {"": [two]})
+        assert await asyncio.wait_for(ends[0].read(), 15) == b""
+        assert goes_on is not None
+        assert await converse(*goes_on) == "two hello"
+        for _, writer in (ends, goes_on):
+            writer.transport.abort()
+
+
+async def test_old_workers_end_after_their_time() -> None:
+    slices = Slices()
+    async with (
+        HAProxyProvider(
+            AddressPool(["127.78.0.0/16"]),
+            endpoint_slices=slices.source,
+            health_check_seconds=0.2,
+            old_worker_seconds=1,
+        ) as provider,
+        named_server("one") as one,
+    ):
+        _, address = await one_service(provider, slices, one)
+        connection = await asyncio.open_connection(*address)
+        assert await converse(*connection) == "one hello"
+        await reload(provider, 1)
+
+        async def are_gone() -> bool:
+            return not await haproxy_of(provider).old_workers()
+
+        assert not await are_gone()
+        await eventually(are_gone, "the end of the old worker")
+        connection[1].transport.abort()

@@ -6,7 +6,7 @@ import logging
 import socket
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
@@ -42,6 +42,7 @@ from listwatch.controllers.services.providers.haproxy_process import (
     HAProxyProcess,
     require_program,
 )
+from listwatch.controllers.services.providers.haproxy_state import kept_states
 from listwatch.controllers.services.providers.haproxy_traffic import (
     TRAFFIC_SECONDS,
     HAProxyTraffic,
@@ -57,6 +58,10 @@ from listwatch.controllers.services.providers.udp import UDPListener
 from listwatch.controllers.services.service import LoadBalancerStatus, Service, ServicePort
 
 _logger = logging.getLogger(__name__)
+
+
+#: Default of `HAProxyProvider(old_worker_seconds=)`.
+OLD_WORKER_SECONDS: Final = 4 * 3600.0
 
 
 class HAProxyStatistics(msgspec.Struct, frozen=True):
@@ -99,7 +104,9 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         backends: as for `LocalProvider`.
         endpoint_slices: as for `LocalProvider`.
         health_check_seconds: interval between checks of a backend.
-        drain_seconds: how long connections to a removed backend continue.
+        drain_seconds: how long connections to a removed backend, port or service continue.
+        old_worker_seconds: how long other connections continue in the process that a reload has
+            replaced; the time begins with the reload.
         binary: the program.
         clock: the time.
     """
@@ -112,12 +119,14 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         endpoint_slices: ListerWatcher | None = None,
         health_check_seconds: float = 2.0,
         drain_seconds: float = 30.0,
+        old_worker_seconds: float = OLD_WORKER_SECONDS,
         binary: str = "haproxy",
         clock: Clock | None = None,
     ) -> None:
         super().__init__(pool, backends=backends, endpoint_slices=endpoint_slices, clock=clock)
         self._health_check_seconds = health_check_seconds
         self._drain_seconds = drain_seconds
+        self._old_worker_seconds = old_worker_seconds
         self._binary = binary
         self._haproxy: HAProxyProcess  # set on entering
         # One change at a time; changes that wait for it are included in the next.
@@ -154,6 +163,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         super()._end()
 
     async def _start(self) -> None:
+        self._haproxy.state_file.unlink(missing_ok=True)  # of a process that is gone
         # The file may contain a change that did not take effect.
         self._haproxy.write(self._configuration(self._applied))
         await self._haproxy.start(self._applied)
@@ -296,6 +306,9 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             self._put(service, before)
             raise
         self._pool.keep(claim, addresses)
+        if before is not None:
+            gone = before.frontends.keys() - balancer.frontends.keys()
+            await self._end_later([before.frontends[key] for key in gone])
         _close(listener for at, listener in datagrams.items() if at not in balancer.datagrams)
         for listener in balancer.datagrams.values():
             listener.rules = rules
@@ -311,7 +324,9 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             return
         self._set_datagram_backends(balancer)
         for key, frontend in balancer.frontends.items():
-            frontend.assign(self._backends(balancer, balancer.ports[key]))
+            change = frontend.assign(self._backends(balancer, balancer.ports[key]))
+            for number in change.drained:
+                _ = self._spawn(self._drain(balancer.service.uid, key, number))
         if balancer.frontends or (before is not None and before.frontends):
             await self._reload()
 
@@ -329,6 +344,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             raise
         _close(balancer.datagrams.values())
         self._pool.release_all(service.uid)
+        await self._end_later(balancer.frontends.values())
 
     async def _open_datagrams(self, address: str, port: int, rules: Rules) -> UDPListener:
         listener = UDPListener(
@@ -423,11 +439,45 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             frontend = None if balancer is None else balancer.frontends.get(key)
             if frontend is None or not frontend.slots[number].draining:
                 return  # the port is gone, or the backend has returned
+            server = frontend.server(number)
             try:
-                await self._haproxy.tell([f"shutdown sessions server {frontend.server(number)}"])
+                await self._haproxy.tell([f"shutdown sessions server {server}"])
+                await self._haproxy.end_sessions([server], await self._haproxy.old_workers())
             except (HAProxyError, OSError) as error:
                 _logger.warning("connections of a removed backend were not closed: %s", error)
             frontend.slots[number] = Slot()
+
+    async def _end_later(self, frontends: Iterable[Frontend]) -> None:
+        """End the connections of removed ports in due time, in the workers that have any."""
+        servers = [one.server(number) for one in frontends for number in range(len(one.slots))]
+        if not servers:
+            return
+        try:
+            workers = await self._haproxy.old_workers()
+        except OSError as error:
+            _logger.warning("connections of removed ports may stay open: %s", error)
+            return
+        if workers:
+            _ = self._spawn(self._end_sessions(servers, workers))
+
+    async def _end_sessions(self, servers: Sequence[str], workers: Sequence[int]) -> None:
+        await self._clock.sleep(self._drain_seconds)
+        try:
+            await self._haproxy.end_sessions(servers, workers)
+        except OSError as error:
+            _logger.warning("connections of removed ports were not closed: %s", error)
+
+    async def _keep_states(self) -> None:
+        """Let the next process know which backends are healthy."""
+        try:
+            text = await self._haproxy.ask("runtime.sock", ["show servers state"])
+        except OSError as error:
+            _logger.debug("haproxy told no state of servers: %s", error)
+            return
+        self._haproxy.state_file.write_text(kept_states(text, self._frontends()))
+
+    def _frontends(self) -> list[Frontend]:
+        return [f for b in self._balancers.values() for f in b.frontends.values()]
 
     async def _reload(self) -> None:
         """Apply the whole current state, once HAProxy is up."""
@@ -448,6 +498,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
                 self._haproxy.write(self._configuration(generation))
                 self._is_unsure = False
                 await self._read_traffic()  # the counters begin anew with the next process
+                await self._keep_states()
                 await self._haproxy.reload(generation)
             except BaseException:
                 self._is_unsure = True
@@ -457,13 +508,15 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             return True
 
     def _configuration(self, generation: int) -> str:
-        frontends = [f for b in self._balancers.values() for f in b.frontends.values()]
         settings = Settings(
             runtime_socket=self._haproxy.runtime_socket,
             generation=generation,
             check_seconds=self._health_check_seconds,
+            peers_socket=self._haproxy.peers_socket,
+            state_file=str(self._haproxy.state_file),
+            old_worker_seconds=self._old_worker_seconds,
         )
-        return render(settings, frontends)
+        return render(settings, self._frontends())
 
 
 def _one_line(name: str) -> str:

@@ -9,7 +9,11 @@ from listwatch.controllers.services.providers.balancing import Backend
 from listwatch.controllers.services.providers.listening import Rules
 from listwatch.controllers.services.providers.proxy_protocol import ProxyProtocol
 
+#: Name of the process among its peers, which are its predecessors and successors.
+PEER: Final = "listwatch"
 _FEWEST_SLOTS: Final = 4
+# Reloads that an old worker with long connections survives: each worker holds some megabytes.
+_MOST_OLD_WORKERS: Final = 100
 # A line of the configuration may have 64.
 _WORDS: Final = 50
 _SEND_PROXY: Final = {
@@ -112,7 +116,12 @@ class Frontend(msgspec.Struct, kw_only=True):
             yield f"    timeout client {idle}ms"
         yield f"    default_backend {self.name}"
         yield f"backend {self.name}"
-        yield f"    balance {'leastconn' if self.rules.least_connections else 'roundrobin'}"
+        if self.affinity_seconds:
+            # So a client that the next process has not learned of yet has its backend all the same.
+            yield "    balance source"
+            yield "    hash-type consistent sdbm avalanche"
+        else:
+            yield f"    balance {'leastconn' if self.rules.least_connections else 'roundrobin'}"
         if idle:
             yield f"    timeout server {idle}ms"
         if self.health_port:
@@ -122,7 +131,8 @@ class Frontend(msgspec.Struct, kw_only=True):
             yield f"    option httpchk GET {self.rules.health_path}"
             yield "    http-check expect status 200-399"
         if self.affinity_seconds:
-            yield f"    stick-table type ipv6 size 100k expire {self.affinity_seconds}s"
+            table = f"    stick-table type ipv6 size 100k expire {self.affinity_seconds}s"
+            yield f"{table} peers {PEER}"
             yield "    stick on src"
         options = f" check inter {max(1, round(check_seconds * 1000))}ms"
         if self.health_port:
@@ -141,11 +151,17 @@ class Settings(msgspec.Struct, frozen=True):
         runtime_socket: path of the runtime API's socket.
         generation: distinguishes this configuration from others.
         check_seconds: interval between checks of a backend.
+        peers_socket: path of the socket by which a new process learns affinities from the old one.
+        state_file: path of the file from which a new process learns which backends are healthy.
+        old_worker_seconds: maximum life of an old process after a reload.
     """
 
     runtime_socket: str
     generation: int
     check_seconds: float
+    peers_socket: str
+    state_file: str
+    old_worker_seconds: float
 
 
 def render(settings: Settings, frontends: Iterable[Frontend]) -> str:
@@ -154,7 +170,15 @@ def render(settings: Settings, frontends: Iterable[Frontend]) -> str:
         "global",
         f"    stats socket {settings.runtime_socket} mode 600 level admin expose-fd listeners",
         f"    description {settings.generation}",
+        f"    server-state-file {settings.state_file}",
+        # Not the drain time: connections that nobody wants to end go on through reloads.
+        f"    hard-stop-after {max(1, round(settings.old_worker_seconds * 1000))}ms",
+        f"    mworker-max-reloads {_MOST_OLD_WORKERS}",
+        f"peers {PEER}",
+        f"    bind unix@{settings.peers_socket} mode 600",
+        f"    server {PEER}",
         "defaults",
+        "    load-server-state-from-file global",
         "    mode tcp",
         "    timeout connect 5s",
         # Clients and backends manage their idle connections themselves.

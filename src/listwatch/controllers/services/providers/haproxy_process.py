@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from listwatch.clock import Clock
 from listwatch.controllers.services.provider import ProviderError
+from listwatch.controllers.services.providers.haproxy_config import PEER
 
 #: Seconds within which a new configuration must take effect.
 RELOAD_SECONDS: Final = 10.0
@@ -62,6 +63,16 @@ class HAProxyProcess:
         return str(self.directory / "runtime.sock")
 
     @property
+    def peers_socket(self) -> str:
+        """The path that the configuration must use for its peers."""
+        return str(self.directory / "peers.sock")
+
+    @property
+    def state_file(self) -> Path:
+        """The path that the configuration must use for the state of servers."""
+        return self.directory / "servers"
+
+    @property
     def _configuration(self) -> Path:
         return self.directory / "haproxy.cfg"
 
@@ -85,6 +96,8 @@ class HAProxyProcess:
             self.binary,
             "-W",
             "-db",
+            "-L",
+            PEER,
             "-S",
             str(self.directory / "master.sock"),
             "-f",
@@ -140,12 +153,49 @@ class HAProxyProcess:
         if complaints:
             raise HAProxyError(f"haproxy rejected a command: {' '.join(complaints)[:300]}")
 
+    async def old_workers(self) -> list[int]:
+        """Return the ids of the processes that serve connections from before a reload.
+
+        Raises:
+            OSError: HAProxy is unreachable.
+        """
+        text = await self._ask_master("show proc")
+        _, _, old = text.partition("# old workers\n")
+        lines = [line.split() for line in old.partition("# programs\n")[0].splitlines()]
+        return [int(words[0]) for words in lines if words and words[0].isdecimal()]
+
+    async def end_sessions(self, servers: Iterable[str], workers: Iterable[int]) -> None:
+        """End the connections to servers in old workers; those that have ended are no matter.
+
+        Raises:
+            OSError: HAProxy is unreachable.
+        """
+        there = set(await self.old_workers())
+        wanted = set(servers)
+        for worker in there.intersection(workers):
+            # Its proxies are disabled by now, so that sessions can only be ended one by one.
+            sessions = await self._ask_master(f"@!{worker} show sess")
+            for session in _sessions_with(sessions, wanted):
+                await self._ask_master(f"@!{worker} shutdown session {session}")
+
+    async def _ask_master(self, command: str) -> str:
+        """Send a command to the master, which takes none for a moment at each reload."""
+        give_up_at = self._clock.now() + RELOAD_SECONDS
+        while True:
+            try:
+                return await self.ask("master.sock", [command])
+            except (ConnectionError, FileNotFoundError):
+                if self._clock.now() >= give_up_at:
+                    raise
+            await self._clock.sleep(_POLL_SECONDS)
+
     async def ask(self, name: str, commands: Sequence[str]) -> str:
         """Send commands to one of the sockets and return the response."""
         async with self._clock.timeout(RELOAD_SECONDS):
             reader, writer = await asyncio.open_unix_connection(str(self.directory / name))
             try:
                 writer.write("; ".join(commands).encode() + b"\n")
+                writer.write_eof()  # the master waits for more otherwise
                 return (await reader.read()).decode(errors="replace")
             finally:
                 writer.transport.abort()
@@ -155,6 +205,8 @@ class HAProxyProcess:
         process = await asyncio.create_subprocess_exec(
             self.binary,
             "-c",
+            "-L",
+            PEER,
             "-f",
             str(path),
             stdin=asyncio.subprocess.DEVNULL,
@@ -203,6 +255,15 @@ class HAProxyProcess:
                 if name == "description" and value.isdigit():
                     return int(value)
         return -1
+
+
+def _sessions_with(text: str, servers: Collection[str]) -> Iterator[str]:
+    """Yield the ids of the sessions in an answer to `show sess` that lead to one of the servers."""
+    for line in text.splitlines():
+        identity, _, rest = line.partition(": ")
+        words = dict(word.partition("=")[::2] for word in rest.split(" "))
+        if f"{words.get('be')}/{words.get('srv')}" in servers:
+            yield identity
 
 
 def _in_pieces(commands: Iterable[str]) -> Iterator[list[str]]:
