@@ -177,3 +177,11 @@ async def test_fields_are_owned_by_the_names_of_their_version(
     changed = await client.merge(f"{path}/a", {"metadata": {"labels": {"a": "b"}}})
     (entry,) = changed["metadata"]["managedFields"]
     assert entry["fieldsV1"] == {**fields, "f:metadata": {"f:labels": {".": {}, "f:a": {}}}}
+
+
+async def test_an_apply_that_names_the_uid_of_what_is_gone_makes_nothing(client: Client) -> None:
+    body = {**_map({}), "metadata": {"name": "a", "uid": "00000000-0000-4000-8000-000000000000"}}
+    headers = {"Content-Type": "application/apply-patch+yaml"}
+    path = f"{CORE}/configmaps/a"
+    await client.call("PATCH", f"{path}?fieldManager=m", body, headers=headers, expect=409)
+    await client.call("GET", path, expect=404)

@@ -239,8 +239,14 @@ def apply_object(
     if entry is None:
         if call.namespace:
             registry.check_namespace(resource, call.namespace, call.info.name)
-        for key in ("uid", "resourceVersion"):
-            obj["metadata"].pop(key, None)
+        if given_uid:
+            raise refusal.conflict(
+                resource,
+                call.info.name,
+                f"uid mismatch: the provided object specified uid {given_uid}, and no existing "
+                "object was found",
+            )
+        obj["metadata"].pop("resourceVersion", None)
         made = registry.store_new(resource, call.namespace, obj, managed.write(), context)
         return reader.answer_entry(call, resource, made, status=201)
     if given_uid:

@@ -192,14 +192,10 @@ def _created(value: Mapping[str, Any], schema: Schema, *, owned: bool) -> dict[s
                 result[mark] = _MEMBER
             elif items:
                 result[mark] = items
-        elif not by_value or (each is not None and not _is_zero(each, schema, key)):
+        elif each or not by_value or (each is not None and schema.defaults.get(key) != each):
+            # an empty object has the zero values that Go writes, too
             result[mark] = _MEMBER
     return result
-
-
-def _is_zero(value: Any, schema: Schema, key: str) -> bool:
-    """Return whether Go writes this value of a field of an empty object, too."""
-    return value in ("", 0) and schema.defaults.get(key) == value
 
 
 def _created_items(value: list[Any], schema: Schema, *, owned: bool) -> dict[str, Any] | None:
