@@ -184,6 +184,7 @@ async def test_a_connection_that_does_not_stand_is_given_up_earlier(
     async def never(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
+    # where each way opens a connection
     monkeypatch.setattr("aiohttp.connector.TCPConnector._wrap_create_connection", never)
     monkeypatch.setattr("listwatch.client.transport._open", never)
     url = "http://127.0.0.1:1"

@@ -218,6 +218,7 @@ def test_selecting_needs_no_decoding_for_labels_as_servers_write_them(
         ObjectDecoder()(b'{"metadata":{"name":"%d","labels":%b}}' % (number, part.encode()))
         for number, part in enumerate(labels)
     ]
+    # so that decoding labels would fail
     monkeypatch.delattr("listwatch.objects.metadata._decode_labels")
     selected = select(found, parse_label_selector(text))
     assert [obj.name for obj in selected] == list(names)

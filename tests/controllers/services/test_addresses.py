@@ -282,6 +282,7 @@ async def tell(cluster: Cluster, chance: random.Random, lives: int) -> None:
         for _ in range(chance.randrange(12)):
             await asyncio.sleep(0)
         await cluster.kill()
+        # started again, as after a crash
         cluster._running = asyncio.ensure_future(cluster._run())
     elif kind == "watch":
         cluster.services.reset_watch()
