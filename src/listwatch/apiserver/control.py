@@ -40,6 +40,12 @@ class _Certificate(msgspec.Struct, forbid_unknown_fields=True):
     expired: bool = False
 
 
+class _Service(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    host: str
+    port: int
+
+
 class _Node(msgspec.Struct, forbid_unknown_fields=True):
     name: str
 
@@ -70,6 +76,7 @@ class Control:
             "requests": self._requests,
             "restart": self._restart,
             "rewind": self._rewind,
+            "service": self._service,
             "snapshot": self._snapshot,
             "stale": self._stale,
             "statistics": self._statistics,
@@ -153,6 +160,13 @@ class Control:
 
     def _cut_watches(self, _: bytes) -> object:
         return {"cut": self._server.cut_watches()}
+
+    def _service(self, body: bytes) -> object:
+        given = _read(body, _Service)
+        if given.name.count("/") != 1:
+            raise ValueError(f"a service is named NAMESPACE/NAME, not {given.name}")
+        self._server.add_service(given.name, given.host, given.port)
+        return {}
 
     def _snapshot(self, _: bytes) -> object:
         return {"revision": self._server.take_snapshot()}

@@ -40,7 +40,7 @@ from listwatch.apiserver.storage.journal import SQLiteJournal
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry, Snapshot, Storage, StorageStatistics
 from listwatch.apiserver.user import User
-from listwatch.apiserver.webhooks.client import Services, WebhookClient, finder
+from listwatch.apiserver.webhooks.client import Services, WebhookClient
 from listwatch.clock import Clock
 from listwatch.errors import ConfigError
 from listwatch.schema.facts import ANY, facts
@@ -149,7 +149,9 @@ class EmbeddedAPIServer:
         cluster = StoredCluster(self.store, self.table)
         configuration = StoredConfiguration(self.store)
         self.admission.append(Policies(cluster, configuration, self.access.answer, EDITING))
-        self._webhooks = WebhookClient(self._clock, finder(services))
+        self._more_services = services if callable(services) else None
+        self._services = {} if services is None or callable(services) else dict(services)
+        self._webhooks = WebhookClient(self._clock, self._find_service)
         self.admission.append(
             Webhooks(cluster, configuration, self.access.answer, EDITING, self._webhooks)
         )
@@ -210,6 +212,16 @@ class EmbeddedAPIServer:
         admit = Gate(self.store, self.admission, self._clock).of_server
         writes = Writes(self.registry, self.table, self._clock, admit)
         return RunningWorkloads(self.store, writes, self._clock, options)
+
+    def _find_service(self, namespace: str, name: str, port: int) -> tuple[str, int] | None:
+        found = self._services.get(f"{namespace}/{name}")
+        if found is None and self._more_services is not None:
+            return self._more_services(namespace, name, port)
+        return found
+
+    def add_service(self, name: str, host: str, port: int) -> None:
+        """Say where a service of webhooks is, named `NAMESPACE/NAME`."""
+        self._services[name] = (host, port)
 
     def _asks_webhooks(self) -> bool:
         for bucket in self._configurations:

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from listwatch.testing.waiting import (
         eventually,
     )
+    from listwatch.testing.webhook_server import (
+        WebhookServer,
+    )
     from listwatch.testing.workload import (
         Action,
         ActionType,
@@ -77,6 +80,7 @@ __all__ = [
     "PodGenerator",
     "PodWorkload",
     "RecordedRequest",
+    "WebhookServer",
     "Workloads",
     "ask",
     "ask_udp",
@@ -106,6 +110,7 @@ __getattr__, __dir__ = lazy_names(
         ),
         "listwatch.testing.story": "Chapter ChapterType Comparison Gap compare",
         "listwatch.testing.waiting": "eventually",
+        "listwatch.testing.webhook_server": "WebhookServer",
         "listwatch.testing.workload": "Action ActionType PodGenerator PodWorkload",
     },
 )

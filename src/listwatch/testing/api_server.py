@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from types import TracebackType
@@ -70,6 +70,8 @@ class APIServer:
         clock: dates objects and times everything; a `FakeClock` for tests with `async with`.
         seed: makes uids, generated names and random faults the same in each run.
         tls: use HTTPS, with a CA made for this run; needs the extra `tls`.
+        services: the host and port of services that webhooks run behind, by `NAMESPACE/NAME`; see
+            `add_service`.
 
     Raises:
         ConfigError: at the start, the data is unusable, or the process did not start.
@@ -86,12 +88,14 @@ class APIServer:
         seed: int | None = None,
         tls: bool = False,
         clock: Clock | None = None,
+        services: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
         if clock is not None and subprocess:
             raise ConfigError("a server in a process of its own has the clock of that process")
         file = None if data is None else Path(data)
         self._options = _Options(file, tokens, controllers, workloads, seed, tls, clock)
         self._subprocess = subprocess
+        self._services = dict(services or {})
         self._home: _Home | None = None
         self._owner = 0
         self._config: Config | None = None
@@ -145,6 +149,8 @@ class APIServer:
         self._home = home
         try:
             self._config = _config(home.kubeconfig())
+            for name, (host, port) in self._services.items():
+                self.add_service(name, host, port)
         except BaseException:
             self._end()
             raise
@@ -275,6 +281,21 @@ class APIServer:
     def catch_up(self) -> None:
         """Let the second replica follow again."""
         self.control("replica", {"stale": False})
+
+    def add_service(self, name: str, host: str, port: int) -> None:
+        """Connect a service that webhooks run behind with the address of a server.
+
+        The certificate must be for `NAME.NAMESPACE.svc`.
+
+        Args:
+            name: the service, as `NAMESPACE/NAME`.
+            host: the address that serves it.
+            port: the port there, whatever port the service has.
+
+        Raises:
+            ValueError: the name has another form.
+        """
+        self.control("service", {"name": name, "host": host, "port": port})
 
     def limit_in_flight(self, limit: int | None) -> None:
         """Answer requests beyond a limit with 429, as a real server's flow control does.
@@ -513,7 +534,7 @@ class _Process:
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=self._complaints,
-                # it connects to nobody, so skip loading the system's CAs
+                # it connects to webhooks alone, whose CAs it is told, so skip the system's
                 env={**os.environ, "SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull},
             )
             try:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from listwatch.client.client import Client
     from listwatch.testing.api_server import APIServer
+    from listwatch.testing.webhook_server import WebhookServer
 
 #: As in `listwatch.cache.mutation_detector`, which is not imported for this.
 _MUTATION_DETECTOR: Final = "KUBE_CACHE_MUTATION_DETECTOR"
@@ -59,6 +60,14 @@ def apiserver(request: pytest.FixtureRequest) -> "Iterator[APIServer]":
 if find_spec("pytest_asyncio") is None:
 
     @pytest.fixture
+    def webhook_server() -> None:
+        """Fail with a message about the missing plugin."""
+        pytest.fail(
+            "the fixture `webhook_server` is asynchronous and needs pytest-asyncio: install it",
+            pytrace=False,
+        )
+
+    @pytest.fixture
     def client() -> None:
         """Fail with a message about the missing plugin."""
         pytest.fail(
@@ -75,3 +84,13 @@ else:
         """A client of the server of `apiserver`, for asyncio tests."""
         async with apiserver.client() as client:
             yield client
+
+    @pytest_asyncio.fixture(name="webhook_server")
+    async def _webhook_server() -> "AsyncIterator[WebhookServer]":
+        """A server for the webhooks of an asyncio test, with a certificate made for it."""
+        from listwatch.testing.webhook_server import (  # noqa: PLC0415 - loaded when it is used
+            WebhookServer,
+        )
+
+        async with WebhookServer() as server:
+            yield server

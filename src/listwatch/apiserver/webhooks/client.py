@@ -44,18 +44,6 @@ _CERTIFICATE_WORDS = {
 _OTHER_HOST, _OTHER_ADDRESS = 62, 64
 
 
-def finder(services: Services | Mapping[str, tuple[str, int]] | None) -> Services:
-    """Return a lookup of services: in a mapping by `NAMESPACE/NAME`, or the function itself."""
-    if callable(services):
-        return services
-    known = dict(services or {})
-
-    def find(namespace: str, name: str, _: int) -> tuple[str, int] | None:
-        return known.get(f"{namespace}/{name}")
-
-    return find
-
-
 class WebhookCallError(ListWatchError):
     """A call without a usable response; the message is Go's."""
 
