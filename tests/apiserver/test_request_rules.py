@@ -95,9 +95,27 @@ async def test_a_cluster_wide_kind_is_in_no_namespace(client: Client) -> None:
     await client.call("GET", "/api/v1/namespaces/default/nodes", expect=404)
 
 
-async def test_a_group_is_impersonated_with_a_user_only(client: Client) -> None:
-    headers = {"Impersonate-Group": "g"}
-    await client.call("GET", CONFIG_MAPS, headers=headers, expect=400)
+@pytest.mark.parametrize("header", ["Impersonate-Group", "Impersonate-Uid", "Impersonate-Extra-K"])
+async def test_all_else_is_impersonated_with_a_user_only(client: Client, header: str) -> None:
+    await client.call("GET", CONFIG_MAPS, headers={header: "g"}, expect=400)
+    headers = {header: "g", "Impersonate-User": "u"}
+    await client.call("GET", CONFIG_MAPS, headers=headers, expect=200)
+
+
+async def test_a_document_of_another_hash_is_looked_for_at_its_own(client: Client) -> None:
+    index = await client.call("GET", "/openapi/v3", expect=200)
+    place = index["paths"]["apis/apps/v1"]["serverRelativeURL"]
+    async with aiohttp.ClientSession() as session:
+        url = client.server.url + place
+        async with session.get(url) as response:
+            assert response.status == 200
+            assert response.headers["Cache-Control"] == "public, immutable"
+            tag = response.headers["ETag"]
+        async with session.get(url, headers={"If-None-Match": tag}) as response:
+            assert response.status == 304
+        stale = url.partition("=")[0] + "=stale"
+        async with session.get(stale, allow_redirects=False) as response:
+            assert (response.status, response.headers["Location"]) == (301, place)
 
 
 async def test_no_watch_is_written_in_yaml(client: Client) -> None:

@@ -140,7 +140,7 @@ def _speaks_of(subject: _Subject, user: User, namespace: str) -> bool:
 
 
 class WithoutUserError(Exception):
-    """Impersonation of groups or a uid without a user."""
+    """Impersonation of groups, a uid or an extra without a user."""
 
     def __init__(self, groups: Sequence[str], uid: str) -> None:
         shown = ", ".join(map(go_quoted, groups))
@@ -238,20 +238,20 @@ class Access:
 
         Raises:
             ForbiddenError: the user must not impersonate them.
-            WithoutUserError: groups or a uid without a user.
+            WithoutUserError: groups, a uid or an extra without a user.
         """
         headers = request.headers
         name = printable(headers.get("Impersonate-User", ""))
         groups = [printable(each) for each in headers.getall("Impersonate-Group", [])]
         uid = printable(headers.get("Impersonate-Uid", ""))
-        if not (name or groups or uid):
-            return user
         extra: dict[str, list[str]] = {}
         for key, value in headers.items():
             if key.lower().startswith("impersonate-extra-"):
                 extra.setdefault(unquote(key[18:]).lower(), []).append(printable(value))
-        if not name:
+        if not name and (groups or uid or extra):
             raise WithoutUserError(groups, uid)
+        if not name:
+            return user
         account = name.split(":") if name.startswith("system:serviceaccount:") else []
         if len(account) == 4:
             self._may_impersonate(user, "serviceaccounts", account[3], account[2])

@@ -36,13 +36,31 @@ def answer_openapi(call: Call, table: ResourceTable, path: str) -> web.StreamRes
         document = _documents(table).get("/".join(parts))
         if document is None:
             return text_answer("404 page not found\n", 404)
-        return call.answer(document)
+        return _document_answer(call, path, document)
     if path == "/openapi/v2":
         plain, packed = _documents_v2(table)
         if wants_protobuf(call.header("Accept")):
             return call.answer(packed, content_type=PROTOBUF_V2)
         return call.answer(plain)
     return text_answer("404 page not found\n", 404)
+
+
+def _document_answer(call: Call, path: str, document: bytes) -> web.StreamResponse:
+    """Answer with a document; under its hash it never changes (`handler3` of kube-openapi)."""
+    tag = _hash_of(document)
+    asked = call.first("hash")
+    if asked and asked != tag:
+        return web.Response(status=301, headers={"Location": f"{path}?hash={tag}"})
+    headers = {"ETag": f'"{tag}"', "Vary": "Accept"}
+    if asked:
+        headers["Cache-Control"] = "public, immutable"
+    if call.header("If-None-Match") == headers["ETag"]:
+        return web.Response(status=304, headers=headers)
+    return call.answer(document, headers=headers)
+
+
+def _hash_of(document: bytes) -> str:
+    return hashlib.sha256(document).hexdigest().upper()
 
 
 def _group_of(parts: list[str]) -> str | None:
@@ -54,10 +72,7 @@ def _group_of(parts: list[str]) -> str | None:
 def _index(table: ResourceTable) -> Object:
     return {
         "paths": {
-            name: {
-                "serverRelativeURL": f"/openapi/v3/{name}?hash="
-                + hashlib.sha256(document).hexdigest().upper()
-            }
+            name: {"serverRelativeURL": f"/openapi/v3/{name}?hash={_hash_of(document)}"}
             for name, document in _documents(table).items()
         }
     }
