@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 _NAME = "service-controller"
 _DEFAULT_POOL = "127.0.0.0/8"
 _WIDE = 1000
+# Services that are synced at once share one reload of HAProxy: 500 that come together are served
+# within two seconds, where ten at a time take half a minute.
+_WORKERS: Final = {"local": 10, "haproxy": 500}
 
 
 def _pool_of(
@@ -195,9 +198,8 @@ async def _print_status(config: Config, load_balancer_class: str | None, metrics
 @click.option(
     "--concurrent-service-syncs",
     "workers",
-    default=10,
-    show_default=True,
     type=click.IntRange(min=1),
+    show_default="10; 500 with HAProxy",
     help="Maximum number of services synced in parallel.",
 )
 @click.option(
@@ -230,7 +232,7 @@ def service_controller_command(
     health_check_period: float,
     cluster_name: str,
     load_balancer_class: str | None,
-    workers: int,
+    workers: int | None,
     service_sync_period: float,
     node_sync_period: float,
 ) -> None:
@@ -273,7 +275,7 @@ def service_controller_command(
                     cluster=cluster_name,
                     load_balancer_class=load_balancer_class,
                     recorder=app.recorder,
-                    workers=workers,
+                    workers=workers or _WORKERS[provider],
                     service_sync_period=service_sync_period,
                     node_sync_period=node_sync_period,
                 )
