@@ -158,8 +158,20 @@ def negotiate(
     """
     if not header:
         return PLAIN
-    custom = resource is not None and resource.custom is not None
-    if not custom and not any(
+    if resource is None:
+        return _negotiated(header, allows_plain, watchable, streamed)
+    allows = _allows if resource.custom is None else _allows_custom
+    return _negotiated(header, allows, watchable, streamed)
+
+
+@functools.lru_cache(maxsize=256)
+def _negotiated(
+    header: str,
+    allows: Callable[[str, Target | None], bool],
+    watchable: bool,  # noqa: FBT001 - one caller, by position as a key of the cache
+    streamed: bool,  # noqa: FBT001 - as above
+) -> Representation:
+    if allows is not _allows_custom and not any(
         part.partition(";")[0].strip() in {*_OFFERED, "*/*", ""} for part in header.split(",")
     ):
         # the built-in resources' router, which does not know application/*, lists it first
@@ -168,7 +180,6 @@ def negotiate(
             f"406: Not Acceptable\n\nAvailable representations: {', '.join(_OFFERED)}{streams}",
             details=True,
         )
-    allows = allows_plain if resource is None else _allows_custom if custom else _allows
     found = choose(header, allows)
     if found is None:
         raise refusal.not_acceptable(
