@@ -91,5 +91,5 @@ def test_a_mode_that_cannot_be_changed_is_an_error_with_the_remedy(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "chmod", refuse)
-    with pytest.raises(PrivateFileError, match=r"mode 0644.*not permitted.*a file of your own"):
+    with pytest.raises(PrivateFileError, match=r"mode 0644.*not permitted.*your own file"):
         tighten(path)

@@ -118,12 +118,12 @@ class Acceptor:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it takes no connections at the moment."""
+        """Whether it accepts no connections at the moment."""
         return self._timer is not None
 
     def pause(self, error: OSError) -> None:
         """Accept no connection for a moment, because of a shortage."""
-        self._shortages.tell(f"{self._name} takes no connections", error)
+        self._shortages.tell(f"{self._name} accepts no connections", error)
         if self._timer is None and self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._timer = self._clock.call_later(PAUSE_SECONDS, self._resume)
@@ -159,7 +159,7 @@ class Acceptor:
             )
         except OSError as error:  # the peer has gone, or does not speak TLS
             connection.close()
-            _logger.debug("%s: a connection has not begun: %s", self._name, error)
+            _logger.debug("%s: a connection did not start: %s", self._name, error)
 
     def close(self) -> None:
         """Accept no more connections; accepted ones continue. Calling it again is harmless."""

@@ -84,7 +84,7 @@ def _tighten(path: Path) -> str:
     except OSError as error:
         raise PrivateFileError(
             f"{path} has mode {mode:04o}, which lets others read it, and the mode can't be changed"
-            f" ({error.strerror}); use a file of your own"
+            f" ({error.strerror}); use your own file"
         ) from error
     if not status.st_size:
         return ""  # there was nothing to read

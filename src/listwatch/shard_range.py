@@ -83,5 +83,5 @@ class ShardRange(msgspec.Struct, frozen=True):
 
 def _bound(text: str) -> int:
     if len(text) < 5 or not text.startswith("'0x") or not text.endswith("'"):
-        raise ValueError(f"{text} is no bound of a shard's range like '0x8000000000000000'")
+        raise ValueError(f"{text} is not a bound of a shard's range like '0x8000000000000000'")
     return int(text[3:-1], 16)

@@ -1,4 +1,4 @@
-"""Clients that go away, or stop to read, in the middle of an answer: it ends, and nothing stays."""
+"""Clients that go away, or stop to read, within a response: it ends, and nothing stays."""
 
 import asyncio
 import logging

@@ -49,7 +49,7 @@ async def test_at_the_limit_of_open_files_it_answers_who_is_there_and_then_every
                     await clock.advance(1)
                     await client.create(MAPS, f"m{number}")
             assert [record.levelname for record in caplog.records] == ["WARNING"]
-            assert f"port {server.port} of 127.0.0.1 takes no connections" in caplog.text
+            assert f"port {server.port} of 127.0.0.1 accepts no connections" in caplog.text
             await clock.advance(1)
             late.settimeout(5)
             answer = await asyncio.to_thread(late.recv, 4096)

@@ -331,7 +331,7 @@ async def test_a_lister_gives_what_its_caller_may_change() -> None:
         assert lister.by_owner("nobody") == []
         assert lister.find("missing", "ns") is None
         assert len(lister) == 3
-        with pytest.raises(ObjectDecodeError, match="third/misfit is no Pod"):
+        with pytest.raises(ObjectDecodeError, match="third/misfit does not fit Pod"):
             lister.list()
         assert informer.view(Plain).lister.get("a", "ns").spec == {"x": 1}
         nothing = informer.view(lambda value: value.get("nothing"))

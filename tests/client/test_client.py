@@ -215,7 +215,7 @@ async def test_delete(server: ScriptedServer, client: Client) -> None:
 
 async def test_an_answer_that_is_no_object_is_told(server: ScriptedServer, client: Client) -> None:
     server.answers["/api/v1/namespaces/shop/configmaps/c"] = respond(b"<html>", type_="text/html")
-    with pytest.raises(FrameError, match=r"the answer to GET .*/configmaps/c is not an object"):
+    with pytest.raises(FrameError, match=r"the response to GET .*/configmaps/c is not an object"):
         await client.get(CM, "c")
 
 

@@ -164,5 +164,5 @@ async def test_a_request_that_takes_longer_is_given_up_in_words() -> None:
             await clock.advance(1.9)
             assert not request.done()
             await clock.advance(0.2)
-            with pytest.raises(TimeoutError, match="GET /version: no answer within 2 s"):
+            with pytest.raises(TimeoutError, match="GET /version: no response within 2 s"):
                 await request

@@ -182,7 +182,7 @@ def test_a_scope_that_can_not_be_read_leaves_the_resource_out_and_says_so() -> N
         (respond(b"down", code=503, type_="text/plain"), "down"),
         (respond(b"\x1b[2J", code=500, type_="text/plain"), "\\x1b[2J"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\n{", "broke within"),
-        (b"SSH-2.0\r\n\r\nConnection: close\r\n\r\n", "no valid HTTP"),
+        (b"SSH-2.0\r\n\r\nConnection: close\r\n\r\n", "invalid HTTP"),
     ],
     ids=["empty", "text", "503", "500", "cut", "no HTTP"],
 )

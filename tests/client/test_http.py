@@ -66,7 +66,7 @@ async def test_a_connection_that_closes_without_an_answer_is_broken() -> None:
 async def test_a_body_that_is_cut_short_is_a_broken_connection() -> None:
     pieces = [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n", b"half"]
     async with raw_server(pieces, close=True) as url:
-        with pytest.raises(DisconnectedError, match="broke within an answer"):
+        with pytest.raises(DisconnectedError, match="broke within a response"):
             await get(url)
 
 
@@ -463,7 +463,7 @@ async def test_a_unix_socket_is_spoken_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"certificate_authority_data": b"x"}, "certificate-authority-data is no PEM"),
+        ({"certificate_authority_data": b"x"}, "certificate-authority-data is not a PEM"),
         ({"certificate_authority": "/no/ca"}, "certificate-authority /no/ca can't be read"),
         ({"client_certificate_data": b"x", "client_key_data": b"y"}, "are not PEM or do not match"),
         ({"client_certificate_data": b"x"}, "client certificate lacks its key"),

@@ -267,7 +267,7 @@ async def test_a_watch_is_what_its_body_says(name: str) -> None:
                     break
 
     if name == "watch-kill":
-        with pytest.raises(DisconnectedError, match="broke within an answer"):
+        with pytest.raises(DisconnectedError, match="broke within a response"):
             await replay(capture, read)
     else:
         await replay(capture, read)

@@ -78,7 +78,7 @@ async def test_an_answer_without_name_and_type_is_none(
     server: ScriptedServer, client: Client, body: bytes
 ) -> None:
     server.answers["/apis/authorization.k8s.io/v1/subjectaccessreviews"] = respond(body)
-    with pytest.raises(FrameError, match=r"the answer to POST .* is no object"):
+    with pytest.raises(FrameError, match=r"the response to POST .* is not an object"):
         await client.create(REVIEW)
 
 

@@ -123,7 +123,7 @@ async def test_pieces_that_came_before_a_cut_are_given_before_the_error() -> Non
     assert await anext(response) == [b"abc", b"de"]
     for _ in range(2):
         with pytest.raises(
-            DisconnectedError, match="http://h:1: the connection broke within an answer"
+            DisconnectedError, match="http://h:1: the connection broke within a response"
         ) as caught:
             await anext(response)
         assert isinstance(caught.value.__cause__, ConnectionResetError)
@@ -230,8 +230,8 @@ async def test_what_cannot_be_sent_is_refused_before_connecting(
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"garbage\r\n\r\n", "sent no valid HTTP/1.1 answer"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "sent no valid HTTP/1.1 answer"),
+        (b"garbage\r\n\r\n", "sent an invalid HTTP/1.1 response"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "sent an invalid HTTP/1.1 response"),
         (OK + b"X: " + b"y" * 70_000, "sent headers over 65536 B"),
         (b"HTTP/1.1 100 Continue\r\n\r\n" * 4000, "sent headers over 65536 B"),
         (
@@ -240,9 +240,9 @@ async def test_what_cannot_be_sent_is_refused_before_connecting(
         ),
         (
             OK + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            "sent no valid HTTP/1.1 answer",
+            "sent an invalid HTTP/1.1 response",
         ),
-        (OK + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "sent no valid HTTP/1.1"),
+        (OK + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "sent an invalid HTTP/1.1"),
         (
             OK + b"Content-Encoding: br\r\nContent-Length: 1\r\n\r\nx",
             "Content-Encoding that was not requested",
@@ -262,7 +262,7 @@ async def test_a_chunk_size_that_is_none_ends_the_body_with_an_error() -> None:
     receive(connection, CHUNKED + b"2\r\nab\r\nxyz\r\n")
     response = Response(connection)
     assert await anext(response) == [b"ab"]
-    with pytest.raises(FrameError, match=r"sent no valid HTTP/1\.1 answer"):
+    with pytest.raises(FrameError, match=r"sent an invalid HTTP/1\.1 response"):
         await anext(response)
     assert wire.aborted
 
@@ -422,7 +422,7 @@ async def test_an_answer_has_one_reader() -> None:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(connection.read_head())
         await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match="an answer can be read only once"):
+        with pytest.raises(RuntimeError, match="a response can be read only once"):
             await connection.read_head()
         receive(connection, CHUNKED)
         await task

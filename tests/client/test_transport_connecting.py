@@ -151,7 +151,7 @@ async def test_plain_text_in_place_of_tls_is_no_tls(authority: trustme.CA) -> No
 
     async with serving(script) as server:
         server.url = server.url.replace("http", "https")
-        with pytest.raises(DisconnectedError, match="no TLS"):
+        with pytest.raises(DisconnectedError, match="does not speak TLS"):
             await get(server, ssl=client_context(authority))
 
 
@@ -190,7 +190,7 @@ async def test_headers_that_do_not_come_in_time_are_given_up(part: bytes) -> Non
         await clock.advance(0.2)
         error = await task
         assert isinstance(error, TimeoutError)
-        assert str(error) == f"{server.url} sent no answer within 75 s"
+        assert str(error) == f"{server.url} sent no response within 75 s"
         await server.ended.wait()
     assert clock.next_timer is None
 

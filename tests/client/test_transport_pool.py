@@ -99,7 +99,7 @@ async def test_a_request_is_sent_again_only_if_a_waiting_connection_gave_no_byte
         assert await get(server, "/none", pool=pool) == (200, b"")
         assert [request.split(b" ")[1] for request in server.requests] == [b"/", *[b"/none"] * 2]
         assert server.connections == 2
-        with pytest.raises(DisconnectedError, match="broke within an answer"):
+        with pytest.raises(DisconnectedError, match="broke within a response"):
             await get(server, "/some", pool=pool)
         assert server.connections == 2
         assert pool.statistics().idle == 0
@@ -202,7 +202,7 @@ async def test_a_server_that_resets_the_connection_cuts_the_answer() -> None:
         return run
 
     async with serving(script) as server:
-        with pytest.raises(DisconnectedError, match="the connection broke within an answer"):
+        with pytest.raises(DisconnectedError, match="the connection broke within a response"):
             await get(server)
 
 

@@ -36,9 +36,7 @@ async def test_tls_to_a_port_without_it(method: str) -> None:
         url = plain.replace("http", "https")
         error = await failure(Config(server=url, insecure_skip_tls_verify=True), method)
     assert type(error) is DisconnectedError
-    assert str(error) == (
-        f"{url}: no TLS: the server at this port does not speak it; is the URL http://?"
-    )
+    assert str(error) == (f"{url}: the server at this port does not speak TLS; is the URL http://?")
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -76,7 +74,7 @@ async def test_an_alert_of_tls_is_named(transport: str) -> None:
         pytest.skip("aiohttp hands on none of the bytes")
     async with raw_server([b"\x15\x03\x01\x00\x02\x02\x0a"], close=True) as url:
         error = await failure(Config(server=url))
-    assert str(error) == f"{url} answers in TLS; is the URL https://?"
+    assert str(error) == f"{url} responds in TLS; is the URL https://?"
 
 
 @pytest.mark.parametrize("proxy", ["http://u:s3cret@127.0.0.1:1", "http://u:s3cret@no.invalid:1"])
@@ -96,7 +94,9 @@ async def test_a_login_page_is_named_with_its_title(server: ScriptedServer, meth
     server.answers["/x"] = respond(PAGE, type_="text/html; charset=utf-8")
     error = await failure(Config(server=server.url, token="a-long-token"), method)
     assert type(error) is FrameError
-    assert f"{server.url}: the answer to {method} /x is not an object but a web page " in str(error)
+    assert f"{server.url}: the response to {method} /x is not an object but a web page " in str(
+        error
+    )
     assert "Sign in & go\\x1b[2J)" in str(error)
 
 

@@ -214,7 +214,7 @@ async def read_all(response: Response) -> tuple[bytes, bool]:
             assert all(pieces)
             body += b"".join(pieces)
     except DisconnectedError as error:
-        return body, "the connection broke within an answer" not in str(error)
+        return body, "the connection broke within a response" not in str(error)
     return body, True
 
 

@@ -288,7 +288,7 @@ def test_an_object_decodes_into_the_callers_types() -> None:
     assert obj.decode(Dict) == {"kind": "Pod"}
     assert obj.decode(lambda value: value["spec"]["nodeName"]) == "node-1"
     assert obj.decode(PydanticLike) == "Pod"  # type: ignore[comparison-overlap]  # duck-typed
-    with pytest.raises(ObjectDecodeError, match=r"Pod shop/web-0\.a is no Spec"):
+    with pytest.raises(ObjectDecodeError, match=r"Pod shop/web-0\.a does not fit Spec"):
         obj.decode(Spec)
 
 
@@ -306,11 +306,13 @@ def test_whatever_a_callable_raises_says_why_the_object_does_not_fit() -> None:
             raise MisfitError("input_value=s3cret")
 
     obj = decode_object(raw(POD), "Pod", "v1")
-    with pytest.raises(ObjectDecodeError, match=r"Pod shop/web-0\.a is no .*node_number: ") as told:
+    with pytest.raises(
+        ObjectDecodeError, match=r"Pod shop/web-0\.a does not fit .*node_number: "
+    ) as told:
         obj.decode(node_number)
     assert told.value.key == obj.key
     assert isinstance(told.value.__cause__, ValueError)
-    with pytest.raises(ObjectDecodeError, match=r"is no PydanticLike: spec\.0: no number$"):
+    with pytest.raises(ObjectDecodeError, match=r"does not fit PydanticLike: spec\.0: no number$"):
         obj.decode(PydanticLike)
 
 

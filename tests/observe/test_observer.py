@@ -514,7 +514,7 @@ async def test_an_object_nested_too_deeply_is_an_error_of_its_own_and_the_rest_g
                 Observation(ObservationType.UPDATED, item.key, item, item, resource="pods")
             )
         await state.until(lambda: "got ns b" in state.out)
-    assert state.err == "error: ns/a: nested too deeply to be looked into\n"
+    assert state.err == "error: ns/a: nested too deeply\n"
 
 
 async def test_what_a_names_command_prints_is_bounded(

@@ -81,7 +81,7 @@ async def test_no_command_takes_a_name_for_a_path(tmp_path: Path, name: str) -> 
             )
         await state.until(lambda: "got ns a" in state.out)
     assert state.err == (
-        f"error: ns/{name}: no command is run for it: its name is no part of a path\n"
+        f"error: ns/{name}: no command is run for it: its name can't be part of a path\n"
     )
 
 
@@ -240,5 +240,5 @@ async def test_an_object_that_breaks_what_reads_it_costs_only_itself(
         source.add(pod("b", "ns"))
         await state.until(lambda: "ns b" in state.out)
         await asyncio.sleep(0)
-    assert state.err.startswith("error: ns/odd: unable to tell of it: ValueError: what is \\x1b]0")
+    assert state.err.startswith("error: ns/odd: unable to render it: ValueError: what is \\x1b]0")
     assert state.err.count("\n") == 1

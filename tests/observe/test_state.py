@@ -95,7 +95,7 @@ def test_a_file_in_use_damaged_or_nowhere_is_a_clear_error(tmp_path: Path) -> No
         database.execute("INSERT INTO told VALUES ('pods.v1.', 'ns/a', 1, 'nonsense')")
     database.close()
     file = StateFile(path, BINDING)
-    with pytest.raises(StateError, match="damaged: a value of type str where none can be"):
+    with pytest.raises(StateError, match="damaged: a value of type str in the wrong place"):
         file.load("pods.v1.")
     file.close()
 

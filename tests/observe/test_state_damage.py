@@ -196,7 +196,7 @@ def test_a_file_whose_binding_is_gone_is_not_taken_for_a_new_one(
     with sqlite3.connect(path) as database:
         database.execute("DELETE FROM binding")
     database.close()
-    with pytest.raises(StateError, match="damaged: what it belongs to is not in it; move it away"):
+    with pytest.raises(StateError, match="damaged: its owner is not recorded; move it away"):
         StateFile(path, BINDING)
 
 

@@ -133,11 +133,11 @@ def test_the_command_is_silent_about_what_is_right(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"{", "is no YAML: error converting YAML to JSON: yaml: line 1"),
-        (b"\xff", "is no YAML"),
+        (b"{", "is not YAML: error converting YAML to JSON: yaml: line 1"),
+        (b"\xff", "is not YAML"),
         (b"- a", "a manifest must be an object with metadata"),
         (b"{metadata: 1}", "a manifest must be an object with metadata"),
-        (b"{a: &a [*a]}", "is no YAML"),
+        (b"{a: &a [*a]}", "is not YAML"),
     ],
     ids=repr,
 )

@@ -311,14 +311,14 @@ class Node(msgspec.Struct):
         (tuple[int, str], r"Widget.spec.value: a tuple of several types .* a type with fields"),
         (
             Annotated[str, msgspec.Meta(pattern="a(?=b)")],
-            r"Widget.spec.value: the pattern 'a\(\?=b\)' is none of RE2",
+            r"Widget.spec.value: the pattern 'a\(\?=b\)' is not RE2",
         ),
         (Annotated[list[Port], ListMap("nme")], r"Widget.spec.value: ListMap names 'nme'"),
         (Annotated[int, Rule("self > 'a'")], r"Widget: spec.value.*no matching overload"),
         (Annotated[int, Rule("self >")], r"Widget: spec.value.*Syntax error"),
         (Annotated[str, Rule("self.a")], r"Widget: spec.value.*does not support field selection"),
         (object, "Widget: type <class 'object'> is not supported: write"),
-        (dt.timedelta, "Widget.spec.value: Kubernetes writes lengths of time as Go does"),
+        (dt.timedelta, "Widget.spec.value: Kubernetes writes durations as Go does"),
         (complex, r"Widget: .*complex"),
     ],
     ids=str,
@@ -332,7 +332,7 @@ def test_what_a_definition_cannot_say_names_the_field_and_the_remedy(hint: Any, 
     ("options", "words"),
     [
         ({"kind": "website"}, "'website' can't be a kind: write letters and digits, first a cap"),
-        ({"kind": "WebsiteList"}, "choose a name that does not end with List"),
+        ({"kind": "WebsiteList"}, "choose one that does not end with List"),
         ({"plural": "Web_Sites"}, "spec.names.plural"),
         ({"short_names": ["A"]}, "spec.names.shortNames"),
         ({"columns": [Column(name="x", json_path="spec")]}, "additionalPrinterColumns"),
@@ -368,7 +368,9 @@ def test_versions_of_a_kind_make_one_definition_that_stores_the_newest() -> None
 
 
 def test_a_type_that_is_no_resource_says_how_to_make_it_one() -> None:
-    with pytest.raises(ResourceTypeError, match=r"Port is no resource: decorate it with @resource"):
+    with pytest.raises(
+        ResourceTypeError, match=r"Port is not a resource: decorate it with @resource"
+    ):
         definition(Port)
     with pytest.raises(ResourceTypeError, match="needs a type"):
         definition()

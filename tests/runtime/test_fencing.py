@@ -71,7 +71,7 @@ async def test_nobody_writes_without_leadership(method: str) -> None:
     ended = guard_for(clock, 10)
     await clock.advance(10)
     client, other = make(clock, 0, ended)
-    with pytest.raises(LeadershipLostError, match="a is no leader"):
+    with pytest.raises(LeadershipLostError, match="a is not the leader"):
         await client.http.request(method, "/x")
     assert (http.sent, other.sent) == ([], [])
 

@@ -186,7 +186,9 @@ async def test_work_is_cancelled_at_the_renew_deadline_when_every_renewal_fails(
         assert guard is not None
         assert 9.5 <= await until(world, lambda: not process.works) <= 10.1
         assert "not renewed" in guard.refusal
-        with pytest.raises(LeadershipLostError, match="a is no leader: the lease was not renewed"):
+        with pytest.raises(
+            LeadershipLostError, match="a is not the leader: the lease was not renewed"
+        ):
             guard.check()
 
 

@@ -108,7 +108,7 @@ class Server:
             stored = source.add(obj) if method == "POST" else source.modify(obj)
             answer = stored.json()
         if fate == "lost":
-            raise DisconnectedError("the connection broke within an answer")
+            raise DisconnectedError("the connection broke within a response")
         return Answer(200, {}, answer)
 
 

@@ -86,7 +86,7 @@ async def ask_for_missing(
         report(
             UnprovenError(
                 f"{unproven} objects are missing from a list that has unnamed items; they "
-                "stay in the cache until the server confirms that they are gone"
+                "stay in the cache until the server confirms that they are deleted"
             ),
             None,
         )

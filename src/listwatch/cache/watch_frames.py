@@ -96,7 +96,7 @@ _GARBAGE_END = re.compile(rb"[\n{]")
 _LINE_BEGIN: Final = b'\n{"type":"'
 #: Bytes that may follow a complete value at the end of a chunk.
 _MAY_END: Final = frozenset((b"}", b"]", b" ", b"\t", b"\r"))
-_NO_JSON: Final = "a watch has bytes that are no JSON"
+_NO_JSON: Final = "the watch sent bytes that are not JSON"
 _CLOSE: Final = 0x7D
 #: Where the type starts in a line, and by its first letter: the type, the text before the object,
 #: and the length of that text.
@@ -459,5 +459,5 @@ def _no_event(line: bytes, error: Exception) -> WatchEvent:
         if kind == "Status":
             return WatchEvent(ERROR, error=StatusError.from_status(_any(line)))
     except (msgspec.DecodeError, RecursionError):
-        return _broken(f"a line of a watch is no JSON object: {error}")
-    return _broken(f"a line of a watch is no event but {kind or 'another JSON object'}")
+        return _broken(f"a line of the watch is not a JSON object: {error}")
+    return _broken(f"a line of the watch is not an event but {kind or 'another JSON object'}")

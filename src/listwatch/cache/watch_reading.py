@@ -172,7 +172,7 @@ class Watch:
         lasted = 0.0 if self.opened is None else now - self.opened
         if self.useless > _MOST_USELESS + _USELESS_A_SECOND * lasted:
             raise UselessWatchError(
-                f"the watch brought {self.useless} events without effect in {lasted:.1f} s"
+                f"the watch sent {self.useless} events without effect in {lasted:.1f} s"
             )
 
 

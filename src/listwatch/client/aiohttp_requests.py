@@ -155,7 +155,7 @@ class AiohttpRequests:
                 raise DisconnectedError(
                     f"{self._where}: no connection within {CONNECT_TIMEOUT:g} s"
                 ) from None
-            raise TimeoutError(f"{self._where} has not answered in time") from None
+            raise TimeoutError(f"{self._where} did not respond in time") from None
         self._reading.add(response)
         try:
             if self._is_closed:  # since the headers came
@@ -282,14 +282,14 @@ def translated(error: Exception, where: str, proxy: str = "") -> Exception:
     """Return what an error of aiohttp or of the socket means, with a message fit for users."""
     if isinstance(error, aiohttp.ClientPayloadError):
         if isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError):
-            return FrameError(f"{where}: the answer can't be decompressed")
-        return DisconnectedError(f"{where}: the connection broke within an answer")
+            return FrameError(f"{where}: the response can't be decompressed")
+        return DisconnectedError(f"{where}: the connection broke within a response")
     if isinstance(error, aiohttp.ClientResponseError) and not isinstance(
         error, aiohttp.ClientHttpProxyError
     ):
         # Its message quotes the response, in which the server may have echoed anything.
         words = _QUOTE.split(_first_line(error.message), maxsplit=1)[0]
-        return FrameError(f"{where}: the answer is no HTTP: {words}")
+        return FrameError(f"{where}: the response is not HTTP: {words}")
     refused = (
         isinstance(error, aiohttp.ClientConnectorError)
         and error.os_error.errno == errno.ECONNREFUSED

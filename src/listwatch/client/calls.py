@@ -154,7 +154,7 @@ class Calls:
         except ObjectDecodeError as error:
             if method == "POST" and (nameless := _nameless(answer.body)) is not None:
                 return nameless
-            raise FrameError(f"the answer to {method} {path} is no object: {error}") from None
+            raise FrameError(f"the response to {method} {path} is not an object: {error}") from None
 
     async def request(
         self,

@@ -53,9 +53,7 @@ def _mapping(body: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:
-        raise FrameError(
-            "the server's answer is not that of an API server; check the server URL"
-        ) from None
+        raise FrameError("the response is not from an API server; check the server URL") from None
 
 
 async def wait_for_server(

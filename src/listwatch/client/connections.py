@@ -190,7 +190,7 @@ class Pool:
             async with self._clock.timeout(HEADERS_TIMEOUT):
                 await self._turns.acquire()
         except TimeoutError:
-            raise TimeoutError(f"{self._where} has not answered in time") from None
+            raise TimeoutError(f"{self._where} did not respond in time") from None
         try:
             is_read = method == "GET" and body is None
             async with (

@@ -79,7 +79,7 @@ class FileReader:
                 self._seen = seen
         except (OSError, ValueError) as error:
             self._seen = None
-            words = getattr(error, "strerror", None) or "that is no path"
+            words = getattr(error, "strerror", None) or "not a valid path"
             raise ConfigError(f"{self._path}: the {self._what} can't be read: {words}") from None
         return self._content
 

@@ -91,7 +91,7 @@ class Discovery:
             found = _candidates(await self.refresh(), word)
         if not found:
             missing = (
-                f" (the server could not tell what {', '.join(self._unavailable)} serves)"
+                f" (the server did not say what {', '.join(self._unavailable)} serves)"
                 if self._unavailable
                 else ""
             )
@@ -208,7 +208,7 @@ class Discovery:
     def _warn(self, name: str, words: str) -> None:
         if self._warned.get(name) != words and len(self._warned) < _MOST_WARNINGS:
             self._warned[name] = words
-            _log.warning("the server can't tell what %s serves: %s", printable(name), words)
+            _log.warning("the server does not say what %s serves: %s", printable(name), words)
 
 
 # --- What a word means ---------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class ExecAuthenticator:
             except ConfigError as error:
                 if current is None or self._has_ended():
                     raise
-                _log.warning("%s; the last credential is still good and is used", error)
+                _log.warning("%s; using the last credential, which is still valid", error)
                 self._not_before = self._clock.now() + _HOLD_OFF
                 return current
 

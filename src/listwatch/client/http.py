@@ -226,7 +226,7 @@ class HTTP:
             if not limit.expired:
                 raise
             seconds = self.config.request_timeout
-            raise TimeoutError(f"{method} {path}: no answer within {seconds:g} s") from error
+            raise TimeoutError(f"{method} {path}: no response within {seconds:g} s") from error
 
     @asynccontextmanager
     async def stream(
@@ -335,11 +335,11 @@ class HTTP:
                     pieces += new
                     size += sum(map(len, new))
                     if size > limit:
-                        raise FrameError(f"{self._base} sent an answer of more than {limit} bytes")
+                        raise FrameError(f"{self._base} sent a response of more than {limit} bytes")
                     silence.postpone(SILENCE_TIMEOUT)
         except TimeoutError:
             raise TimeoutError(
-                f"{self._base} sent nothing for {SILENCE_TIMEOUT:g} s in the middle of an answer"
+                f"{self._base} sent nothing for {SILENCE_TIMEOUT:g} s within a response"
             ) from None
         return b"".join(pieces)
 
@@ -399,7 +399,7 @@ class HTTP:
             body = b""
         words = self._hidden(_words(body, response), credentials)
         raise FrameError(
-            f"{self._base}: the answer to {request} is not an object but a web page ({words}); "
+            f"{self._base}: the response to {request} is not an object but a web page ({words}); "
             "is there a login page or a proxy in front of the server?"
         )
 

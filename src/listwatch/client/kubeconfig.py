@@ -295,7 +295,7 @@ def _read(paths: Sequence[Path], *, must_exist: bool) -> _Files:
                 raise ConfigError(f"{path} does not exist") from None
             continue
         except (OSError, ValueError) as error:
-            words = getattr(error, "strerror", None) or "that is no path"
+            words = getattr(error, "strerror", None) or "not a valid path"
             raise ConfigError(f"{path} can't be read: {words}") from None
         files.paths.append(path)
         _merge(files, path.absolute(), _parse(path, content))

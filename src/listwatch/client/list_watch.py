@@ -287,8 +287,7 @@ class ResourceListWatch:
                                 yielded = self._clock.now()
         except TimeoutError:
             raise TimeoutError(
-                f"the server sent nothing for {SILENCE_TIMEOUT:g} s in the middle of a list of "
-                f"{self._word}"
+                f"the server sent nothing for {SILENCE_TIMEOUT:g} s within a list of {self._word}"
             ) from None
 
     def watch(self, options: WatchOptions) -> AbstractAsyncContextManager[WatchStream]:
@@ -383,7 +382,7 @@ class _Events:
             # Whitespace is neither an event nor a sign of life.
             self._space += sum(map(len, pieces))
             if self._space > MAX_SPACE_BYTES:
-                raise FrameError("the watch sends nothing but white space")
+                raise FrameError("the watch sends only white space")
             if not frames.is_behind:
                 await self._clock.sleep(0)
         raise StopAsyncIteration

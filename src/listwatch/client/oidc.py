@@ -84,7 +84,7 @@ class OIDCAuthenticator:
         answer = await self._ask()
         token = answer.get("id_token")
         if not isinstance(token, str) or not token:
-            raise self._error("returned no id_token; log in anew")
+            raise self._error("returned no id_token; log in again")
         renewed = answer.get("refresh_token")
         refresh_token = renewed if isinstance(renewed, str) and renewed else self._refresh_token
         self._id_token, self._refresh_token = token, refresh_token
@@ -179,7 +179,7 @@ class OIDCAuthenticator:
                 if secret:
                     words = words.replace(secret, "<hidden>")
             words = " ".join(words.split())[:300]
-            raise self._error(f"refuses ({response.status}): {words}; log in anew")
+            raise self._error(f"refuses ({response.status}): {words}; log in again")
         return answer
 
 

@@ -42,7 +42,7 @@ def write_tokens(kubeconfig: Path, user: str, *, id_token: str, refresh_token: s
             tokens = {"id-token": id_token, "refresh-token": refresh_token}
             _replace(path, _with_tokens(path, content, user, tokens))
     except (OSError, UnicodeError) as error:
-        words = getattr(error, "strerror", None) or "it is no UTF-8"
+        words = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ConfigError(f"{path} can't be updated: {words}") from None
 
 

@@ -49,11 +49,11 @@ def _verifying(config: Config, where: str) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=config.certificate_authority or None)
     except OSError as error:
         if isinstance(error, ssl.SSLError) or not config.certificate_authority:
-            problem = "is no PEM certificate"
+            problem = "is not a PEM certificate"
         else:
             problem = f"can't be read: {error.strerror}"
     except (ValueError, UnicodeDecodeError):
-        problem = "is no PEM certificate"
+        problem = "is not a PEM certificate"
     name = (
         "certificate-authority-data"
         if config.certificate_authority_data
@@ -104,7 +104,7 @@ def handshake_failure(error: Exception) -> str:
         )
     reason = getattr(error, "reason", "") or str(error)
     if reason in _NO_TLS:
-        return "no TLS: the server at this port does not speak it; is the URL http://?"
+        return "the server at this port does not speak TLS; is the URL http://?"
     return f"no TLS: {reason}"
 
 

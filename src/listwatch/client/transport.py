@@ -144,7 +144,7 @@ class _Connection(asyncio.BufferedProtocol):
             if data:
                 parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail(FrameError(f"{self.target} switched protocols without being asked"))
+            self._fail(FrameError(f"{self.target} switched protocols unasked"))
         except httptools.HttpParserError as error:
             if self.complete:  # bytes after the response: it is valid, but nothing may follow it
                 self.abort()
@@ -170,8 +170,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _no_http(self, data: bytes | memoryview, error: Exception) -> FrameError:
         if bytes(data[:2]) == TLS_ALERT:
-            return FrameError(f"{self.target} answers in TLS; is the URL https://?")
-        return FrameError(f"{self.target} sent no valid HTTP/1.1 answer: {error}")
+            return FrameError(f"{self.target} responds in TLS; is the URL https://?")
+        return FrameError(f"{self.target} sent an invalid HTTP/1.1 response: {error}")
 
     def _feed_head(
         self, parser: httptools.HttpResponseParser, data: bytes | memoryview
@@ -200,7 +200,7 @@ class _Connection(asyncio.BufferedProtocol):
                 )
             else:
                 self._error = DisconnectedError(
-                    f"{self.target}: the connection broke within an answer"
+                    f"{self.target}: the connection broke within a response"
                 )
             if self._error is not None:
                 self._error.__cause__ = exc
@@ -210,7 +210,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def on_message_begin(self) -> None:
         if self.complete:
-            raise FrameError("the server sent a second answer to one request")
+            raise FrameError("the server sent a second response to one request")
 
     def on_status(self, status: bytes) -> None:
         self.reason += status
@@ -316,7 +316,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     async def _wait(self) -> None:
         if self._waiter is not None:
-            raise RuntimeError("an answer can be read only once")
+            raise RuntimeError("a response can be read only once")
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
@@ -350,7 +350,7 @@ class Response:
         self._connection = connection
         coding = ",".join(self.headers.getall("Content-Encoding", ())).strip().lower()
         if coding not in {"", "identity", "gzip", "x-gzip", "deflate"}:
-            raise FrameError("the answer has a Content-Encoding that was not requested")
+            raise FrameError("the response has a Content-Encoding that was not requested")
         self._decoder = (
             None if coding in {"", "identity"} else ContentDecoder(coding.removeprefix("x-"))
         )
@@ -532,7 +532,7 @@ async def stream(
                     await connection.read_head()
             except TimeoutError as error:
                 raise TimeoutError(
-                    f"{target} sent no answer within {headers_timeout:g} s"
+                    f"{target} sent no response within {headers_timeout:g} s"
                 ) from error
             except DisconnectedError:
                 if pool.is_closed or not (is_reused and connection.unanswered):

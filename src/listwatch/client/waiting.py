@@ -104,13 +104,13 @@ def accepts(condition: Condition) -> Callable[[Object | None], bool]:
         type_, equals, wanted = condition.partition("=")
         if not type_:
             raise ValueError(
-                f"{condition!r} names no condition: write its type, as 'Ready' or 'Ready=False'"
+                f"{condition!r} has no condition type: write for example 'Ready' or 'Ready=False'"
             )
         wanted = wanted if equals else "True"
         return lambda obj: obj is not None and has_condition(obj, type_, wanted)
     if not callable(condition):
         raise TypeError(
-            f"{condition!r} is no condition: give a type as 'Ready', or a function of the object"
+            f"{condition!r} is not a condition: pass a type such as 'Ready', or a function"
         )
     return lambda obj: obj is not None and bool(condition(obj))
 
@@ -151,7 +151,7 @@ def conditions_of(obj: Object | None) -> str:
 def remaining(obj: Object | None) -> str:
     """Return what keeps an object from being deleted, as text."""
     if obj is None:
-        return "it came back at once"
+        return "it was recreated at once"
     if obj.meta.deletion_timestamp is None:
         return "it is not being deleted"
     held = ", ".join(obj.meta.finalizers)

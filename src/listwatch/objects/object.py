@@ -188,7 +188,7 @@ class Object(msgspec.Struct, frozen=True, gc=False, eq=False):
                 why = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in found)
             name = into.__name__ if isinstance(into, type) else getattr(into, "__qualname__", into)
             raise ObjectDecodeError(
-                f"{self.kind} {self.key} is no {name}: {why}", key=self.key
+                f"{self.kind} {self.key} does not fit {name}: {why}", key=self.key
             ) from error
 
     def __getitem__(self, field: str) -> Any:
@@ -429,7 +429,7 @@ class ObjectDecoder:
             key = name
             is_no_name = "/" in key
         if is_no_name or name in _NO_NAMES:
-            raise _no_object(f"no object can have the name {name!r} in {namespace!r}", raw)
+            raise _no_object(f"an object can't have the name {name!r} in {namespace!r}", raw)
         codec = self._codec
         try:
             self._point(meta, raw, codec is not None)

@@ -300,7 +300,9 @@ class _Child:
     def outcome(self, seconds: float, *, timed_out: bool) -> Outcome:
         status = self._status
         if status is None:
-            return Outcome(-1, seconds=seconds, failure="its exit code was taken by another")
+            return Outcome(
+                -1, seconds=seconds, failure="other code reaped it, so its exit code is lost"
+            )
         if status.si_code == os.CLD_EXITED:
             return Outcome(status.si_status, seconds=seconds, timed_out=timed_out)
         name = signal.Signals(status.si_status).name

@@ -149,7 +149,7 @@ class KnownNames:
         try:
             return not await source.exists(key)
         except (ListWatchError, OSError, ValueError) as error:
-            words = printable(f"unable to ask for {key}: {error}")
+            words = printable(f"unable to get {key}: {error}")
             await self._err.write(f"warning: --names: {words}; it is left alone for now\n")
             return False
 

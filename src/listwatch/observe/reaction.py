@@ -152,9 +152,9 @@ class Reaction:
         except StartError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever an odd object does to its readers
-            words = f"unable to tell of it: {type(error).__name__}: {error}"
+            words = f"unable to render it: {type(error).__name__}: {error}"
             if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
-                words = "nested too deeply to be looked into"
+                words = "nested too deeply"
             await self._report(f"{change.key}: {words}")
             return
         if told.argv:
@@ -369,7 +369,7 @@ def _oddity(change: Observation) -> str:
     """
     for what, word in (("namespace", change.namespace), ("name", change.name)):
         if "/" in word or word in {".", ".."}:
-            return f"its {what} is no part of a path"
+            return f"its {what} can't be part of a path"
         if any(unicodedata.category(letter) in {"Cc", "Cs"} for letter in word):
             return f"its {what} has control characters"
     return "" if change.name else "it has no name"

@@ -137,12 +137,12 @@ class StateFile:
     def _check_binding(self, wanted: Mapping[str, str]) -> None:
         found = dict(self._rows("SELECT name, value FROM binding", (), str, str))
         if found.keys() != wanted.keys():
-            raise self._damaged("what it belongs to is not in it")
+            raise self._damaged("its owner is not recorded")
         for name, value in wanted.items():
             if found[name] != value:
                 raise StateError(
                     f"the state file {self._path} belongs to another {name}"
-                    f" ({found[name]!r}, this is {value!r}); use a file of its own"
+                    f" ({found[name]!r}, this is {value!r}); use a separate file"
                 )
 
     def _rows(
@@ -152,12 +152,14 @@ class StateFile:
         for row in self._database.execute(statement, values):
             for value, wanted in zip(row, types, strict=True):
                 if not isinstance(value, wanted):
-                    raise self._damaged(f"a value of type {type(value).__name__} where none can be")
+                    raise self._damaged(
+                        f"a value of type {type(value).__name__} in the wrong place"
+                    )
             yield row
 
     def _damaged(self, why: object) -> StateError:
         return StateError(
-            f"the state file {self._path} is damaged: {why}; move it away to start anew"
+            f"the state file {self._path} is damaged: {why}; move it away to start over"
         )
 
     def load(self, resource: str) -> Remembered:
@@ -272,7 +274,7 @@ def _reason(error: Exception) -> str:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return "it is in use by another process"
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR:
-            return f"it is damaged or not a state file ({error}); move it away to start anew"
+            return f"it is damaged or not a state file ({error}); move it away to start over"
         case sqlite3.SQLITE_FULL:
             return f"{error}; make room"
         case _:

@@ -71,7 +71,7 @@ def _schema(name: str, above: tuple[str, ...]) -> dict[str, Any]:
     if name == _INT_OR_STRING:
         return dict(_EITHER)
     if name in above:
-        raise UnknownTypeError(f"{name} contains itself, which a schema can't express")
+        raise UnknownTypeError(f"{name} is recursive, which a schema can't express")
     known = facts()
     return _node(known.definitions[name], known.defaults.get(name, {}), (*above, name))
 

@@ -103,7 +103,7 @@ def _documents(path: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
         try:
             value = parse_yaml(part)
         except (ValueError, ListWatchError) as error:
-            raise UnreadableManifestError(f"{path} is no YAML: {error}") from None
+            raise UnreadableManifestError(f"{path} is not YAML: {error}") from None
         if value is None:
             continue
         for one in _items(value):

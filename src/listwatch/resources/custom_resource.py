@@ -245,7 +245,7 @@ def custom_resource_of(cls: type) -> CustomResource:
     """
     found = cls.__dict__.get(ATTRIBUTE)
     if not isinstance(found, CustomResource):
-        raise ResourceTypeError(f"{cls.__name__} is no resource: decorate it with @resource(…)")
+        raise ResourceTypeError(f"{cls.__name__} is not a resource: decorate it with @resource(…)")
     return found
 
 
@@ -284,8 +284,8 @@ def _check_kind(kind: str) -> None:
         )
     if kind.endswith("List"):
         raise ResourceTypeError(
-            f"{kind!r} can't be a kind, since {kind} is what a list of {kind[:-4] or 'objects'} is "
-            "called: choose a name that does not end with List"
+            f"{kind!r} can't be a kind: a list of {kind[:-4] or 'objects'} has that name; "
+            "choose one that does not end with List"
         )
 
 

@@ -170,8 +170,8 @@ def _structural(node: Any, scope: _Scope) -> Node:
     for key in node:
         if key in _KEPT or key in _DROPPED or key in _READ or key.startswith("x-"):
             continue
-        instead = _INSTEAD.get(key, "a plain type, and a Rule for what it can't say")
-        raise scope.refused(f"{key!r} can't be said in a definition: write {instead}")
+        instead = _INSTEAD.get(key, "a plain type, and a Rule for the rest")
+        raise scope.refused(f"{key!r} can't be expressed in a definition: write {instead}")
     made = {key: value for key, value in node.items() if key in _KEPT or key.startswith("x-kub")}
     if made.get("default", 0) is None:
         del made["default"]
@@ -210,8 +210,8 @@ def _choice(choices: list[Node], made: Node, scope: _Scope) -> Node:
         str(kind or "any") for kind in dict.fromkeys(one.get("type") for one in flat)
     )
     raise scope.refused(
-        f"a union ({shown}) can't be said in a definition: write int | str, one type with optional "
-        "fields and a Rule, or AnyObject"
+        f"a union ({shown}) can't be expressed in a definition: write int | str, one type with "
+        "optional fields and a Rule, or AnyObject"
     )
 
 
@@ -300,7 +300,7 @@ def _object(node: Node, made: Node, scope: _Scope) -> Node:
 def _array(node: Node, made: Node, scope: _Scope) -> Node:
     if "prefixItems" in node:
         raise scope.refused(
-            "a tuple of several types can't be said in a definition: write a type with fields"
+            "a tuple of several types can't be expressed in a definition: write a type with fields"
         )
     made["items"] = items = _structural(node.get("items", True), scope.at("[*]"))
     kind = made.get("x-kubernetes-list-type")
@@ -332,7 +332,7 @@ def _string(node: Node, made: Node, scope: _Scope) -> Node:
         form = "byte"
     if form == "duration" and not node.get("x-go-duration"):
         raise scope.refused(
-            "Kubernetes writes lengths of time as Go does (1h30m), not as ISO 8601: "
+            "Kubernetes writes durations as Go does (1h30m), not as ISO 8601: "
             "write listwatch.resources.Duration"
         )
     if form in _FORMATS:
@@ -351,5 +351,5 @@ def _check_pattern(pattern: str, scope: _Scope) -> None:
         compile_pattern(pattern)
     except EvaluationError as error:
         raise scope.refused(
-            f"the pattern {pattern!r} is none of RE2, which servers use: {error}"
+            f"the pattern {pattern!r} is not RE2, which servers use: {error}"
         ) from error

@@ -163,7 +163,7 @@ class Cache:
             since = error_age if self._failing_since is None else now - self._failing_since
             return CacheHealth(name, False, f"failing: {reflector.last_error}", since)
         if age > STALE_SECONDS:
-            return CacheHealth(name, False, "stale: nothing was heard", age)
+            return CacheHealth(name, False, "stale: no data from the server", age)
         return CacheHealth(name, True, "", 0.0)
 
     def statistics(self) -> SharedInformerStatistics | None:

@@ -216,7 +216,7 @@ def crd_command(*, file: Path) -> None:
                 types.append(value)
     if not versions:
         raise ConfigError(
-            f"{file}: no type there is a resource: decorate one with @resource(group, version)"
+            f"{file}: none of its types is a resource: decorate one with @resource(group, version)"
         )
     click.echo(to_yaml([definition(*types) for types in versions.values()]), nl=False)
 

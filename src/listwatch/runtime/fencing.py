@@ -58,6 +58,6 @@ class _FencedHTTP:
             if not limit.expired:
                 raise
             raise LeadershipLostError(
-                f"{method} {path} got no answer before the leadership ended; "
+                f"{method} {path} got no response before the leadership ended; "
                 "the server may have executed it"
             ) from None

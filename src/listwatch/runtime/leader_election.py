@@ -254,6 +254,8 @@ class LeaderElector:
         await self._clock.sleep(self.timings.lease_duration - self.timings.renew_deadline)
         if not work_ended.is_set() and self._on_overrun is not None:
             _logger.critical(
-                "lease %s/%s: the work goes on although others may lead", self.namespace, self.name
+                "lease %s/%s: the work continues although others may lead",
+                self.namespace,
+                self.name,
             )
             self._on_overrun()

@@ -91,7 +91,7 @@ class LeadershipGuard:
         """
         if self.remaining() <= 0:
             raise LeadershipLostError(
-                f"{self.identity} is no leader: {self._refusal or 'not elected'}"
+                f"{self.identity} is not the leader: {self._refusal or 'not elected'}"
             )
 
     @property

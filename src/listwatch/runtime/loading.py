@@ -82,7 +82,7 @@ def load_program(
         else:
             app = _program_of(loading, names)
             if unknown := ", ".join(sorted(options.keys() - _CONFIGURABLE)):
-                raise ConfigError(f"{path}: no make_app there that takes {unknown}")
+                raise ConfigError(f"{path}: it has no make_app that takes {unknown}")
             app.configure(**options)
     finally:
         current_loading.reset(token)
@@ -118,7 +118,7 @@ def _compiled(path: Path) -> CodeType:
     except (SyntaxError, ValueError) as error:
         if isinstance(error, SyntaxError) and error.lineno:
             raise  # it shows the file and the line
-        raise ConfigError(f"{path} is no Python source: {error}") from None
+        raise ConfigError(f"{path} is not Python source: {error}") from None
 
 
 def _module_name(path: Path) -> str:

@@ -241,7 +241,7 @@ class Manager:
         if config is not None:
             if self.has_client:
                 raise ConfigError(
-                    f"{self.name}: the program has a client of its own, so no other server, "
+                    f"{self.name}: the program has its own client, so no other server, "
                     "context or kubeconfig can take effect"
                 )
             self._config = config
@@ -251,7 +251,7 @@ class Manager:
         if namespace is not None:
             if isinstance(self._election, LeaderElector):
                 raise ConfigError(
-                    f"{self.name}: the program has an elector of its own, so no other namespace "
+                    f"{self.name}: the program has its own elector, so no other namespace "
                     "of the lease can take effect"
                 )
             self._namespace = namespace

@@ -86,9 +86,9 @@ def _own_writes_metrics(states: Sequence[ReconcilerStatistics]) -> Iterator["Met
     from prometheus_client import core  # noqa: PLC0415 - as above
 
     for name, words, field in (
-        ("waits", "Keys held back until the caches had their last write", "waits"),
-        ("wait_seconds", "How long keys were held back for that", "seconds"),
-        ("timeouts", "Keys let go although a cache lacked their last write", "timeouts"),
+        ("waits", "Keys delayed until the caches had their last write", "waits"),
+        ("wait_seconds", "How long keys were delayed for that", "seconds"),
+        ("timeouts", "Keys released although a cache lacked their last write", "timeouts"),
     ):
         family = core.CounterMetricFamily(
             f"listwatch_own_writes_{name}", words, labels=["controller"]
@@ -132,16 +132,16 @@ def _reconciler_metrics(states: Sequence[ReconcilerStatistics]) -> Iterator["Met
         yield family
     throttled = core.CounterMetricFamily(
         "listwatch_reconcile_throttled",
-        "Reconciliations put off because their key is hot",
+        "Reconciliations delayed because their key is hot",
         labels=["controller"],
     )
     unseen = core.CounterMetricFamily(
         "listwatch_reconcile_unseen_keys",
-        "Reconciliations of keys whose objects were never seen, such as those deleted meanwhile",
+        "Reconciliations of keys whose objects were never seen, such as those deleted unobserved",
         labels=["controller"],
     )
     for name, words, field in (
-        ("max_concurrent_reconciles", "Reconciliations that may run at once", "concurrency"),
+        ("max_concurrent_reconciles", "Maximum concurrent reconciliations", "concurrency"),
         ("active_workers", "Reconciliations that run now", "active"),
     ):
         gauge = core.GaugeMetricFamily(f"controller_runtime_{name}", words, labels=["controller"])
@@ -172,8 +172,8 @@ def _cache_metrics(caches: Sequence[Cache]) -> Iterator["Metric"]:
     from prometheus_client import core  # noqa: PLC0415 - as above
 
     label = ["name"]
-    lists = core.CounterMetricFamily("reflector_lists", "Lists asked for", labels=label)
-    watches = core.CounterMetricFamily("reflector_watches", "Watches asked for", labels=label)
+    lists = core.CounterMetricFamily("reflector_lists", "Lists requested", labels=label)
+    watches = core.CounterMetricFamily("reflector_watches", "Watches requested", labels=label)
     errors = core.CounterMetricFamily(
         "listwatch_reflector_errors", "Failures of lists and watches", labels=label
     )
@@ -187,11 +187,11 @@ def _cache_metrics(caches: Sequence[Cache]) -> Iterator["Metric"]:
     )
     objects = core.GaugeMetricFamily("listwatch_cache_objects", "Objects cached", labels=label)
     ready = core.GaugeMetricFamily(
-        "listwatch_cache_ready", "1 if the cache can be relied on", labels=label
+        "listwatch_cache_ready", "1 if the cache is reliable", labels=label
     )
     age = core.GaugeMetricFamily(
         "listwatch_cache_last_frame_age_seconds",
-        "Seconds since anything was heard of the server",
+        "Seconds since the last data from the server",
         labels=label,
     )
     for cache in caches:
@@ -236,7 +236,7 @@ def _other_metrics(
         yield slow
     if events is not None:
         outcome = core.CounterMetricFamily(
-            "listwatch_events", "Events reported, by what became of them", labels=["result"]
+            "listwatch_events", "Events reported, by outcome", labels=["result"]
         )
         for result in ("written", "counted", "spam", "overflowed", "failed"):
             outcome.add_metric([result], getattr(events, result))

@@ -391,7 +391,7 @@ class OwnWrites:
                 return [one async for one in self._left_by(self._client, write)]
             except (ListWatchError, TimeoutError) as error:
                 _logger.info(
-                    "reconciler %s: reading %s after a lost answer: %s",
+                    "reconciler %s: reading %s after a lost response: %s",
                     self._name,
                     write.target.plural,
                     printable(str(error)),
@@ -433,9 +433,9 @@ class OwnWrites:
             what = f"the cache of {cache.selection} lacks {wanted} of {write.key}, being at {there}"
         else:
             lost = ", ".join(str(one.target.plural) for one in writes if one.is_lost)
-            what = f"what was written to {lost} is still unknown after a lost answer"
+            what = f"what was written to {lost} is still unknown after a lost response"
         _logger.warning(
-            "reconciler %s: %s: %s after %g s; going on without it",
+            "reconciler %s: %s: %s after %g s; continuing without it",
             self._name,
             printable(key),
             printable(what),

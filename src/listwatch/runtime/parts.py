@@ -72,7 +72,7 @@ class Parts:
             # continue.
             fate = "the process is killed" if self.owns_process else "everything waits for it"
             _logger.critical(
-                "%s goes on %g s after it was cancelled, so %s", name, self.grace, fate
+                "%s still runs %g s after it was cancelled, so %s", name, self.grace, fate
             )
             if self.owns_process:
                 kill_process()

@@ -91,7 +91,7 @@ class APIServer:
         services: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
         if clock is not None and subprocess:
-            raise ConfigError("a server in a process of its own has the clock of that process")
+            raise ConfigError("a server in a separate process uses that process's clock")
         file = None if data is None else Path(data)
         self._options = _Options(file, tokens, controllers, workloads, seed, tls, clock)
         self._subprocess = subprocess
@@ -166,7 +166,7 @@ class APIServer:
     @property
     def _running(self) -> _Home:
         if self._home is None:
-            raise RuntimeError("this APIServer does not run: use it in a `with` statement")
+            raise RuntimeError("this APIServer is not running: use it in a `with` statement")
         return self._home
 
     @property
@@ -203,7 +203,7 @@ class APIServer:
         """
         home = self._running
         if isinstance(home, _Process):
-            raise RuntimeError("the server runs in a process of its own")  # noqa: TRY004 - no type
+            raise RuntimeError("the server runs in a separate process")  # noqa: TRY004 - no type
         assert isinstance(home, _Loop | _Thread)  # noqa: S101 - there are no others
         return home.server
 
@@ -488,7 +488,7 @@ class _Thread:
             return function()
 
         if self._loop is None:
-            raise RuntimeError("this APIServer does not run")
+            raise RuntimeError("this APIServer is not running")
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
     def perform(self, name: str, body: bytes) -> object:
@@ -585,7 +585,7 @@ class _Process:
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._config is None:
-            raise RuntimeError("this APIServer does not run")
+            raise RuntimeError("this APIServer is not running")
         url = urlsplit(self._config.server)
         if url.scheme == "http":
             return http.client.HTTPConnection(url.netloc, timeout=_STOP_LIMIT)

@@ -174,7 +174,7 @@ async def test_lister_handlers_and_changes_speak_in_the_model(
             first = await anext(changes)
         assert isinstance(first, Added)
         assert what_is_read(first.obj) == expected
-        with pytest.raises(ObjectDecodeError, match="Pod shop/bad is no ") as caught:
+        with pytest.raises(ObjectDecodeError, match="Pod shop/bad does not fit ") as caught:
             informer.lister.get("bad", "shop")
         assert caught.value.key == "shop/bad"
         assert caught.value.__cause__ is not None

@@ -123,7 +123,7 @@ def translated(error: Exception, where: str) -> Exception:
         if "peer closed" in str(error) or "disconnected" in str(error):
             return DisconnectedError(f"{where}: the connection broke")
         # Its text quotes what was sent or received, including credentials.
-        return FrameError(f"{where}: the answer is no HTTP ({name})")
+        return FrameError(f"{where}: the response is not HTTP ({name})")
     chain = list(_chain(error))
     words = next((str(e) for e in reversed(chain) if str(e)), name).split("\n")[0][:300]
     refused = any(isinstance(e, ConnectionRefusedError) for e in chain)

@@ -46,7 +46,7 @@ class Session(ABC):
             async with self._clock.timeout(HEADERS_TIMEOUT):
                 return await self.translated(sending, errors)
         except TimeoutError:
-            raise TimeoutError(f"{self._where} has not answered in time") from None
+            raise TimeoutError(f"{self._where} did not respond in time") from None
 
     async def translated(self, work: Awaitable[T], errors: tuple[type[Exception], ...]) -> T:
         """Return the result of the work; translate their errors to ours.

@@ -201,7 +201,7 @@ def _translate_urllib3(error: Exception, where: str) -> Exception:
     if name == "ProtocolError" and "InvalidChunkLength" in str(error):
         name = "InvalidChunkLength"
     if name in {"DecodeError", "InvalidHeader", "InvalidChunkLength"}:
-        return FrameError(f"{where}: the answer is no HTTP ({name})")
+        return FrameError(f"{where}: the response is not HTTP ({name})")
     if name == "ProtocolError":
         return DisconnectedError(f"{where}: the connection broke")
     return translated(error, where)

@@ -141,7 +141,7 @@ class DeleteController:
             except Exception as error:  # noqa: BLE001 - whatever the server answers, the next period comes
                 self._failed_searches += 1
                 _logger.warning(
-                    "%s: looking for deletions failed (%s); next in %g s",
+                    "%s: the search for deletions failed (%s); next in %g s",
                     self.name,
                     error,
                     self._relist_period,

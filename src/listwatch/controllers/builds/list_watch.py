@@ -170,7 +170,7 @@ def _costing_only_itself() -> Iterator[None]:
     try:
         yield
     except InvalidBuildError as error:
-        _logger.warning("passed over in the search for deletions: %s", error)
+        _logger.warning("skipped in the search for deletions: %s", error)
 
 
 def _should_have_pod(build: Object) -> bool:

@@ -24,35 +24,35 @@ def collect(statistics: ServiceControllerStatistics) -> Iterator["Metric"]:
     )
 
     for name, words, count in (
-        ("loadbalancer_sync", "Load balancers made or changed.", statistics.ensured),
-        ("nodesync_error", "Load balancers that did not take new nodes.", statistics.node_errors),
+        ("loadbalancer_sync", "Load balancers created or updated.", statistics.ensured),
+        ("nodesync_error", "Load balancers that did not accept new nodes.", statistics.node_errors),
         ("loadbalancer_delete", "Load balancers removed.", statistics.deleted),
         ("sync_error", "Failures of a service's synchronisation.", statistics.failures),
     ):
         yield CounterMetricFamily(f"service_controller_{name}", words, value=count)
     for name, words, gauge in (
         ("load_balancers", "Services that have a load balancer.", statistics.services),
-        ("nodes", "Nodes that load balancers send to.", statistics.nodes),
-        ("retrying", "Services that wait for their next try.", statistics.retrying),
-        ("depth", "Services that wait for a worker.", statistics.queue.depth),
+        ("nodes", "Nodes that load balancers use.", statistics.nodes),
+        ("retrying", "Services waiting for a retry.", statistics.retrying),
+        ("depth", "Services waiting for a worker.", statistics.queue.depth),
     ):
         yield GaugeMetricFamily(f"service_controller_{name}", words, value=gauge)
     for name, words, durations, bounds in (
         (
             "nodesync_latency_seconds",
-            "How long giving new nodes to all load balancers took.",
+            "Time to update the nodes of all load balancers.",
             statistics.node_sync_seconds,
             NODE_BOUNDS,
         ),
         (
             "update_loadbalancer_host_latency_seconds",
-            "How long giving new nodes to one load balancer took.",
+            "Time to update the nodes of one load balancer.",
             statistics.host_update_seconds,
             NODE_BOUNDS,
         ),
         (
             "convergence_seconds",
-            "Time from the first look at a changed service until it is served or removed.",
+            "Time from the first sync of a changed service until it is served or removed.",
             statistics.convergence_seconds,
             CONVERGENCE_BOUNDS,
         ),

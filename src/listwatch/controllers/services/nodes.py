@@ -139,5 +139,5 @@ def _read(obj: Object) -> Node | None:
     try:
         return eligible_node(obj)
     except msgspec.MsgspecError as error:
-        _logger.warning("node %s is left out: %s", obj.name, error)
+        _logger.warning("node %s is skipped: %s", obj.name, error)
         return None

@@ -120,7 +120,7 @@ async def _figures(url: str) -> dict[str, dict[str, float]]:
     except (OSError, ValueError) as error:
         raise StatusError(
             f"no metrics at {url}: {error}; give the --health-host and --health-port of a running "
-            "controller, which logs them at its start"
+            "controller, which logs them at start-up"
         ) from None
     figures: dict[str, dict[str, float]] = {}
     prefix = "service_controller_load_balancer_"

@@ -120,7 +120,7 @@ def test_special_pools_come_first_and_others_only_by_name() -> None:
     [
         ({"pool": "none"}, Wish(), "there is no address pool none: the pools are shop, closed, v4"),
         ({"pool": "shop"}, Wish(), "shop is for other namespaces, labels or classes"),
-        ({}, Wish("IPv6"), "no IPv6 address is given by itself in closed, v4"),
+        ({}, Wish("IPv6"), "no IPv6 address is assigned automatically from closed, v4"),
         (
             {},
             Wish(address=ipaddress.ip_address("192.0.2.21")),
@@ -176,7 +176,7 @@ def test_what_no_longer_fits_is_kept_and_reported_until_it_asks_for_another(
     assert get(pool, a) == "192.0.2.1"
     pool.set_pools([Pool.of("new", ["192.0.2.9"])])
     assert caplog.messages == [
-        "service default/a keeps 192.0.2.1, which no address pool has for it now"
+        "service default/a keeps 192.0.2.1, which no address pool would give it now"
     ]
     assert pool.may_keep(a, "192.0.2.1")
     assert not pool.may_keep(claim("a", pool="new"), "192.0.2.1")

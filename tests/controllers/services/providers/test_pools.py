@@ -46,17 +46,17 @@ def test_a_range_has_all_addresses_of_hosts(text: str, first: str, last: str, si
         ({}, "missing required field `pools`"),
         ({"pools": []}, "give the address pool a network"),
         ({"pools": [{"name": "a", "addresses": []}]}, "address pool a: give it a network"),
-        ({"pools": [{"name": "a", "addresses": ["x"]}]}, "address pool a: 'x' is no network"),
+        ({"pools": [{"name": "a", "addresses": ["x"]}]}, "address pool a: 'x' is not a network"),
         (
             {"pools": [{"name": "a", "addresses": ["192.0.2.9-192.0.2.1"]}]},
             "last address is not after",
         ),
-        ({"pools": [{"name": "a", "addresses": ["192.0.2.1-::1"]}]}, "is no range"),
+        ({"pools": [{"name": "a", "addresses": ["192.0.2.1-::1"]}]}, "is not a range"),
         ({"pools": [{"name": "a", "addresses": ["::1"], "serviceSelector": "=="}]}, "pool a: "),
         ({"pools": [{"name": "a", "addresses": ["::1"], "autoAsign": True}]}, "autoAsign"),
         (
             {"pools": [{"name": "a", "addresses": ["::1"]}, {"name": "a", "addresses": ["::2"]}]},
-            "two address pools are called 'a'",
+            "two address pools are named 'a'",
         ),
         (
             {

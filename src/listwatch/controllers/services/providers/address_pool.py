@@ -72,7 +72,7 @@ class AddressPool:
         self._pools = sorted(pools, key=lambda one: not one.is_specific)
         for address, claim in self.misfits():
             _logger.warning(
-                "service %s keeps %s, which no address pool has for it now", claim.key, address
+                "service %s keeps %s, which no address pool would give it now", claim.key, address
             )
 
     def misfits(self) -> Iterator[tuple[IPAddress, Claim]]:
@@ -190,8 +190,8 @@ class AddressPool:
         there = [one for one in pools if next(one.addresses(family, 0, _TRIES), None) is not None]
         if not any(one.auto_assign or one.name == claim.pool for one in there):
             raise ProviderError(
-                f"no {family or 'IP'} address is given by itself in {_named(pools)}: add a range "
-                "to a pool, or change the service's annotations or ipFamilies"
+                f"no {family or 'IP'} address is assigned automatically from {_named(pools)}: "
+                "add a range to a pool, or change the service's annotations or ipFamilies"
             )
         return there
 

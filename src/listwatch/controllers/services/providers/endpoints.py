@@ -133,7 +133,7 @@ class Endpoints:
         try:
             slice_ = decode(_decoder, obj.raw)
         except msgspec.MsgspecError as error:
-            _logger.warning("endpoint slice %s is left out: %s", obj.key, error)
+            _logger.warning("endpoint slice %s is skipped: %s", obj.key, error)
             return changed
         service = str(ObjectKey(obj.namespace, name))
         self._slices[obj.key] = (service, slice_)

@@ -238,7 +238,9 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         try:
             text = await self._haproxy.ask("runtime.sock", ["show stat"])
         except (OSError, HAProxyError) as error:
-            _logger.debug("haproxy told no figures: %s", error)  # a reload or restart is under way
+            _logger.debug(
+                "haproxy returned no statistics: %s", error
+            )  # a reload or restart is under way
             return
         self._traffic.read(text)
 

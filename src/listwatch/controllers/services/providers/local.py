@@ -154,7 +154,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
         return msgspec.structs.replace(
             self._figures(),
             shortages=self._shortages.count + self._check_shortages.count,
-            problem=f"{paused} ports take no connections: too many open files" if paused else "",
+            problem=f"{paused} ports accept no connections: too many open files" if paused else "",
         )
 
     def _figures_of(self, balancer: _LoadBalancer) -> LoadBalancerFigures:
@@ -326,7 +326,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
                 for backend in backends:
                     is_well = backend not in finding.failed
                     if listener.balancer.report(backend, well=is_well):
-                        words = "is well again" if is_well else "does not answer"
+                        words = "is healthy again" if is_well else "does not answer"
                         _logger.warning("backend %s:%d %s", *backend, words)
 
     def _probe(self, service: Service) -> Probe:

@@ -43,11 +43,11 @@ class Range(msgspec.Struct, frozen=True):
             start, end = ipaddress.ip_address(first.strip()), ipaddress.ip_address(last.strip())
         except ValueError as error:
             raise PoolError(
-                f"{text!r} is no network or range such as 192.0.2.0/28 or 192.0.2.1-192.0.2.9: "
+                f"{text!r} is not a network or range such as 192.0.2.0/28 or 192.0.2.1-192.0.2.9: "
                 f"{error}"
             ) from None
         if start.version != end.version or int(start) > int(end):
-            raise PoolError(f"{text!r} is no range: its last address is not after its first")
+            raise PoolError(f"{text!r} is not a range: its last address is not after its first")
         return Range(start, end, text)
 
     @staticmethod
@@ -217,7 +217,7 @@ def check_apart(pools: Sequence[Pool]) -> None:
     ranges: list[tuple[int, int, int, str]] = []
     for one in pools:
         if not one.name or one.name in names:
-            raise PoolError(f"two address pools are called {one.name!r}: rename one")
+            raise PoolError(f"two address pools are named {one.name!r}: rename one")
         names.add(one.name)
         ranges += [(r.first.version, int(r.first), int(r.last), one.name) for r in one.ranges]
     ranges.sort()
