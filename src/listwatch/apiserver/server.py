@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 import yaml
 
-from listwatch.apiserver.access.auth import BOOTSTRAP, Access
+from listwatch.apiserver.access.auth import Access
 from listwatch.apiserver.access.escalation import Escalation
 from listwatch.apiserver.access.issued_tokens import IssuedTokens
 from listwatch.apiserver.admission.policy_source import Policies
@@ -22,6 +22,7 @@ from listwatch.apiserver.api.reviews import Reviews
 from listwatch.apiserver.api.routes import Api
 from listwatch.apiserver.api.subresources import Subresources
 from listwatch.apiserver.api.writing import Writer
+from listwatch.apiserver.bootstrap.objects import bootstrap
 from listwatch.apiserver.control import Control
 from listwatch.apiserver.controllers.conversions import Conversions
 from listwatch.apiserver.controllers.definitions import CustomResources
@@ -31,13 +32,12 @@ from listwatch.apiserver.http.faults import Faults
 from listwatch.apiserver.http.listening import Listening, is_loopback, listen, url_of
 from listwatch.apiserver.http.request_log import RecordedRequest, RequestLog
 from listwatch.apiserver.http.tls import TLS
-from listwatch.apiserver.kinds.catalog import apply_defaults
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.kinds.table import ResourceTable
 from listwatch.apiserver.replica import Replica
 from listwatch.apiserver.storage.cluster import StoredCluster, StoredConfiguration
 from listwatch.apiserver.storage.journal import SQLiteJournal
-from listwatch.apiserver.storage.registry import Registry, WriteContext
+from listwatch.apiserver.storage.registry import Registry
 from listwatch.apiserver.storage.store import Entry, Snapshot, Storage, StorageStatistics
 from listwatch.apiserver.user import User
 from listwatch.apiserver.webhooks.client import Services, WebhookClient
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _CLUSTER = "listwatch"
 
 
@@ -184,7 +183,7 @@ class EmbeddedAPIServer:
             PolicyStatus(self.registry, self.store, cluster) if controllers else None
         )
         self._workloads = self._running_workloads(workloads) if workloads else None
-        self._bootstrap()
+        bootstrap(self.registry, self.table, "" if tls is None else tls.authority)
 
     def _api(self, reader: Reader) -> Api:
         writer = Writer(
@@ -211,7 +210,8 @@ class EmbeddedAPIServer:
         options = Workloads() if isinstance(given, bool) else given
         admit = Gate(self.store, self.admission, self._clock).of_server
         writes = Writes(self.registry, self.table, self._clock, admit)
-        return RunningWorkloads(self.store, writes, self._clock, options)
+        authority = "" if self._tls is None else self._tls.authority
+        return RunningWorkloads(self.store, writes, self._clock, options, authority)
 
     def _find_service(self, namespace: str, name: str, port: int) -> tuple[str, int] | None:
         found = self._services.get(f"{namespace}/{name}")
@@ -228,25 +228,6 @@ class EmbeddedAPIServer:
             if bucket.entries:
                 return True
         return bool(self._conversions.ask)
-
-    def _bootstrap(self) -> None:
-        context = WriteContext(manager="kube-apiserver")
-        namespaces = self.table.get("", "v1", "namespaces")
-        if namespaces is None:
-            raise ConfigError("the schema facts in the package have no namespaces")
-        for name in _NAMESPACES:
-            if self.registry.find(namespaces, "", name) is None:
-                obj = {"metadata": {"name": name}}
-                apply_defaults(namespaces, obj)
-                self.registry.create(namespaces, "", obj, context)
-        for plural, facts_ in BOOTSTRAP:
-            resource = self.table.get("rbac.authorization.k8s.io", "v1", plural)
-            if resource is None:
-                continue
-            name = facts_["metadata"]["name"]
-            if self.registry.find(resource, "", name) is None:
-                copied = msgspec.json.decode(msgspec.json.encode(facts_))
-                self.registry.create(resource, "", copied, context)
 
     def _entry(self, bucket: str, data: bytes) -> Entry:
         obj = msgspec.json.decode(data)

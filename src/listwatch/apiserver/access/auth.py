@@ -28,6 +28,10 @@ UNAUTHENTICATED = "system:unauthenticated"
 ANONYMOUS = User("system:anonymous", (UNAUTHENTICATED,))
 #: The user of every request if access is not configured.
 ADMINISTRATOR = User("kubernetes-admin", (MASTERS, AUTHENTICATED))
+#: Groups whose bindings name nobody in particular.
+_EVERYBODY = frozenset((AUTHENTICATED, UNAUTHENTICATED, "system:serviceaccounts"))
+#: Why somebody may do what nobody has allowed.
+_UNCHECKED = "this server checks nobody's rights but of users whom a role binding names"
 RBAC = "rbac.authorization.k8s.io"
 
 
@@ -180,7 +184,7 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may do everything."""
+        """Whether everybody may do everything, but for impersonated users that a binding names."""
         return self._tokens is None and not self._certificates
 
     # -- who ---------------------------------------------------------------------------------
@@ -305,8 +309,10 @@ class Access:
 
     def decide(self, user: User, info: RequestInfo) -> tuple[bool, str]:
         """Return whether a user may make a request, and what grants the permission."""
-        if self.is_open or MASTERS in user.groups:
+        if MASTERS in user.groups:
             return True, ""
+        if self.is_open and not self._is_named(user):
+            return True, _UNCHECKED
         for grant in self._current_grants():
             if grant.namespace not in {"", info.namespace}:
                 continue
@@ -316,6 +322,14 @@ class Access:
                 ):
                     return True, grant.words(subject)
         return False, ""
+
+    def _is_named(self, user: User) -> bool:
+        """Return whether a binding names a user, or a group that not everybody is in."""
+        return any(
+            _speaks_of(subject, user, grant.namespace) and subject.name not in _EVERYBODY
+            for grant in self._current_grants()
+            for subject in grant.subjects
+        )
 
     def answer(self, user: User, question: Question) -> tuple[bool, str]:
         """Return whether a user may do something, and what grants the permission."""
@@ -418,119 +432,3 @@ def forbidden(user: User, info: RequestInfo) -> Exception:
         f'"{what}" in API group "{info.group}" {where}',
         details,
     )
-
-
-def _cluster_role(name: str, *rules: Object) -> tuple[str, Object]:
-    return "clusterroles", {"metadata": {"name": name}, "rules": list(rules)}
-
-
-def _cluster_binding(name: str, *groups: str) -> tuple[str, Object]:
-    return "clusterrolebindings", {
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
-        "subjects": [{"kind": "Group", "apiGroup": RBAC, "name": group} for group in groups],
-    }
-
-
-_READ = ["get", "list", "watch"]
-_WRITE = ["create", "delete", "deletecollection", "patch", "update"]
-_WORKLOADS = [
-    {
-        "apiGroups": [""],
-        "resources": [
-            "configmaps",
-            "endpoints",
-            "events",
-            "persistentvolumeclaims",
-            "pods",
-            "pods/log",
-            "pods/status",
-            "replicationcontrollers",
-            "replicationcontrollers/scale",
-            "serviceaccounts",
-            "services",
-        ],
-    },
-    {
-        "apiGroups": [
-            "apps",
-            "batch",
-            "autoscaling",
-            "policy",
-            "networking.k8s.io",
-            "discovery.k8s.io",
-        ],
-        "resources": ["*"],
-    },
-]
-
-#: The roles and bindings of a new cluster, as far as they matter without controllers.
-BOOTSTRAP: Sequence[tuple[str, Object]] = (
-    _cluster_role(
-        "cluster-admin",
-        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
-        {"nonResourceURLs": ["*"], "verbs": ["*"]},
-    ),
-    (
-        "clusterrolebindings",
-        {
-            "metadata": {"name": "cluster-admin"},
-            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"},
-            "subjects": [{"kind": "Group", "apiGroup": RBAC, "name": MASTERS}],
-        },
-    ),
-    _cluster_role(
-        "system:discovery",
-        {
-            "nonResourceURLs": [
-                "/api",
-                "/api/*",
-                "/apis",
-                "/apis/*",
-                "/healthz",
-                "/livez",
-                "/openapi",
-                "/openapi/*",
-                "/readyz",
-                "/version",
-                "/version/",
-            ],
-            "verbs": ["get"],
-        },
-    ),
-    _cluster_binding("system:discovery", AUTHENTICATED),
-    _cluster_role(
-        "system:basic-user",
-        {
-            "apiGroups": ["authorization.k8s.io"],
-            "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
-            "verbs": ["create"],
-        },
-        {
-            "apiGroups": ["authentication.k8s.io"],
-            "resources": ["selfsubjectreviews"],
-            "verbs": ["create"],
-        },
-    ),
-    _cluster_binding("system:basic-user", AUTHENTICATED),
-    _cluster_role(
-        "system:public-info-viewer",
-        {
-            "nonResourceURLs": ["/healthz", "/livez", "/readyz", "/version", "/version/"],
-            "verbs": ["get"],
-        },
-    ),
-    _cluster_binding("system:public-info-viewer", AUTHENTICATED, UNAUTHENTICATED),
-    _cluster_role("view", *({**rule, "verbs": _READ} for rule in _WORKLOADS)),
-    _cluster_role(
-        "edit",
-        *({**rule, "verbs": [*_READ, *_WRITE]} for rule in _WORKLOADS),
-        {"apiGroups": [""], "resources": ["secrets"], "verbs": [*_READ, *_WRITE]},
-    ),
-    _cluster_role(
-        "admin",
-        *({**rule, "verbs": [*_READ, *_WRITE]} for rule in _WORKLOADS),
-        {"apiGroups": [""], "resources": ["secrets"], "verbs": [*_READ, *_WRITE]},
-        {"apiGroups": [RBAC], "resources": ["roles", "rolebindings"], "verbs": [*_READ, *_WRITE]},
-    ),
-)

@@ -24,6 +24,7 @@ from listwatch.apiserver.http.negotiation import (
 )
 from listwatch.apiserver.http.request_info import Query, RequestInfo
 from listwatch.apiserver.user import User
+from listwatch.apiserver.webhooks.consultation import AllottedTimeError
 from listwatch.errors import StatusError
 from listwatch.schema.causes import go_quoted
 
@@ -102,6 +103,7 @@ class Call:
         Raises:
             RequestEntityTooLargeError: it exceeds the limit.
             BadRequestError: its HTTP framing is invalid.
+            AllottedTimeError: it does not come in time.
         """
         if self._body is not None:
             return self._body
@@ -112,6 +114,8 @@ class Call:
             self._body = await self.request.read()
         except web.HTTPRequestEntityTooLarge:
             raise refusal.too_large_body(BODY_LIMIT) from None
+        except TimeoutError:
+            raise AllottedTimeError from None
         except web.RequestPayloadError as error:
             raise refusal.bad_request(f"the body can't be read: {error}") from None
         return self._body

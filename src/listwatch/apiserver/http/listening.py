@@ -27,6 +27,10 @@ from listwatch.errors import ConfigError
 _PATIENCE = 300.0
 #: Maximum line of a request's headers, in bytes: Go's limit for all of them.
 _HEAD_LIMIT = 1 << 20
+#: Seconds for the first request of a connection, as Go's ReadHeaderTimeout in a real server.
+_HEAD_SECONDS = 32.0
+#: Seconds for a body: those of a real server's request.
+_BODY_SECONDS = 60.0
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -112,15 +116,34 @@ def is_loopback(host: str) -> bool:
 class _Connection(RequestHandler):
     """A connection that refuses unknown methods like the rest of the server.
 
-    It ends with the server, and if its client reads nothing for too long.
+    It ends with the server, if its client reads nothing for too long, and if its first request or a
+    body does not come in time.
     """
 
-    __slots__ = ("_clock", "_patience")
+    __slots__ = ("_awaited", "_clock", "_patience")
 
     def __init__(self, manager: web.Server, clock: Clock, **options: Any) -> None:
         super().__init__(manager, **options)
         self._clock = clock
         self._patience: Timer | None = None
+        #: until the first request, then until the body of each
+        self._awaited: Timer | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._awaited = self._clock.call_later(_HEAD_SECONDS, self.force_close)
+
+    def await_body(self, payload: StreamReader) -> None:
+        """Let reading a request's body fail with TimeoutError if it does not come in time."""
+        self._end_waiting()
+        if not payload.is_eof():
+            self._awaited = self._clock.call_later(_BODY_SECONDS, _give_up, payload)
+
+    def _end_waiting(self) -> None:
+        if self._awaited is not None:
+            self._awaited.cancel()
+            self._awaited = None
 
     def pause_writing(self) -> None:
         """Note that too much waits for the client."""
@@ -147,6 +170,7 @@ class _Connection(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """End the work for the client."""
         self._end_patience()
+        self._end_waiting()
         super().connection_lost(exc)
 
     def _end_patience(self) -> None:
@@ -197,6 +221,11 @@ class _Server(web.Server):
         return _Connection(self, self._clock, loop=self._loop, **self._kwargs)
 
 
+def _give_up(payload: StreamReader) -> None:
+    if not payload.is_eof():
+        payload.set_exception(TimeoutError("the body did not come in time"))
+
+
 def _make_request(
     message: RawRequestMessage,
     payload: StreamReader,
@@ -204,6 +233,8 @@ def _make_request(
     writer: AbstractStreamWriter,
     task: "asyncio.Task[None]",
 ) -> web.BaseRequest:
+    assert isinstance(protocol, _Connection)  # noqa: S101 - `_Server` makes no others
+    protocol.await_body(payload)
     return web.BaseRequest(
         message,
         payload,

@@ -109,7 +109,8 @@ class Registry:
             self._now = (second, stamp)
         return self._now[1]
 
-    def _uid(self) -> str:
+    def new_uid(self) -> str:
+        """Return a uid that no object has."""
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
     def _suffix(self) -> str:
@@ -181,7 +182,7 @@ class Registry:
         metadata = obj["metadata"]
         if _names_a_version(metadata):
             raise refusal.server_error("resourceVersion should not be set on objects to be created")
-        metadata["uid"] = drawn(self._uid)
+        metadata["uid"] = drawn(self.new_uid)
         metadata["creationTimestamp"] = self.now()
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = metadata["generateName"][: 63 - 5] + drawn(self._suffix)

@@ -27,6 +27,7 @@ from listwatch.apiserver.workloads.endpoint_slices import (
 from listwatch.apiserver.workloads.failures import Failures, PodFailure
 from listwatch.apiserver.workloads.jobs import TRACKING, step_job, step_tracked
 from listwatch.apiserver.workloads.kubelet import step_pod
+from listwatch.apiserver.workloads.namespaces import GIVEN, step_namespace
 from listwatch.apiserver.workloads.nodes import made_node, step_node
 from listwatch.apiserver.workloads.observed import (
     Create,
@@ -104,6 +105,7 @@ class RunningWorkloads:
         writes: Writes,
         clock: Clock,
         options: Workloads,
+        authority: str = "",
     ) -> None:
         self._store = store
         self._writes = writes
@@ -113,6 +115,11 @@ class RunningWorkloads:
         self.failures = failures = Failures()
         observed = self._observed
         self._controllers: dict[str, _Controller] = {
+            "namespaces": _Controller(
+                kinds.NAMESPACES,
+                partial(step_namespace, observed, authority),
+                account="service-account-controller",
+            ),
             "nodes": _Controller(
                 kinds.NODES, partial(step_node, observed, failures), account="node-controller"
             ),
@@ -293,6 +300,8 @@ class RunningWorkloads:
             self._after_pod(change)
         elif bucket.name == kinds.NODES:
             self._after_node(entry)
+        elif GIVEN.get(bucket.name) == entry.name:
+            self._plan("namespaces", entry.namespace)
         elif bucket.name == kinds.ENDPOINTS:
             self._plan("endpoints", entry.key)
         elif bucket.name == kinds.CLAIMS:

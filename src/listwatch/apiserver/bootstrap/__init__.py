@@ -1,0 +1,1 @@
+"""What a new cluster has before any client has made anything."""

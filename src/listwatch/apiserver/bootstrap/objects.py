@@ -1,0 +1,125 @@
+"""The objects of a new cluster, made where they are not there yet."""
+
+import copy
+import random
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from listwatch.apiserver.bootstrap.roles import ROLES
+from listwatch.apiserver.kinds.catalog import apply_defaults
+from listwatch.apiserver.kinds.resources import APIResource
+from listwatch.apiserver.kinds.table import ResourceTable
+from listwatch.apiserver.storage.registry import Registry, WriteContext
+from listwatch.apiserver.storage.store import Storage
+from listwatch.clock import FakeClock
+from listwatch.schema.facts import facts
+
+Object = dict[str, Any]
+
+_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+_PRIORITIES = (
+    (
+        "system-cluster-critical",
+        2_000_000_000,
+        (
+            "Used for system critical pods that must run in the cluster, but can be moved to "
+            "another node if necessary."
+        ),
+    ),
+    (
+        "system-node-critical",
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+)
+_OWN_LABELS = {"component": "apiserver", "provider": "kubernetes"}
+#: The usual port of a server, which its Service leads to.
+_PORT = 6443
+
+
+def _objects(authority: str) -> Iterator[tuple[str, str, Object]]:
+    """Yield group, plural name and object of each, in the order in which they are made."""
+    for name in _NAMESPACES:
+        yield "", "namespaces", {"metadata": {"name": name}}
+    for plural, obj in ROLES:
+        yield "rbac.authorization.k8s.io", plural, obj
+    for name, value, description in _PRIORITIES:
+        yield (
+            "scheduling.k8s.io",
+            "priorityclasses",
+            {
+                "metadata": {"name": name},
+                "value": value,
+                "description": description,
+                "preemptionPolicy": "PreemptLowerPriority",
+            },
+        )
+    yield (
+        "",
+        "services",
+        {
+            "metadata": {"name": "kubernetes", "namespace": "default", "labels": _OWN_LABELS},
+            "spec": {
+                "type": "ClusterIP",
+                "clusterIP": "10.0.0.1",
+                "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": _PORT}],
+            },
+        },
+    )
+    configuration: Object = {
+        "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"}
+    }
+    if authority:
+        configuration["data"] = {"client-ca-file": authority}
+    yield "", "configmaps", configuration
+
+
+@lru_cache(maxsize=4)
+def _packed(authority: str) -> tuple[tuple[str, str, bytes], ...]:
+    """Return group, plural name and stored form of each, as a server of 1970 has made them.
+
+    Making an object by all rules takes 70 µs, taking one over 15.
+    """
+    clock = FakeClock(time=0.0)
+    registry = Registry(Storage(clock), clock, randomness=random.Random(0))  # noqa: S311 - names
+    table = ResourceTable(facts())
+    context = WriteContext(manager="kube-apiserver")
+    packed = []
+    for group, plural, fact in _objects(authority):
+        resource = _resource(table, group, plural)
+        obj = copy.deepcopy(fact)
+        apply_defaults(resource, obj)
+        entry = registry.create(resource, obj["metadata"].get("namespace", ""), obj, context)
+        packed.append((group, plural, entry.data))
+    return tuple(packed)
+
+
+def _resource(table: ResourceTable, group: str, plural: str) -> APIResource:
+    resource = table.get(group, "v1", plural)
+    if resource is None:
+        raise LookupError(f"the schema facts in the package have no {plural}")
+    return resource
+
+
+def bootstrap(registry: Registry, table: ResourceTable, authority: str = "") -> None:
+    """Make what is missing of the objects that a real server makes itself.
+
+    Args:
+        registry: where they are made.
+        table: the resources that are served.
+        authority: the CA of client certificates, in PEM; "" without one.
+    """
+    stamp = registry.now()
+    for group, plural, data in _packed(authority):
+        resource = _resource(table, group, plural)
+        obj = msgspec.json.decode(data)
+        metadata = obj["metadata"]
+        if registry.find(resource, metadata.get("namespace", ""), metadata["name"]) is None:
+            metadata["uid"] = registry.new_uid()
+            metadata["creationTimestamp"] = stamp
+            for owner in metadata.get("managedFields", ()):
+                owner["time"] = stamp
+            registry.store_as_is(resource, obj)
