@@ -8,6 +8,7 @@ import pytest
 from api_client import Client
 from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.bootstrap.roles import ROLES
+from listwatch.apiserver.http.tls import generated_tls
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ALICE = {"Impersonate-User": "alice"}
@@ -43,9 +44,14 @@ async def test_there_are_the_two_highest_priorities(client: Client) -> None:
     assert pod["spec"]["priority"] == 2_000_001_000
 
 
-async def test_there_is_what_extension_servers_read(client: Client) -> None:
-    path = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
-    await client.call("GET", path, expect=200)
+def test_extension_servers_read_which_client_certificates_are_trusted() -> None:
+    server = EmbeddedAPIServer(tls=generated_tls("127.0.0.1"))
+    key = "kube-system/extension-apiserver-authentication"
+    data = server.store.bucket("configmaps").entries[key].data
+    assert b"BEGIN CERTIFICATE" in data
+
+
+async def test_there_is_the_role_of_extension_servers(client: Client) -> None:
     role = f"{RBAC}/namespaces/kube-system/roles/extension-apiserver-authentication-reader"
     assert (await client.call("GET", role, expect=200))["rules"][0]["resourceNames"] == [
         "extension-apiserver-authentication"

@@ -69,12 +69,18 @@ def _objects(authority: str) -> Iterator[tuple[str, str, Object]]:
             },
         },
     )
-    configuration: Object = {
-        "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"}
-    }
-    if authority:
-        configuration["data"] = {"client-ca-file": authority}
-    yield "", "configmaps", configuration
+    if authority:  # without one there is nothing to tell
+        yield (
+            "",
+            "configmaps",
+            {
+                "metadata": {
+                    "name": "extension-apiserver-authentication",
+                    "namespace": "kube-system",
+                },
+                "data": {"client-ca-file": authority},
+            },
+        )
 
 
 @lru_cache(maxsize=4)
