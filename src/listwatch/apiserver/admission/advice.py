@@ -125,6 +125,8 @@ def advice(resource: APIResource, new: View, old: View | None) -> Iterator[str]:
             above = path.removesuffix("spec").removesuffix(".")
             metadata = (_at(new, above) if above else new).get("metadata") or {}
             yield from pod_advice(_at(new, path), metadata, path)
+        if resource.storage == "apps/statefulsets" and changed:
+            yield from _stateful_set(new.get("spec") or {})
         return
     own = _OF_KINDS.get(resource.storage)
     if own is not None:
@@ -205,6 +207,16 @@ def _service(new: View, _: View | None) -> Iterator[str]:
         yield f'spec.externalName is ignored when spec.type is not "{kind}"'
     if spec.get("trafficDistribution") == "PreferClose":
         yield 'spec.trafficDistribution: "PreferClose" is deprecated; use "PreferSameZone"'
+
+
+def _stateful_set(spec: View) -> Iterator[str]:
+    for index, claim in enumerate(spec.get("volumeClaimTemplates") or ()):
+        yield from claim_advice(claim.get("spec") or {}, f"spec.volumeClaimTemplates[{index}]")
+    if (spec.get("revisionHistoryLimit") or 0) < 0:
+        yield (
+            "spec.revisionHistoryLimit: a negative value retains all historical revisions; a "
+            "value >= 0 is recommended"
+        )
 
 
 _STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"

@@ -66,7 +66,7 @@ def _check_secret(obj: View) -> list[Cause]:
     causes += [
         required(f"data[{key}]")
         for key in _SECRET_KEYS.get(obj.get("type", ""), ())
-        if key not in data
+        if key not in data or (key == "ssh-privatekey" and not data[key])
     ]
     kind = obj.get("type", "")
     if kind == "kubernetes.io/basic-auth" and not {"username", "password"} & data.keys():
@@ -86,10 +86,12 @@ def _check_secret(obj: View) -> list[Cause]:
 
 def _json_problem(data: bytes) -> str | None:
     try:
-        parse_json(data)
+        found = parse_json(data)
     except ValueError as error:
         return str(error)
-    return None
+    if found is None or isinstance(found, dict):
+        return None
+    return "json: cannot unmarshal value into Go value of type map[string]interface {}"
 
 
 def _check_config_map_update(new: View, old: View) -> list[Cause]:

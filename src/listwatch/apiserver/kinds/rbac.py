@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from listwatch.apiserver.kinds.cells import Cell, at
 from listwatch.apiserver.kinds.kind import Kind, Object, View
-from listwatch.apiserver.kinds.rules import label_selector
+from listwatch.apiserver.kinds.rules import label_selector, path_name, subdomain
 from listwatch.schema.causes import Cause, invalid_value, not_supported, required
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -62,8 +62,8 @@ def _check_role_binding(obj: View) -> list[Cause]:
     kinds = ["ClusterRole", "Role"] if namespaced else ["ClusterRole"]
     if role.get("kind") not in kinds:
         causes.append(not_supported("roleRef.kind", role.get("kind", ""), kinds))
-    if not role.get("name"):
-        causes.append(required("roleRef.name"))
+    name = role.get("name")
+    causes += path_name("roleRef.name", name) if name else [required("roleRef.name")]
     for index, subject in enumerate(obj.get("subjects") or ()):
         causes += _check_subject(subject, f"subjects[{index}]", namespaced=namespaced)
     return causes
@@ -73,6 +73,8 @@ def _check_subject(subject: View, path: str, *, namespaced: bool) -> list[Cause]
     causes = [] if subject.get("name") else [required(f"{path}.name")]
     group, kind = subject.get("apiGroup", ""), subject.get("kind", "")
     if kind == "ServiceAccount":
+        if subject.get("name"):
+            causes += subdomain(f"{path}.name", subject["name"])
         if group:
             causes.append(not_supported(f"{path}.apiGroup", group, [""]))
         if not namespaced and not subject.get("namespace"):

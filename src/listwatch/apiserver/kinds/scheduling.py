@@ -66,6 +66,12 @@ def _check_priority_class_update(new: View, old: View) -> list[Cause]:
     return [forbidden_value("value", "may not be changed in an update.")]
 
 
+def _check_fixed_spec(new: View, old: View) -> list[Cause]:
+    if new.get("spec") == old.get("spec"):
+        return []
+    return [invalid_value("spec", new.get("spec"), "field is immutable")]
+
+
 def _policy_target(path: str) -> Cell:
     return lambda obj, _: str(at(obj, path)) if at(obj, path) is not None else "N/A"
 
@@ -108,7 +114,10 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     "resource.k8s.io/deviceclasses": Kind(generation=True),
-    "resource.k8s.io/resourceclaims": Kind(cells={"State": _claim_state}),
+    "resource.k8s.io/resourceclaims": Kind(
+        update_rule=_check_fixed_spec, cells={"State": _claim_state}
+    ),
+    "resource.k8s.io/resourceclaimtemplates": Kind(update_rule=_check_fixed_spec),
     "resource.k8s.io/resourceslices": Kind(
         generation=True,
         cells={

@@ -11,6 +11,21 @@ def _default_flow_schema(obj: Object) -> None:
     obj.setdefault("status", {})
 
 
+def _default_priority_level(obj: Object) -> None:
+    spec = obj.setdefault("spec", {})
+    exempt, limited = spec.get("exempt"), spec.get("limited")
+    if exempt is None and spec.get("type") == "Exempt":
+        exempt = spec["exempt"] = {}
+    for part, shares in ((exempt, 0), (limited, 30)):
+        if part is not None:
+            part.setdefault("nominalConcurrencyShares", shares)
+            part.setdefault("lendablePercent", 0)
+    queuing = ((limited or {}).get("limitResponse") or {}).get("queuing")
+    if queuing is not None:
+        for key, value in (("queues", 64), ("handSize", 8), ("queueLengthLimit", 50)):
+            queuing[key] = queuing.get(key) or value
+
+
 def _default_api_service(obj: Object) -> None:
     service = obj.setdefault("spec", {}).get("service")
     if service is not None:
@@ -74,6 +89,8 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     "flowcontrol.apiserver.k8s.io/prioritylevelconfigurations": Kind(
-        generation=True, unconditional_update=False
+        generation=True,
+        unconditional_update=False,
+        defaults=_default_priority_level,
     ),
 }

@@ -16,7 +16,7 @@ from listwatch.apiserver.kinds.pod_templates import (
     default_template,
     workload_cells,
 )
-from listwatch.apiserver.kinds.rules import count_or_percent, label_selector, not_negative
+from listwatch.apiserver.kinds.rules import count_or_percent, label, label_selector, not_negative
 from listwatch.apiserver.kinds.volumes import default_claim
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 
@@ -199,7 +199,8 @@ def _check_daemon_set(obj: View) -> list[Cause]:
 
 def _check_stateful_set(obj: View) -> list[Cause]:
     spec = obj.get("spec") or {}
-    causes = not_negative(spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit")
+    # a negative limit keeps all revisions
+    causes = not_negative(spec, "spec", "replicas", "minReadySeconds")
     causes += not_negative(spec.get("ordinals") or {}, "spec.ordinals", "start")
     policy = spec.get("podManagementPolicy")
     if policy not in {"OrderedReady", "Parallel"}:
@@ -215,7 +216,10 @@ def _check_stateful_set(obj: View) -> list[Cause]:
     elif rolling is not None:
         causes += not_negative(rolling, f"{here}.rollingUpdate", "partition")
         where = f"{here}.rollingUpdate.maxUnavailable"
-        causes += count_or_percent(where, rolling.get("maxUnavailable"))
+        away = rolling.get("maxUnavailable")
+        causes += count_or_percent(where, away)
+        if away is not None and not _percent(away):
+            causes.append(invalid_value(where, away, "cannot be 0"))
     retention = spec.get("persistentVolumeClaimRetentionPolicy") or {}
     causes += [
         not_supported(f"spec.persistentVolumeClaimRetentionPolicy.{key}", value, _RETENTION)
@@ -227,6 +231,11 @@ def _check_stateful_set(obj: View) -> list[Cause]:
 
 
 _RETENTION = ("Delete", "Retain")
+
+
+def _check_new_stateful_set(obj: View) -> list[Cause]:
+    name = (obj.get("spec") or {}).get("serviceName")
+    return label("spec.serviceName", name) if name else []
 
 
 def _check_deployment(obj: View) -> list[Cause]:
@@ -415,6 +424,7 @@ KINDS: Mapping[str, Kind] = {
         generation=True,
         defaults=_default_stateful_set,
         rule=_check_stateful_set,
+        new_rule=_check_new_stateful_set,
         update_rule=_check_stateful_update,
         cells={
             **workload_cells(),

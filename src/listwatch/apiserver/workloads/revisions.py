@@ -106,9 +106,11 @@ def forget_old(
     Args:
         revisions: all, oldest first.
         live: the names of those in use, or their values of a label.
-        limit: how many others to keep.
+        limit: how many others to keep; a negative limit keeps all.
         names: the label, or "name".
     """
+    if limit < 0:
+        return []
     needed = set(live)
     idle = [
         each
