@@ -237,7 +237,7 @@ async def test_an_unavailable_group_does_not_hide_the_others(
     serve_plain(server, SERVED + CUSTOM)
     server.answers["/apis/example.com/v1"] = respond(b"down", code=503, type_="text/plain")
     assert (await client.discovery.find("pods")).plural == "pods"
-    with pytest.raises(UnknownResourceError, match=r"could not tell what example.com/v1 serves"):
+    with pytest.raises(UnknownResourceError, match=r"did not say what example.com/v1 serves"):
         await client.discovery.find("gadgets")
 
 
@@ -245,7 +245,7 @@ async def test_a_stale_group_is_told_when_something_is_missing(
     server: ScriptedServer, client: Client
 ) -> None:
     serve_aggregated(server, SERVED + CUSTOM, stale="istio.io")
-    with pytest.raises(UnknownResourceError, match=r"could not tell what istio.io/v1 serves"):
+    with pytest.raises(UnknownResourceError, match=r"did not say what istio.io/v1 serves"):
         await client.discovery.find("gadgets")
 
 

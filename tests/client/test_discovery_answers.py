@@ -202,5 +202,5 @@ async def test_a_group_that_answers_nothing_of_use_costs_only_itself(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "odd.example/v1" in caplog.text
     assert words in caplog.text
-    with pytest.raises(UnknownResourceError, match=r"could not tell what odd\.example/v1 serves"):
+    with pytest.raises(UnknownResourceError, match=r"did not say what odd\.example/v1 serves"):
         await client.discovery.find("gadgets")
