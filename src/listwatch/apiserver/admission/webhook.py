@@ -23,6 +23,7 @@ from listwatch.errors import ListWatchError, StatusError
 from listwatch.schema.facts import facts
 from listwatch.schema.parsing import parse_json
 from listwatch.schema.typed import Conversion, WrongTypeError
+from listwatch.selector import qualified_name_problems
 
 if TYPE_CHECKING:
     from listwatch.apiserver.admission.expressions import Decide
@@ -232,8 +233,11 @@ class Webhook:
     def tell(self, answer: Answer, attributes: Attributes) -> None:
         """Pass on the warnings and audit annotations of an answer."""
         attributes.warnings.extend(answer.warnings)
-        for key, value in answer.annotations.items():
-            attributes.annotations[f"{self.name}/{key}"] = value
+        for each, value in answer.annotations.items():
+            key = f"{self.name}/{each}"
+            if not qualified_name_problems(key):
+                # an audit says what was said first
+                attributes.annotations.setdefault(key, value)
 
 
 def _base64(text: str) -> bytes:
