@@ -10,6 +10,7 @@ import pytest
 from api_client import CORE, MAPS, Client
 from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.clock import FakeClock
+from listwatch.testing import eventually
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -99,3 +100,26 @@ async def test_many_idle_connections_and_watches_that_do_not_read_hold_nobody_up
         finally:
             for _, writer in open_:
                 writer.transport.abort()
+
+
+async def test_a_large_event_is_not_held_by_each_watch_that_does_not_read() -> None:
+    watch = f"GET {CORE}/configmaps?watch=1&resourceVersion=0 HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with EmbeddedAPIServer() as server, Client(server) as client:
+        async with connected(server) as (_, writer):
+            assert isinstance(writer.transport, asyncio.ReadTransport)
+            writer.transport.pause_reading()
+            writer.write(watch.encode())
+            await eventually(lambda: server.statistics().watchers == 1)
+            for number in range(10):
+                await client.create(MAPS, f"m{number}", data={"k": "x" * 900_000})
+            (stream,) = server._reader.streams
+            assert stream._transport is not None
+            assert stream._transport.get_write_buffer_size() < 300_000
+            await client.create(MAPS, "small")
+            writer.transport.resume_reading()
+        async with client.watch(f"{CORE}/configmaps", "resourceVersion=1") as response:
+            told = b""
+            while told.count(b"\n") < 11:
+                told += await response.content.readany()
+        names = [json.loads(line)["object"]["metadata"]["name"] for line in told.splitlines()]
+        assert names == [*(f"m{number}" for number in range(10)), "small"]

@@ -258,6 +258,7 @@ class WatchStream:
         if (
             self._direct
             and not self._backlog
+            and len(change.entry.data) <= _PIECE_BYTES
             and transport is not None
             and transport.get_write_buffer_size() < _HIGH_WATER
             and self.lag() is None
@@ -390,8 +391,24 @@ class WatchStream:
             if self.fault is not None:
                 for frame in filter(None, piece):  # each is counted
                     transport.write(frame)
-            elif size:
+            elif size <= 2 * _PIECE_BYTES:
                 transport.write(b"".join(piece))
+            else:
+                await self._send_large(response, transport, b"".join(piece))
+
+    async def _send_large(
+        self, response: web.StreamResponse, transport: _Transport, data: bytes
+    ) -> None:
+        """Write bytes of which little may wait, since many watches may get the same."""
+        direct, self._direct = self._direct, False  # nothing may come in between
+        try:
+            for start in range(0, len(data), _PIECE_BYTES):
+                await _drained(response)
+                if transport.is_closing():
+                    return
+                transport.write(data[start : start + _PIECE_BYTES])
+        finally:
+            self._direct = direct
 
     def _first_frames(self, initial: list[Entry], replay: list[StoredChange]) -> Iterator[bytes]:
         revision = self._seen
