@@ -121,3 +121,46 @@ async def test_a_document_of_another_hash_is_looked_for_at_its_own(client: Clien
 async def test_no_watch_is_written_in_yaml(client: Client) -> None:
     headers = {"Accept": "application/yaml"}
     await client.call("GET", f"{CONFIG_MAPS}?watch=1", headers=headers, expect=406)
+
+
+_GADGETS = {
+    "metadata": {"name": "gadgets.example.com"},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "gadgets", "kind": "Gadget"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object"}},
+            }
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code", "details"),
+    [
+        ("GET", "namespaces/default/gadgets/a/log", 404, {"name": "a"}),
+        ("GET", "namespaces/default/gadgets/a/status", 404, {"name": "a"}),
+        ("OPTIONS", "namespaces/default/gadgets", 405, {}),
+        ("PUT", "namespaces/default/gadgets", 400, None),
+        ("PATCH", "namespaces/default/gadgets", 400, None),
+        ("DELETE", "gadgets", 404, None),
+        ("DELETE", "gadgets/a", 404, None),
+        ("POST", "gadgets", 404, None),
+        ("GET", "gadgets", 200, None),
+    ],
+)
+async def test_custom_resources_have_verbs_and_no_routes(
+    client: Client, method: str, path: str, code: int, details: dict[str, str] | None
+) -> None:
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    await client.call("POST", definitions, _GADGETS, expect=201)
+    answer = await client.call(method, f"/apis/example.com/v1/{path}", {}, expect=code)
+    if details is not None:
+        kind = {"group": "example.com", "kind": "gadgets"}
+        assert answer["details"] == {**details, **kind}

@@ -205,6 +205,8 @@ class Api:
         if not info.namespace and resource.namespaced and info.name:
             raise refusal.no_such_resource()
         if info.subresource and info.subresource not in resource.subresources:
+            if custom:
+                raise refusal.not_found(resource, info.name)
             raise refusal.no_such_resource()
         return resource
 
@@ -226,9 +228,13 @@ class Api:
             "deletecollection": self._writer.delete_collection,
         }
         handler = handlers.get(verb)
-        if handler is None or (verb == "create" and info.name):
+        if resource.custom is not None:
+            _check_custom(resource, info, known=handler is not None)
+        elif (info.name and verb == "create") or (
+            not info.name and (verb in {"update", "patch"} or call.request.method == "HEAD")
+        ):
             raise refusal.method_not_allowed()
-        if call.request.method == "HEAD" and not info.name:
+        if handler is None:
             raise refusal.method_not_allowed()
         if verb in {"create", "deletecollection"} and resource.namespaced and not info.namespace:
             raise refusal.method_not_allowed()  # a write needs the namespace in its path
@@ -335,6 +341,14 @@ _OUT_OF_TIME = {
     "details": {},
     "code": 504,
 }
+
+
+def _check_custom(resource: APIResource, info: RequestInfo, *, known: bool) -> None:
+    """Refuse what the handler of custom resources refuses, which knows verbs but no routes."""
+    if not known:
+        raise refusal.verb_not_supported(resource, info.verb)
+    if info.verb in {"update", "patch"} and not info.name:
+        raise refusal.bad_request("name must be provided")
 
 
 def _has_scope(resource: APIResource, info: RequestInfo) -> bool:

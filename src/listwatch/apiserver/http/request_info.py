@@ -50,7 +50,14 @@ class RequestInfo(msgspec.Struct, frozen=True):
         return self.name or self.selected_name
 
 
-_COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+_COLLECTION_VERBS = {
+    "GET": "list",
+    "HEAD": "list",
+    "POST": "create",
+    "PUT": "update",
+    "PATCH": "patch",
+    "DELETE": "deletecollection",
+}
 _OBJECT_VERBS = {
     "GET": "get",
     "HEAD": "get",
@@ -91,8 +98,6 @@ def parse_request(method: str, raw_path: str, query: Query) -> RequestInfo:
     name = parts[1] if len(parts) > 1 else ""
     subresource = parts[2] if len(parts) > 2 else ""
     verb = (_OBJECT_VERBS if name else _COLLECTION_VERBS).get(method, "")
-    if not name and method == "HEAD":
-        verb = "list"
     if (verb == "list" and is_watch(query)) or legacy:
         verb = "watch"
     return RequestInfo(
