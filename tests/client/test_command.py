@@ -73,7 +73,7 @@ async def test_an_old_server_can_not_tell_the_user(
     [
         (respond(b"who are you?", code=401, type_="text/plain"), "error: who are you?", 5),
         (respond(b"not you", code=403, type_="text/plain"), "error: not you", 6),
-        (respond(b"<html>"), "error: the server's answer is not that of an API server", 1),
+        (respond(b"<html>"), "error: the response is not from an API server", 1),
     ],
 )
 async def test_a_server_that_refuses_is_one_line_and_an_exit_code(

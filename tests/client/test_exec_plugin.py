@@ -170,7 +170,7 @@ async def test_while_a_credential_is_good_a_failing_renewal_is_logged_and_held_o
     for _ in range(3):
         assert (await source.credentials()).authorization == "Bearer a"
     assert len(plugin.runs) == 2
-    assert "offline; the last credential is still good" in caplog.text
+    assert "offline; using the last credential" in caplog.text
     await clock.advance(10)
     assert (await source.credentials()).authorization == "Bearer a"
     assert len(plugin.runs) == 3
