@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from guards.counting import bytes_kept, calls, guard
+from guards.counting import ELSEWHERE, bytes_kept, calls, guard
 from listwatch.cache.delta_fifo import DeltaFIFO
 from listwatch.cache.deltas import Deltas
 from listwatch.cache.event_queue import EventQueue
@@ -206,5 +206,6 @@ async def test_items_that_are_done_keep_no_memory(kind: str) -> None:
 
     await kept_by(2)
     few, many = await kept_by(2), await kept_by(20)
-    grown = {stage: size - few.get(stage, 0) for stage, size in many.items()}
+    # What else lives in the process, such as the threads of other tests, allocates elsewhere.
+    grown = {stage: size - few.get(stage, 0) for stage, size in many.items() if stage != ELSEWHERE}
     assert sum(grown.values()) < 3600, f"an item that is done keeps memory; what grew: {grown}"

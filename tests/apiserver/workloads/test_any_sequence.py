@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from listwatch.apiserver.workloads.failures import PodFailure
@@ -129,7 +129,6 @@ class World:
         assert any(each["type"] == "Complete" for each in status["conditions"])
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(actions, min_size=3, max_size=12), st.sampled_from((0.0, 2.0)))
 def test_after_any_sequence_all_is_as_the_specs_say(steps: list[Any], seconds: float) -> None:
     async def run() -> None:
