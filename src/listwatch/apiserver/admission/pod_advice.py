@@ -1,6 +1,6 @@
 """Warnings about pods and templates of pods (`pkg/api/pod/warnings.go`)."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -64,37 +64,39 @@ def pod_advice(spec: View, metadata: View, path: str) -> Iterator[str]:
     notes = f"{path.removesuffix('spec')}metadata.annotations"
     annotations = metadata.get("annotations") or {}
     yield from _labels(spec, path)
-    yield from (f"{notes}[{key}]: {why}" for key, why in _ANNOTATIONS.items() if key in annotations)
+    if annotations:
+        yield from (
+            f"{notes}[{key}]: {why}" for key, why in _ANNOTATIONS.items() if key in annotations
+        )
     yield from _volumes(spec.get("volumes") or (), path)
-    yield from _repeated(spec.get("hostAliases") or (), f"{path}.hostAliases", "ip")
-    secrets = spec.get("imagePullSecrets") or ()
-    yield from _repeated(secrets, f"{path}.imagePullSecrets", "name")
-    for index, secret in enumerate(secrets):
-        if not secret.get("name"):
-            yield f'{path}.imagePullSecrets[{index}].name: invalid empty name ""'
-    yield from fractions(spec.get("overhead") or {}, f"{path}.overhead")
-    security, seccomp = (
-        spec.get("securityContext") or {},
-        "seccomp.security.alpha.kubernetes.io/pod",
-    )
+    if "hostAliases" in spec:
+        yield from _repeated(spec["hostAliases"] or (), f"{path}.hostAliases", "ip")
+    if "imagePullSecrets" in spec:
+        yield from _pull_secrets(spec["imagePullSecrets"] or (), f"{path}.imagePullSecrets")
+    if "overhead" in spec:
+        yield from fractions(spec["overhead"] or {}, f"{path}.overhead")
+    security = spec.get("securityContext") or {}
+    seccomp = "seccomp.security.alpha.kubernetes.io/pod"
     if seccomp in annotations and security.get("seccompProfile") is None:
         yield f"{notes}[{seccomp}]: {_SECCOMP}"
     for container, here in _containers(spec, path):
-        yield from _profiles(container, security, annotations, notes, path)
+        if annotations:
+            yield from _profiles(container, security, annotations, notes, path)
         resources = container.get("resources") or {}
-        for name in _BYTES:
-            for part in ("limits", "requests"):
-                amounts = resources.get(part) or {}
-                if name in amounts:
-                    yield from fractions({name: amounts[name]}, f"{here}.resources.{part}")
-        yield from _variables(container.get("env") or (), f"{here}.env")
+        amounts = [(part, resources[part]) for part in ("limits", "requests") if part in resources]
+        for name in _BYTES if amounts else ():
+            for part, found in amounts:
+                yield from fractions(found, f"{here}.resources.{part}", (name,))
+        if "env" in container:
+            yield from _variables(container["env"] or (), f"{here}.env")
     yield from _ports(spec, path)
     if (spec.get("terminationGracePeriodSeconds") or 0) < 0:
         yield (
             f"{path}.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and "
             "will be treated as 1"
         )
-    yield from _affinity(spec.get("affinity") or {}, f"{path}.affinity")
+    if spec.get("affinity"):
+        yield from _affinity(spec["affinity"], f"{path}.affinity")
 
 
 def _containers(spec: View, path: str) -> Iterator[tuple[View, str]]:
@@ -139,6 +141,13 @@ def fractions(amounts: View, path: str, names: Iterable[str] = _BYTES) -> Iterat
             yield (
                 f'{path}[{name}]: fractional byte value "{amount}" is invalid, must be an integer'
             )
+
+
+def _pull_secrets(secrets: Sequence[View], path: str) -> Iterator[str]:
+    yield from _repeated(secrets, path, "name")
+    for index, secret in enumerate(secrets):
+        if not secret.get("name"):
+            yield f'{path}[{index}].name: invalid empty name ""'
 
 
 def _repeated(items: Iterable[View], path: str, key: str) -> Iterator[str]:

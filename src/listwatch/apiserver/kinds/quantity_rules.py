@@ -40,8 +40,10 @@ def is_extended(name: str) -> bool:
 
 def resource_name(path: str, name: str) -> list[Cause]:
     """Return why a name is not that of a resource."""
+    if name in STANDARD_RESOURCES:
+        return []
     causes = qualified_name(path, name)
-    if not causes and "/" not in name and name not in STANDARD_RESOURCES:
+    if not causes and "/" not in name:
         if name.startswith(_HUGE):
             return []
         why = "must be a standard resource type or fully qualified"
@@ -69,9 +71,11 @@ def quota_resource(path: str, name: str, amount: str) -> list[Cause]:
 
 def container_resource(path: str, name: str) -> list[Cause]:
     """Return why a container can't ask for a resource."""
+    if name in _COMPUTED:
+        return []
     causes = resource_name(path, name)
     if "/" not in name:
-        if name not in _COMPUTED and not name.startswith("hugepages-"):
+        if not name.startswith("hugepages-"):
             causes.append(invalid_value(path, name, "must be a standard resource for containers"))
     elif "kubernetes.io/" not in name and not is_extended(name):
         causes.append(invalid_value(path, name, "doesn't follow extended resource name standard"))
