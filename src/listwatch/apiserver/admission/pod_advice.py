@@ -218,13 +218,20 @@ def _affinity(affinity: View, path: str) -> Iterator[str]:
 def _volumes(volumes: Iterable[View], path: str) -> Iterator[str]:
     for index, volume in enumerate(volumes):
         where = f"{path}.volumes[{index}]"
-        yield from (f"{where}.{key}: {why}" for key, why in GONE_VOLUMES.items() if volume.get(key))
-        template = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
-        yield from claim_advice(
-            template.get("spec") or {}, f"{where}.ephemeral.volumeClaimTemplate.spec"
-        )
+        if not GONE_VOLUMES.keys().isdisjoint(volume):
+            yield from (
+                f"{where}.{key}: {why}" for key, why in GONE_VOLUMES.items() if volume.get(key)
+            )
+        if "ephemeral" in volume:
+            template = (volume["ephemeral"] or {}).get("volumeClaimTemplate") or {}
+            here = f"{where}.ephemeral.volumeClaimTemplate.spec"
+            yield from claim_advice(template.get("spec") or {}, here)
     for volume in volumes:
-        yield from _overlaps(volume)
+        if not _FILLED.isdisjoint(volume):
+            yield from _overlaps(volume)
+
+
+_FILLED = frozenset(("configMap", "secret", "downwardAPI", "projected"))
 
 
 def claim_advice(spec: View, path: str) -> Iterator[str]:
