@@ -25,7 +25,7 @@ BACKLOG: Final = 1024
 PAUSE_SECONDS: Final = 1.0
 #: Seconds between two warnings.
 WARNING_SECONDS: Final = 60.0
-# Some containers have a limit of a billion, for which programs prepare in vain.
+# Some containers have a limit of a billion, which programs prepare for in vain.
 _MOST_FILES: Final = 1_048_576
 # Connections accepted at once, so that a flood does not starve other tasks.
 _BURST: Final = 64
@@ -38,14 +38,14 @@ def is_out_of_files(error: OSError) -> bool:
 
 
 def raise_file_limit() -> int:
-    """Let this process open as many files as it may, and return how many that is.
+    """Raise this process's limit of open files to the maximum, and return the limit.
 
     Raises the soft limit to the hard one. For a program, which owns its process.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
-        with contextlib.suppress(OSError, ValueError):  # some systems have a lower limit still
+        with contextlib.suppress(OSError, ValueError):  # some systems have a lower limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
@@ -118,7 +118,7 @@ class Acceptor:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it accepts no connections at the moment."""
+        """Whether it is paused and accepts no connections."""
         return self._timer is not None
 
     def pause(self, error: OSError) -> None:

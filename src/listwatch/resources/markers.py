@@ -102,7 +102,7 @@ class BuiltIn(msgspec.Struct, frozen=True):
 Quantity: TypeAlias = Annotated[int | str, BuiltIn("Quantity")]
 #: A number, or a text such as "25%" or the name of a port.
 IntOrString: TypeAlias = int | str
-#: A time as text, "2030-01-31T12:00:00Z"; `datetime.datetime` has the same schema.
+#: A time as a string, "2030-01-31T12:00:00Z"; `datetime.datetime` has the same schema.
 Time: TypeAlias = Annotated[str, Keywords({"format": "date-time"})]
 #: A duration in Go's format, "1h30m".
 Duration: TypeAlias = Annotated[str, Keywords({"format": "duration", "x-go-duration": True})]

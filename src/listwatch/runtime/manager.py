@@ -95,9 +95,9 @@ class Manager:
         event_api: see `EventRecorder`.
         grace: seconds for running reconciles at the end.
         start_timeout: seconds within which the server must respond and have all resources.
-        reads_own_writes: reconcile a key again only when the caches have what its last reconcile
+        reads_own_writes: reconcile a key again only when the caches contain what its last reconcile
             wrote with `client`.
-        own_writes_timeout: seconds to wait for that at most; then it goes on, and logs that.
+        own_writes_timeout: time limit for that in seconds; then the key continues, which is logged.
         on_error: called with every failure of the caches; by default they are logged.
         clock: the time.
     """

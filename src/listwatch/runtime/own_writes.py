@@ -1,7 +1,7 @@
-"""Reading one's own writes: what a reconcile of a key wrote is cached before the key comes again.
+"""Reading your own writes: a key is reconciled again only after its last writes are cached.
 
-The commonest fault of controllers is to read a cache that lacks their own last write, and to write
-it once more. Resource versions are comparable (KEP-5504), so a cache can be waited for; Kubernetes'
+The most common bug of controllers is to read a cache that lacks their own last write, and to repeat
+the write. Resource versions are comparable (KEP-5504), so a cache can be waited for; Kubernetes'
 own controllers do so since 1.36 (KEP-5647).
 """
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: Seconds after which a key is reconciled although a cache lacks its last write.
+#: Seconds after which a key is reconciled even if a cache lacks its last write.
 OWN_WRITES_SECONDS: Final = 10.0
-#: Seconds between two reads of what a lost answer may have written.
+#: Seconds between two reads of what a lost response may have written.
 _READ_AGAIN: Final = 1.0
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-# Subresources that are no part of their object.
+# Subresources that are not part of their object.
 _ASIDE: Final = frozenset({"token", "log", "exec", "attach", "portforward", "proxy"})
 
 
 class WriteTarget(NamedTuple):
-    """What a request is about."""
+    """The target of a request."""
 
     group: str
     version: str
@@ -61,13 +61,12 @@ class Write(msgspec.Struct, kw_only=True):
     """A write of a reconcile.
 
     Attributes:
-        target: what was written; `name` is the object's, also of a generated name.
+        target: what was written; `name` is the object's, also if generated.
         uid: of the object; "" if unknown.
-        resource_version: of the state that was written; "" for a deletion, or if the answer was
-            lost.
-        obj: the state; None if the server told none.
-        is_deletion: whether the object was deleted.
-        is_lost: whether the answer was lost, so that nobody knows what was written.
+        resource_version: of the written state; "" for a deletion, or if the response was lost.
+        obj: the written state; None if the server did not return it.
+        is_deletion: the object was deleted.
+        is_lost: the response was lost, so it is unknown what was written.
     """
 
     target: WriteTarget
@@ -84,13 +83,13 @@ class Write(msgspec.Struct, kw_only=True):
 
 
 class OwnWritesStatistics(msgspec.Struct, frozen=True):
-    """What reading one's own writes took; counters start with the reconciler.
+    """Statistics of waiting for own writes; counters start with the reconciler.
 
     Attributes:
-        waits: keys held back until a cache had their last write.
-        seconds: for how long in all.
-        timeouts: keys that were let go although a cache lacked their last write.
-        waiting: keys held back now.
+        waits: keys delayed until a cache had their last write.
+        seconds: total delay.
+        timeouts: keys released although a cache lacked their last write.
+        waiting: keys being delayed now.
     """
 
     waits: int
@@ -103,7 +102,7 @@ _recording: ContextVar[list[Write] | None] = ContextVar("own_writes", default=No
 
 
 def record_into(writes: list[Write]) -> None:
-    """Collect here what this task, and those it starts from now on, write through `recorded`."""
+    """Collect the writes that this task, and tasks it starts later, send through `recorded`."""
     _recording.set(writes)
 
 
@@ -111,7 +110,7 @@ def record_into(writes: list[Write]) -> None:
 
 
 def recorded(client: "Client") -> "Client":
-    """Return a client that shares everything with this one, and whose writes are recorded."""
+    """Return a client that shares everything with this one and records its writes."""
     # HTTP has no protocol class; a client uses two of its methods.
     http: Any = _RecordingHTTP(client.http)
     return client.through(http)
@@ -143,7 +142,7 @@ class _RecordingHTTP:
                 writes.append(_lost(method, target, body))
             raise
         except StatusError as error:
-            if error.code >= 500:  # a time-out of the server's may come after its commit
+            if error.code >= 500:  # a server's time-out may follow its commit
                 writes.append(_lost(method, target, body))
             raise
         writes += _written(method, target, answer.body)
@@ -151,7 +150,7 @@ class _RecordingHTTP:
 
 
 def target_of(path: str) -> WriteTarget | None:
-    """Return what the path of a request is about; None if it is no resource."""
+    """Return the target of a request's path; None if it is not a resource."""
     parts = [unquote(part) for part in path.split("/")[1:]]
     if parts[:1] == ["api"] and len(parts) > 2:
         group, version, rest = "", parts[1], parts[2:]
@@ -221,7 +220,7 @@ def _written(method: str, target: WriteTarget, body: bytes) -> list[Write]:
     try:
         obj = decode_object(body)
     except ObjectDecodeError:
-        # A review, which changes nothing, or a Status in place of the object.
+        # A review, which changes nothing, or a Status instead of the object.
         return [Write(target=target, is_lost=True)] if target.name else []
     if obj.kind == "Status" or not obj.resource_version:
         return [Write(target=target, is_lost=True)] if target.name else []
@@ -261,13 +260,13 @@ def _deleted(target: WriteTarget, body: bytes) -> list[Write]:
 
 
 class OwnWrites:
-    """Waits until the caches of a reconciler have what a reconcile wrote. For one event loop.
+    """Waits until a reconciler's caches contain what a reconcile wrote. For one event loop.
 
     Args:
         name: of the reconciler, for logs.
-        caches: returns the caches, which may become more.
-        seconds: how long to wait at most.
-        clock: measures that.
+        caches: returns the caches; more may be added.
+        seconds: time limit.
+        clock: the time.
     """
 
     def __init__(
@@ -289,16 +288,16 @@ class OwnWrites:
         self._told_incomparable = False
 
     def statistics(self) -> OwnWritesStatistics:
-        """Return the figures so far; any thread may call this."""
+        """Return statistics so far; any thread may call this."""
         return OwnWritesStatistics(self._waits, self._spent, self._timeouts, self._waiting)
 
     async def begin(self, client: "Client | None", find: "Callable[[str], Any]") -> None:
-        """Learn which resources the caches hold, once the server is known.
+        """Find out which resources the caches hold, once the server is known.
 
         Args:
-            client: reads what lost answers may have written; None to wait for those no longer than
-                for others, and then to go on.
-            find: returns the `Resource` of a word, as `Discovery.find`.
+            client: reads what lost responses may have written; None to continue after the time
+                limit.
+            find: returns the `Resource` of a word, like `Discovery.find`.
         """
         self._client = client
         for selection in self._caches():
@@ -307,7 +306,7 @@ class OwnWrites:
                 self._resources[selection.resource] = (found.group, found.plural)
 
     def latest(self, selection: Selection, key: str, cached: Object | None) -> Object | None:
-        """Return an object as the running reconcile last wrote it, else as it is cached."""
+        """Return an object as the running reconcile last wrote it, otherwise as cached."""
         writes = _recording.get()
         if not writes:
             return cached
@@ -324,13 +323,13 @@ class OwnWrites:
         return cached
 
     def are_seen(self, writes: Iterable[Write]) -> bool:
-        """Tell whether every cache has all of these writes already."""
+        """Return whether every cache already has all of these writes."""
         return all(
             _is_seen(write, cache) for write in writes for cache in self._holding(write)
         ) and not any(write.is_lost for write in writes)
 
     async def wait(self, key: str, writes: list[Write]) -> None:
-        """Return when every cache has the writes, or when the time is over, which is logged.
+        """Return when every cache has the writes, or at the time limit, which is logged.
 
         Raises:
             CancelledError: of the caller.
@@ -357,7 +356,7 @@ class OwnWrites:
             self._spent += self._clock.now() - began
 
     def _holding(self, write: Write) -> Iterator[Cache]:
-        """Yield the caches that have, or are to have, the object of a write."""
+        """Yield the caches that have, or should have, the object of a write."""
         target = write.target
         for selection, cache in self._caches().items():
             if self._resources.get(selection.resource) != (target.group, target.plural):
@@ -383,7 +382,7 @@ class OwnWrites:
             await informer.wait_for_resource_version(str(int(version) + 1))
 
     async def _read(self, write: Write) -> list[Write]:
-        """Return what a write whose answer was lost has left on the server."""
+        """Return what a write with a lost response has left on the server."""
         if self._client is None:
             return []
         while True:
@@ -410,7 +409,7 @@ class OwnWrites:
                 return
             yield Write(target=target, uid=obj.uid, resource_version=obj.resource_version, obj=obj)
             return
-        # The newest of what there is: whatever was committed is no newer.
+        # The newest existing object: anything committed is no newer.
         newest: Object | None = None
         listed = client.pages(resource, target.namespace or None)
         async for page in listed:
@@ -477,7 +476,7 @@ def _is_seen(write: Write, cache: Cache) -> bool:
 
 
 def _selects(selection: Selection, write: Write) -> bool:
-    """Tell whether a cache is to have the written object, as far as that is known."""
+    """Return whether a cache should have the written object, as far as known."""
     obj = write.obj
     if write.is_deletion or obj is None:
         return False  # what it holds counts
@@ -490,6 +489,6 @@ def _selects(selection: Selection, write: Write) -> bool:
     if selection.field_selector:
         known = {"metadata.name": obj.name, "metadata.namespace": obj.namespace}
         terms = parse_field_selector(selection.field_selector)
-        # What only the server knows is not waited for, unless the object is cached.
+        # Terms that only the server can evaluate are not waited for, unless the object is cached.
         return all(term.field in known for term in terms.requirements) and terms.matches(known.get)
     return True

@@ -158,7 +158,7 @@ class Reconciler:
         self._waiting = self._clock.timeout(None)
         self._running: set[str] = set()
         self._group: asyncio.TaskGroup | None = None
-        #: Hold back keys whose writes are not cached yet.
+        #: Delays keys whose writes are not cached yet.
         self._settling: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._successes = self._requeues = self._errors = self._terminal_errors = 0
@@ -343,7 +343,7 @@ class Reconciler:
     def get(self, key: str) -> Object | None:
         """Return the cached object of this key, or None if there is none (any more).
 
-        In a reconcile, this is the object as the reconcile has written it.
+        Within a reconcile, this is the object as the reconcile last wrote it.
         """
         if self._primary is None:
             raise ValueError(f"reconciler {self.name} has no resource: call for_")
@@ -625,7 +625,7 @@ class Reconciler:
                 raise asyncio.CancelledError
 
     def _finish(self, key: str, writes: list[Write]) -> None:
-        """Let the key be reconciled again, once the caches have what this reconcile wrote."""
+        """Allow the key's next reconcile, once the caches contain this reconcile's writes."""
         own = self._own_writes
         if own is None or not writes or own.are_seen(writes) or self._group is None:
             self.queue.done(key)
@@ -635,7 +635,7 @@ class Reconciler:
         task.add_done_callback(self._settling.discard)
 
     async def _hold_back(self, key: str, writes: list[Write], own: OwnWrites) -> None:
-        # No worker waits here. What wakes the key meanwhile waits in the queue, merged.
+        # No worker waits here. New events for the key wait in the queue, merged.
         try:
             await own.wait(key, writes)
         finally:

@@ -24,7 +24,7 @@ class ReconcilerStatistics(msgspec.Struct, frozen=True, kw_only=True):
         duration: durations of reconciles.
         queue: the work queue.
         last_error: the text of the last error; empty before the first.
-        own_writes: what reading one's own writes took; None if it is switched off.
+        own_writes: statistics of waiting for own writes; None if switched off.
     """
 
     name: str

@@ -79,7 +79,7 @@ def unrestorable(value: Any, schema: Schema) -> str:
 
 
 def restored(value: Any, schema: Schema) -> Any:
-    """Return a value as `FromUnstructured` reads it: a number that is too long loses digits."""
+    """Return a value as `FromUnstructured` decodes it: a number that is too long loses digits."""
     form, item = schema.form, schema.item
     if form is Form.STRUCT and isinstance(value, dict):
         return {key: restored(each, schema.fields.get(key, ANY)) for key, each in value.items()}

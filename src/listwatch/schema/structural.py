@@ -403,7 +403,7 @@ def _same(value: Any, old: Any) -> bool:
 
 
 def _counted(number: int, raw: Raw, what: str, field: str, path: str) -> list[Cause]:
-    """Return why there are too many or too few Items or Properties."""
+    """Return why there are too many or too few items or properties."""
     causes = []
     most, least = raw.get(f"max{what}"), raw.get(f"min{what}")
     if most is not None and number > most:

@@ -282,7 +282,7 @@ class Conversion:
     def _repeated(
         self, value: dict[str, Any], place: str, known: Container[str] | None = None
     ) -> None:
-        """Note what is there twice; of a struct only known fields, since others are skipped."""
+        """Record repeated keys; of a struct only known fields, because others are skipped."""
         if isinstance(value, Pairs):
             prefix = f"{place}." if place else ""
             self.problems += [

@@ -283,13 +283,13 @@ class APIServer:
         self.control("replica", {"stale": False})
 
     def add_service(self, name: str, host: str, port: int) -> None:
-        """Connect a service that webhooks run behind with the address of a server.
+        """Map a service, behind which webhooks run, to the address of a server.
 
         The certificate must be for `NAME.NAMESPACE.svc`.
 
         Args:
             name: the service, as `NAMESPACE/NAME`.
-            host: the address that serves it.
+            host: the host that serves it.
             port: the port there, whatever port the service has.
 
         Raises:
@@ -298,15 +298,15 @@ class APIServer:
         self.control("service", {"name": name, "host": host, "port": port})
 
     def limit_in_flight(self, limit: int | None) -> None:
-        """Answer requests beyond a limit with 429, as a real server's flow control does.
+        """Answer requests beyond a limit with 429, like a real server's flow control.
 
         Args:
-            limit: how many requests other than watches are answered at a time; None is no limit.
+            limit: maximum concurrent requests except watches; None for no limit.
         """
         self.control("in-flight", {"limit": limit})
 
     def expire_certificate(self) -> None:
-        """Give new connections a certificate of the server whose time is over.
+        """Use an expired server certificate for new connections.
 
         Raises:
             ValueError: the server was created without `tls`.
@@ -314,26 +314,26 @@ class APIServer:
         self.control("certificate", {"expired": True})
 
     def renew_certificate(self) -> None:
-        """Give new connections a valid certificate of the server, from the same CA.
+        """Use a valid server certificate, from the same CA, for new connections.
 
         Raises:
             ValueError: the server was created without `tls`.
         """
         self.control("certificate", {"expired": False})
 
-    # -- what was asked ----------------------------------------------------------------------
+    # -- recording requests ----------------------------------------------------------------------
 
     def record_requests(self, limit: int = 10_000) -> None:
-        """Note the requests from now on, and forget those noted before.
+        """Record requests from now on, and discard earlier records.
 
         Args:
-            limit: how many of the last are kept; 0 notes none.
+            limit: number of last requests to keep; 0 to record none.
         """
         self.control("record-requests", {"limit": limit})
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """The requests since `record_requests`, in the order in which they arrived."""
+        """The requests since `record_requests`, in order of arrival."""
         return msgspec.convert(self.control("requests"), list[RecordedRequest])
 
     # -- pods that run -----------------------------------------------------------------------
@@ -534,7 +534,7 @@ class _Process:
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=self._complaints,
-                # it connects to webhooks alone, whose CAs it is told, so skip the system's
+                # it connects only to webhooks, whose CAs are configured, so skip the system's
                 env={**os.environ, "SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull},
             )
             try:

@@ -16,7 +16,7 @@ from listwatch.errors import ConfigError
 
 __all__ = ["WebhookServer"]
 
-#: Gets the `request` of a review; returns the fields of its `response`, or None for an allowed one.
+#: Gets a review's `request`; returns fields of its `response`, or None to allow.
 WebhookHandler = Callable[
     [dict[str, Any]], Mapping[str, Any] | Awaitable[Mapping[str, Any] | None] | None
 ]
@@ -29,12 +29,12 @@ class WebhookServer:
     """A server that an API server calls for admission and conversion, on loopback.
 
     An asynchronous context manager, for one event loop. `on` sets a path's handler, and
-    `client_config` returns what a webhook configuration or definition says of it. The reviews are
-    taken apart for the handlers and put together again.
+    `client_config` returns the `clientConfig` for a webhook configuration or definition. Handlers
+    get and return the contents of reviews.
 
     Args:
-        services: services behind which it also runs, as `NAMESPACE/NAME`, for its certificate; tell
-            the API server with `APIServer.add_service`.
+        services: services, as `NAMESPACE/NAME`, to include in its certificate; map them to this
+            server with `APIServer.add_service`.
 
     Raises:
         ConfigError: at the start, the extra `tls` is not installed.
@@ -52,7 +52,7 @@ class WebhookServer:
         self._runner: web.ServerRunner | None = None
         self._recovered = asyncio.Event()
         self.port = 0
-        #: the requests that came so far, each with its path
+        #: the requests so far, each with its path
         self.requests: list[tuple[str, dict[str, Any]]] = []
 
     async def __aenter__(self) -> Self:
@@ -90,26 +90,26 @@ class WebhookServer:
 
     @property
     def ca_bundle(self) -> str:
-        """The CA's certificate, as `caBundle` has it."""
+        """The CA's certificate, as in `caBundle`."""
         return base64.b64encode(self._ca.cert_pem.bytes()).decode()
 
     def on(self, path: str, handler: WebhookHandler) -> None:
-        """Set what answers the reviews of a path.
+        """Set the handler for the reviews of a path.
 
         Args:
             path: such as "/check".
-            handler: a function, also an asynchronous one, of the review's `request`. It returns the
-                fields of the `response`: for admission `allowed` (default true), `status`,
-                `warnings`, and `patch` as a list of operations; for conversion `convertedObjects`.
+            handler: a function, possibly asynchronous, of the review's `request`. It returns fields
+                of the `response`: for admission `allowed` (default true), `status`, `warnings`, and
+                `patch` as a list of operations; for conversion `convertedObjects`.
         """
         self._handlers[path] = handler
 
     def client_config(self, path: str, *, service: str = "") -> dict[str, Any]:
-        """Return the `clientConfig` with which a path is called.
+        """Return the `clientConfig` for a path.
 
         Args:
             path: of a handler.
-            service: call it by this service, `NAMESPACE/NAME`, and not by its URL.
+            service: call it through this service, `NAMESPACE/NAME`, instead of its URL.
         """
         if not service:
             return {"url": f"https://127.0.0.1:{self.port}{path}", "caBundle": self.ca_bundle}
@@ -121,8 +121,8 @@ class WebhookServer:
         """Misbehave from now on, until `recover`.
 
         Args:
-            fault: "slow" does not answer, "refusing" refuses connections, "garbage" answers with
-                what is no review, and "expired" has a certificate whose time is over.
+            fault: "slow" does not respond, "refusing" refuses connections, "garbage" responds with
+                something other than a review, and "expired" uses an expired certificate.
         """
         self._fault = fault
         self._recovered.clear()
@@ -135,7 +135,7 @@ class WebhookServer:
             expired.configure_cert(self._context)
 
     async def recover(self) -> None:
-        """Behave again; slow requests are answered."""
+        """Behave again; slow requests get their response."""
         fault, self._fault = self._fault, None
         self._recovered.set()
         if fault == "expired":
@@ -169,7 +169,7 @@ class WebhookServer:
 
 
 def _closing(body: bytes) -> web.Response:
-    """Return a response after which the connection ends, so that each call sees the certificate."""
+    """Return a response that closes the connection, so that each call sees the certificate."""
     response = web.Response(body=body, content_type="application/json")
     response.force_close()
     return response

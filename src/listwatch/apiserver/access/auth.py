@@ -28,9 +28,9 @@ UNAUTHENTICATED = "system:unauthenticated"
 ANONYMOUS = User("system:anonymous", (UNAUTHENTICATED,))
 #: The user of every request if access is not configured.
 ADMINISTRATOR = User("kubernetes-admin", (MASTERS, AUTHENTICATED))
-#: Groups whose bindings name nobody in particular.
+#: Groups that contain everybody, so that their bindings name nobody in particular.
 _EVERYBODY = frozenset((AUTHENTICATED, UNAUTHENTICATED, "system:serviceaccounts"))
-#: Why somebody may do what nobody has allowed.
+#: The reason for allowing what no role allows.
 _UNCHECKED = "this server checks nobody's rights but of users whom a role binding names"
 RBAC = "rbac.authorization.k8s.io"
 
@@ -324,7 +324,7 @@ class Access:
         return False, ""
 
     def _is_named(self, user: User) -> bool:
-        """Return whether a binding names a user, or a group that not everybody is in."""
+        """Return whether a binding names a user, or a group that does not contain everybody."""
         return any(
             _speaks_of(subject, user, grant.namespace) and subject.name not in _EVERYBODY
             for grant in self._current_grants()

@@ -1,4 +1,4 @@
-"""Permissions for policies' parameters: nobody can have policies read what they can't read.
+"""Permissions for policies' parameters: nobody can make policies read what they can't read.
 
 The rules are those of `pkg/registry/admissionregistration` (authz.go).
 """
@@ -38,7 +38,7 @@ class Parameters:
         """Refuse a policy or a binding whose parameters its author can't read.
 
         Raises:
-            InvalidError: 422, as a real server has it.
+            InvalidError: 422, as on a real server.
         """
         if resource.name in _POLICIES:
             self._check_policy(user, resource, new, old)

@@ -71,12 +71,12 @@ class Subject:
         return {**self.variables, "params": params}
 
 
-#: What of a namespace's metadata expressions don't see.
+#: Metadata of a namespace that expressions don't see.
 _HIDDEN = frozenset(("managedFields", "ownerReferences", "selfLink"))
 
 
 def _namespace_value(namespace: Object | None) -> Object | None:
-    """Return a namespace as expressions see it: times are texts, whatever their type says."""
+    """Return a namespace as expressions see it: times are strings, whatever their type."""
     if namespace is None:
         return None
     metadata = {key: each for key, each in namespace["metadata"].items() if key not in _HIDDEN}

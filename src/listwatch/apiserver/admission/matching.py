@@ -53,7 +53,7 @@ def kind_for(resource: APIResource, subresource: str) -> GroupVersionKind:
 
 
 def written(resource: APIResource, subresource: str) -> APIResource:
-    """Return the resource that has the schema of what is written, which may be a Scale."""
+    """Return the resource with the schema of the written object, which may be a Scale."""
     group, version, kind = kind_for(resource, subresource)
     if (group, version, kind) == kind_for(resource, ""):
         return resource
@@ -336,7 +336,7 @@ def in_version(
 
 
 def request_of(attributes: Attributes, matched: APIResource) -> Object:
-    """Return an AdmissionRequest without the objects and its uid; empty texts lack."""
+    """Return an AdmissionRequest without the objects, its uid and empty texts."""
     resource = attributes.resource
     request: Object = {
         "kind": kind_for(matched, attributes.subresource)._asdict(),
@@ -360,7 +360,7 @@ def _gvr(resource: APIResource) -> Object:
 
 
 def user_info(user: User) -> Object:
-    """Return who asks, as reviews show users; what is empty lacks."""
+    """Return the user in the form of reviews, without empty fields."""
     info: Object = {
         "username": user.name,
         "uid": user.uid,

@@ -1,8 +1,8 @@
-"""Evaluations that may take long: at once where they are short, in a thread where they are not.
+"""Runs long evaluations in a thread, and short ones at once.
 
-A policy's budget is worth seconds, and nothing may hold the event loop for so long. So what a
-request has to wait for is evaluated in a thread, as the answer of a webhook is awaited, and the
-request runs again with the outcome.
+A policy's budget is worth seconds, and nothing may hold the event loop that long. So a long
+evaluation runs in a thread while the request waits, as for a webhook; then the request runs again
+with the result.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from listwatch.apiserver.user import User
 
 T = TypeVar("T")
-#: What is spent on the event loop: some ten milliseconds.
+#: Cost spent on the event loop: some ten milliseconds.
 _AT_ONCE = 20_000
 
 
 def evaluated(key: object, decide: Decide, work: Callable[[Decide, Patience | None], T]) -> T:
-    """Return what some work returns, after the request has waited for it if it takes long.
+    """Return the result of some work, after the request has waited for it if it takes long.
 
     Args:
-        key: what is worked on; the same within a request has the same outcome.
-        decide: answers what expressions ask of `authorizer`, in the event loop.
-        work: changes nothing that others see, gets what answers it, and raises TakesLongError
-            where its patience ends.
+        key: identifies the work; a key has the same result throughout a request.
+        decide: answers the expressions' questions to `authorizer`, in the event loop.
+        work: changes nothing visible; gets what answers it, and raises TakesLongError when its time
+            is up.
     """
     if not can_ask():
         return work(decide, None)
@@ -55,7 +55,7 @@ def evaluated(key: object, decide: Decide, work: Callable[[Decide, Patience | No
 
 
 def _from_thread(decide: Decide, loop: asyncio.AbstractEventLoop) -> Decide:
-    """Return what asks in the event loop, where the roles may be read."""
+    """Return a function that asks in the event loop, where the roles may be read."""
 
     def decided(user: User, question: AccessQuestion) -> tuple[bool, str]:
         outcome: concurrent.futures.Future[tuple[bool, str]] = concurrent.futures.Future()

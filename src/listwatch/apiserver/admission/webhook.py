@@ -1,6 +1,6 @@
-"""One admission webhook: what it is asked about, what it is sent, and what its answer means.
+"""One admission webhook: when it applies, its request, and the meaning of its response.
 
-The rules and words are those of `apiserver/pkg/admission/plugin/webhook`.
+The rules and messages are those of `apiserver/pkg/admission/plugin/webhook`.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class _Response(msgspec.Struct, rename="camel"):
 
 
 class AdmissionReview(msgspec.Struct):
-    """What a webhook answers."""
+    """A webhook's response."""
 
     response: _Response | None = None
 
 
 class CallError(ListWatchError):
-    """A webhook that could not be asked, or whose answer is of no use."""
+    """A webhook could not be called, or its response is unusable."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a webhook has said; the status is that of a denial."""
+    """A webhook's decision; the status is that of a denial."""
 
     allowed: bool
     status: Object | None
@@ -73,14 +73,14 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Webhook:
-    """One webhook of a configuration, read once. Immutable.
+    """One webhook of a configuration, parsed once. Immutable.
 
     Args:
         configuration: its name.
         revision: of the configuration.
-        place: of the webhook in it.
+        place: position of the webhook in it.
         obj: the webhook.
-        mutating: whether its answer may have a patch.
+        mutating: whether its response may have a patch.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Webhook:
     def applies(
         self, attributes: Attributes, cluster: Cluster, decide: Decide
     ) -> APIResource | None:
-        """Return under which resource the webhook is meant to be asked, or None.
+        """Return the resource under which the webhook applies, or None.
 
         Raises:
             ForbiddenError: 403, a match condition failed.
@@ -130,7 +130,7 @@ class Webhook:
     def question(
         self, client: WebhookClient, attributes: Attributes, matched: APIResource, turn: int = 0
     ) -> Question:
-        """Return what the webhook is asked about a request."""
+        """Return the question to the webhook about a request."""
         source, sub = attributes.resource, attributes.subresource
         request = {
             **request_of(attributes, matched),
@@ -145,7 +145,7 @@ class Webhook:
         return Question(("admission", self.key, turn, _encode(request)), call)
 
     def check_dry_run(self, attributes: Attributes) -> None:
-        """Refuse a dry run where the webhook has effects that it does not spare then.
+        """Refuse a dry run if the webhook has side effects even then.
 
         Raises:
             BadRequestError: 400.
@@ -211,7 +211,7 @@ class Webhook:
         return ""
 
     def failed(self, error: CallError) -> StatusError:
-        """Return the refusal of a request because the webhook could not be asked about it."""
+        """Return the refusal of a request because the webhook call failed."""
         return refusal.internal_error(f'failed calling webhook "{self.name}": {error}')
 
     def denial(self, status: View | None) -> StatusError:
@@ -231,12 +231,12 @@ class Webhook:
         return error
 
     def tell(self, answer: Answer, attributes: Attributes) -> None:
-        """Pass on the warnings and audit annotations of an answer."""
+        """Pass on the warnings and audit annotations of a response."""
         attributes.warnings.extend(answer.warnings)
         for each, value in answer.annotations.items():
             key = f"{self.name}/{each}"
             if not qualified_name_problems(key):
-                # an audit says what was said first
+                # the first annotation with a key counts
                 attributes.annotations.setdefault(key, value)
 
 
@@ -261,7 +261,7 @@ def _operations(patch: bytes) -> list[Any]:
     """Return the operations of a patch.
 
     Raises:
-        CallError: it is none.
+        CallError: it is invalid.
     """
     if not patch:
         return []

@@ -1,4 +1,4 @@
-"""In which order webhooks are asked about one object, and what follows from all their answers.
+"""The order of webhooks for one object, and the combination of their responses.
 
 The rules are those of `apiserver/pkg/admission/plugin/webhook/mutating` and `validating`.
 """
@@ -28,20 +28,20 @@ Object = dict[str, Any]
 
 
 class WebhookMutator:
-    """Asks all webhooks that apply to one object, one after the other."""
+    """Calls all webhooks that apply to one object, one after the other."""
 
     def __init__(self, source: Webhooks) -> None:
         self._source = source
         self._output: Object | None = None
-        #: those that were asked and may be asked again; those that are to be
+        #: those called that may be called again; those that must be
         self._asked: set[object] = set()
         self._due: set[object] = set()
 
     def mutate(self, attributes: Attributes, turn: Round) -> None:
-        """Replace `attributes.obj` by what the webhooks make of it.
+        """Replace `attributes.obj` by the result of the webhooks.
 
         Raises:
-            Unanswered: one of them has not been asked yet.
+            Unanswered: one of them has not been called yet.
             StatusError: one denies the request, or failed.
         """
         if turn.second and attributes.obj != self._output:
@@ -71,7 +71,7 @@ class WebhookMutator:
         turn: Round,
         place: int,
     ) -> bool:
-        """Ask one webhook; returns whether it changed the object."""
+        """Call one webhook; return whether it changed the object."""
         where = f"round_{int(turn.second)}_index_{place}"
         changed = False
         try:
@@ -117,7 +117,7 @@ class WebhookMutator:
 
 
 class WebhookValidator:
-    """Asks all webhooks that apply to one object, at once."""
+    """Calls all webhooks that apply to one object, concurrently."""
 
     def __init__(self, source: Webhooks) -> None:
         self._source = source
@@ -126,7 +126,7 @@ class WebhookValidator:
         """Raise the first refusal that came.
 
         Raises:
-            Unanswered: webhooks have not been asked yet.
+            Unanswered: webhooks have not been called yet.
             StatusError: one denies the request, or failed.
         """
         source = self._source

@@ -1,4 +1,4 @@
-"""Admission webhooks as a source of admission; what asks them is loaded when there are any."""
+"""Admission webhooks as a source of admission; the calling code is loaded on first use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WebhookIndex:
 
     Args:
         kind: "validating" or "mutating".
-        configuration: has the objects.
+        configuration: contains the objects.
     """
 
     def __init__(self, kind: str, configuration: Configuration) -> None:
@@ -36,7 +36,7 @@ class WebhookIndex:
         return self._configuration.exists(self._plural)
 
     def current(self) -> Sequence[Webhook]:
-        """Return the webhooks by the names of their configurations, and in these as they stand."""
+        """Return the webhooks by configuration name, and in each configuration's order."""
         seen = self._configuration.version(self._plural)
         if self._seen != seen:
             from listwatch.apiserver.admission.webhook import Webhook  # noqa: PLC0415 - seldom needed
@@ -54,10 +54,10 @@ class Webhooks:
     """Both kinds of webhooks as a source of admission. For one event loop.
 
     Args:
-        cluster: has the namespaces.
-        configuration: has the webhooks.
-        decide: answers what expressions ask of `authorizer`.
-        editing: how objects are patched.
+        cluster: contains the namespaces.
+        configuration: contains the webhooks.
+        decide: answers the expressions' questions to `authorizer`.
+        editing: patches objects.
         client: calls the webhooks.
     """
 
@@ -77,7 +77,7 @@ class Webhooks:
         self.validating = WebhookIndex("validating", configuration)
 
     def mutator(self) -> Mutator | None:
-        """Return what mutates one object, if there are mutating webhooks."""
+        """Return a mutator for one object, if there are mutating webhooks."""
         if not self.mutating.exist:
             return None
         from listwatch.apiserver.admission.webhook_order import (  # noqa: PLC0415 - seldom needed
@@ -87,7 +87,7 @@ class Webhooks:
         return WebhookMutator(self)
 
     def validator(self) -> Validator | None:
-        """Return what judges one object, if there are validating webhooks."""
+        """Return a validator for one object, if there are validating webhooks."""
         if not self.validating.exist:
             return None
         from listwatch.apiserver.admission.webhook_order import (  # noqa: PLC0415 - seldom needed

@@ -42,7 +42,7 @@ class Gate:
     Args:
         store: contains the configuration.
         sources: policies and webhooks, in order.
-        clock: times what is slow on demand.
+        clock: times injected delays.
     """
 
     def __init__(self, store: Storage, sources: Sequence[Source], clock: Clock) -> None:
@@ -94,7 +94,7 @@ class Gate:
     def of_server(
         self, user: User, resource: APIResource, namespace: str, name: str, subresource: str
     ) -> Admission | None:
-        """Return what asks about a write of the server's own controllers, as `open`."""
+        """Return the admission of a write by the server's own controllers, like `open`."""
         if not self._is_configured():
             return None
         options: dict[str, Any] = {}
@@ -117,7 +117,7 @@ class Gate:
 
 
 class _Slow:
-    """Admission that takes its time, for tests: what changes meanwhile has come first."""
+    """Delays admission, for tests: concurrent changes come first."""
 
     def __init__(self, delay: float, clock: Clock) -> None:
         self._delay = delay
@@ -127,7 +127,7 @@ class _Slow:
         """Change nothing."""
 
     def validator(self) -> "_Slow":
-        """Return this, which judges nothing."""
+        """Return this, which accepts everything."""
         return self
 
     def validate(self, _: Attributes) -> None:
@@ -174,7 +174,7 @@ def _decoded(whole: Object, resource: APIResource) -> Object:
 
 
 def _revised(obj: Object, operations: Sequence[Object], resource: APIResource) -> Object:
-    """Return an object as the patch of a webhook makes it, decoded and defaulted."""
+    """Return an object changed by a webhook's patch, decoded and defaulted."""
     try:
         patched = json_patch(copy.deepcopy(obj), operations)
     except PatchError as error:
@@ -192,14 +192,14 @@ def _revised(obj: Object, operations: Sequence[Object], resource: APIResource) -
     try:
         decoded = decode_value(patched, resource, msgspec.json.encode(patched))
     except BadRequestError as error:
-        # Go names only what is wrong with the value, not what it was meant to be
+        # Go names only the fault in the value, not the expected type
         why = error.message.partition(f"cannot be handled as a {resource.kind}: ")
         raise refusal.internal_error(why[2] or error.message) from None
     return {"apiVersion": resource.api_version, "kind": resource.kind, **decoded.obj}
 
 
 def _check_revised(patched: Object, resource: APIResource) -> None:
-    """Refuse an object that has become one of another kind."""
+    """Refuse an object whose kind was changed."""
     try:
         check_kind(patched, resource)
     except WrongTypeError as error:

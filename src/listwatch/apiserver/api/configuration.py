@@ -1,4 +1,4 @@
-"""What a manager wants: read from the body of an apply, and checked against its type."""
+"""Reads an apply configuration from a body, and checks it against its type."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -137,11 +137,11 @@ def _shown(value: Any) -> str:
 
 
 def configuration(call: Call, resource: APIResource, data: bytes) -> Object:
-    """Return what a manager wants, read from a body and checked against its type.
+    """Return the apply configuration in a body, checked against its type.
 
     Raises:
         BadRequestError: 400, it is not an object of that kind and name.
-        StatusError: 500, it has fields that the type has not.
+        StatusError: 500, it has unknown fields.
     """
     try:
         value = parse_yaml(data)

@@ -1,7 +1,7 @@
-"""The checks that tell whether the server is up: /healthz, /livez and /readyz.
+"""The health checks: /healthz, /livez and /readyz.
 
-Their names are those of a real server, since programs ask for them one by one; here all of them are
-passed as soon as the server answers.
+Their names are a real server's, because programs request them one by one. Here all checks pass as
+soon as the server responds.
 """
 
 from aiohttp import web
@@ -51,7 +51,7 @@ _CHECKS = (
     "poststarthook/apiservice-openapi-controller",
     "poststarthook/apiservice-openapiv3-controller",
 )
-#: What only a server that is to get requests is asked for.
+#: Checks that only /readyz has.
 _READY = ("etcd-readiness", "informer-sync", "shutdown")
 
 

@@ -1,4 +1,4 @@
-"""From client-side apply to server-side: what kubectl's annotation says of fields and owners.
+"""Migrates from client-side to server-side apply: fields and owners from kubectl's annotation.
 
 The rules are those of `lastappliedmanager.go` and `lastappliedupdater.go` in
 apimachinery/pkg/util/managedfields/internal.
@@ -19,18 +19,18 @@ from listwatch.apiserver.storage.managed_fields import (
 
 Object = dict[str, Any]
 
-#: Only for this manager the annotation counts.
+#: The only manager to which the annotation applies.
 MANAGER = "kubectl"
 _ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
-#: So many bytes may all annotations have together.
+#: Maximum bytes of all annotations together.
 _LIMIT = 256 * 1024
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def applied_before(live: Mapping[str, Any], resource: APIResource) -> Fields:
-    """Return the fields that client-side apply has set and nobody has changed since.
+    """Return the fields that client-side apply set and nobody has changed since.
 
-    A conflict over them is none. Without a readable annotation of the same version there are none.
+    They cause no conflicts. Without a valid annotation of the same version there are none.
     """
     text = _annotations(live).get(_ANNOTATION)
     if not text:
@@ -47,7 +47,7 @@ def applied_before(live: Mapping[str, Any], resource: APIResource) -> Fields:
 
 
 def renew(obj: Object, wanted: Mapping[str, Any], resource: APIResource) -> None:
-    """Write what is applied now into the annotation of an object that has one, in place."""
+    """Update an object's annotation to the applied configuration, in place, if it has one."""
     annotations = _annotations(obj)
     if not annotations.get(_ANNOTATION):
         return

@@ -46,7 +46,7 @@ def answer_openapi(call: Call, table: ResourceTable, path: str) -> web.StreamRes
 
 
 def _document_answer(call: Call, path: str, document: bytes) -> web.StreamResponse:
-    """Answer with a document; under its hash it never changes (`handler3` of kube-openapi)."""
+    """Return a document; under its hash it never changes (`handler3` of kube-openapi)."""
     tag = _hash_of(document)
     asked = call.first("hash")
     if asked and asked != tag:

@@ -237,7 +237,7 @@ class ServiceController:
         self._round_began = 0.0
         self._syncs = self._ensured = self._deleted = self._failures = 0
         self._node_syncs = self._node_errors = 0
-        # When services were first found not to be as they ask for.
+        # When services were first found to differ from what they ask for.
         self._unsettled: dict[str, float] = {}
         self._node_seconds = Histogram(NODE_BOUNDS)
         self._host_seconds = Histogram(NODE_BOUNDS)

@@ -21,13 +21,13 @@ from listwatch.printable import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-#: Seconds that a running controller has to tell its figures.
+#: Seconds that a running controller has to return its metrics.
 _SECONDS: Final = 5.0
 _LARGEST_ANSWER: Final = 64 * 1024 * 1024
 
 
 class StatusError(ListWatchError):
-    """The running controller does not tell its figures."""
+    """The running controller does not return its metrics."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         addresses: of its status; empty while it waits.
         ports: numbers and protocols.
         backends: ready endpoints, counted for each port.
-        figures: what a running controller tells, by the metric's name; None without one.
+        figures: a running controller's values, by metric name; None without one.
     """
 
     key: str
@@ -49,7 +49,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def health(self) -> str:
-        """How its backends are, in words."""
+        """Return the health of its backends as text."""
         if self.figures is None:
             return ""
         count = self.figures.get("backends", 0)
@@ -68,7 +68,7 @@ async def rows(client: Client, load_balancer_class: str | None, metrics_url: str
         metrics_url: of a running controller; empty for none.
 
     Raises:
-        StatusError: the running controller does not answer.
+        StatusError: the running controller does not respond.
         ListWatchError: the server refuses.
     """
     found = await client.list("services.v1.")
@@ -105,7 +105,7 @@ def _row(
 
 
 async def _figures(url: str) -> dict[str, dict[str, float]]:
-    """Return a running controller's figures by service, and in it by the end of their names."""
+    """Return a running controller's values by service, then by the suffix of the metric."""
     from prometheus_client.parser import (  # noqa: PLC0415 - loaded only when it is asked for
         text_string_to_metric_families,
     )
@@ -160,5 +160,5 @@ def table(found: Sequence[Row]) -> "Table":
 
 
 def _plain(text: str) -> str:
-    """Return a text in which rich finds no markup."""
+    """Return a text with rich's markup escaped."""
     return text.replace("[", "\\[")
