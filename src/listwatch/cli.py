@@ -63,7 +63,7 @@ _COMMANDS = {
 }
 
 
-#: What is used where it is installed, and for what.
+#: Optional packages, used if installed, and their purpose.
 _OPTIONAL: Final = {
     "aiofastnet": "connections whose TLS keeps the interpreter lock (listwatch[fast])",
     "httptools": "the package's own transport for reads (listwatch[fast])",

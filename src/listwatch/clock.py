@@ -192,7 +192,7 @@ class FakeClock(Clock):
         self._wall_offset = seconds - self._now
 
     def stall(self, seconds: float) -> None:
-        """Let time pass while nothing runs, as while the event loop is held.
+        """Let time pass while nothing runs, as if the event loop were blocked.
 
         Timers that become due run with the next `advance`.
         """

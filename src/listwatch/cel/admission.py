@@ -200,11 +200,11 @@ class ExpressionError(Exception):
 
 
 class TakesLongError(Exception):
-    """An evaluation takes longer than whoever waits for it has time."""
+    """An evaluation takes longer than its caller can wait."""
 
 
 class Patience:
-    """What evaluations may cost before somebody else's turn has come; they share one."""
+    """The cost that evaluations may spend before other tasks must run; they share one."""
 
     __slots__ = ("left",)
 
@@ -323,9 +323,9 @@ class Evaluation:
 
     Args:
         variables: those of the request.
-        vocabulary: has the variables of the policy.
-        budget: what all may cost.
-        patience: what may be spent before TakesLongError is raised; None has no end.
+        vocabulary: contains the policy's variables.
+        budget: the cost limit of all expressions.
+        patience: the cost after which TakesLongError is raised; None for no limit.
     """
 
     def __init__(

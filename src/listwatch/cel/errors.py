@@ -41,7 +41,7 @@ class InstantiationError(Exception):
 class EvaluationError(Exception):
     """An expression failed during evaluation, for example because of a division by zero.
 
-    `cost` is what had been spent by then.
+    `cost` is the cost up to the failure.
     """
 
     cost = 0

@@ -20,7 +20,7 @@ T = TypeVar("T")
 #: Longest Retry-After to obey, in seconds; with a longer one the refusal is raised.
 MAX_RETRY_AFTER: Final = 60.0
 
-#: A resource by its name, itself, or a type that `listwatch.resources` made one.
+#: A resource by name, a `Resource`, or a type decorated by `listwatch.resources`.
 Kind: TypeAlias = str | Resource | type[Any]
 
 #: An object to send: one that was read, or a decoded form.

@@ -191,7 +191,7 @@ class Client(Reads):
 
         Args:
             obj: has kind and apiVersion, and a name or generateName if the server stores it; or an
-                object of a type that `listwatch.resources` made a resource, which then is returned.
+                object of a resource type (see `listwatch.resources`), whose type is then returned.
             resource: by default found by the object's kind.
             namespace: used if the object has none.
             subresource: "eviction", "binding" or "token", of the object `name`.

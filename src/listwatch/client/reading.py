@@ -1,4 +1,4 @@
-"""The verbs of a client that change nothing."""
+"""The verbs of a client that only read."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Reads:
-    """The half of a `Client` that reads; see there."""
+    """The reading half of a `Client`; see there."""
 
     http: HTTP
     discovery: Discovery
@@ -204,12 +204,12 @@ class Reads:
         """Return one object, or a subresource of it such as "scale".
 
         Args:
-            resource: of the object. With a type that `listwatch.resources` made a resource, the
-                object is of that type.
+            resource: of the object. With a resource type (see `listwatch.resources`), the object
+                has that type.
             name: of the object.
             namespace: of the object.
             subresource: such as "scale".
-            resource_version: a version that the answer must not be older than.
+            resource_version: a minimum version of the response.
 
         Raises:
             NotFoundError: the object does not exist.

@@ -632,11 +632,11 @@ async def _look_up(target: Target) -> list[str]:
 
 
 def is_fast() -> bool:
-    """Tell whether connections are aiofastnet's, whose TLS keeps the interpreter lock.
+    """Return whether connections are aiofastnet's, whose TLS keeps the interpreter lock.
 
-    Python's own gives it away for each record of 16 KB (CPython#81536): beside a thread that
-    computes, a watch by TLS then gets 1 % of its rate. aiofastnet reads the peer's certificate by
-    way of a temporary file, so where there is no place for one, Python's own serves.
+    Python's own TLS releases it for each record of 16 KB (CPython#81536): beside a thread that
+    computes, a TLS watch then gets 1 % of its rate. aiofastnet reads the peer's certificate through
+    a temporary file; if none can be created, Python's own TLS is used.
     """
     if not _HAS_AIOFASTNET:
         return False

@@ -1,4 +1,4 @@
-"""Objects of types that `listwatch.resources` made resources."""
+"""Objects of types decorated by `listwatch.resources`."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -7,15 +7,15 @@ import msgspec
 
 from listwatch.client.resource import Resource
 
-#: Where a type keeps what it is as a resource; its attribute `resource` is a `Resource`.
+#: The attribute of a type with its resource; its attribute `resource` is a `Resource`.
 ATTRIBUTE: Final = "__custom_resource__"
 
 
 def resource_of_type(cls: type) -> Resource:
-    """Return the resource that a type is.
+    """Return the resource of a type.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it has none.
     """
     known = cls.__dict__.get(ATTRIBUTE)
     if known is None:
@@ -28,7 +28,7 @@ def resource_of_type(cls: type) -> Resource:
 
 
 def is_typed(obj: object) -> bool:
-    """Tell whether an object is of a type that is a resource."""
+    """Return whether an object has a resource type."""
     return ATTRIBUTE in type(obj).__dict__
 
 
@@ -36,7 +36,7 @@ def manifest_of(obj: object) -> dict[str, Any]:
     """Return an object of such a type as a decoded manifest, with apiVersion and kind.
 
     Raises:
-        TypeError: its type is no resource.
+        TypeError: its type is not a resource.
     """
     known = resource_of_type(type(obj))
     value: Mapping[str, Any]
@@ -49,14 +49,14 @@ def manifest_of(obj: object) -> dict[str, Any]:
 
 
 def with_changes(raw: Any, before: Any, after: Any) -> Any:
-    """Return a value with the changes between two readings of it that may lack some of its parts.
+    """Return a value with the changes between two partial readings of it.
 
-    What neither reading has, such as a field of a newer version, stays. An item of a list is
-    recognised if it did not change, else by its field `name`, else by its place.
+    Parts that neither reading has, such as a field of a newer version, stay. An item of a list is
+    identified by being unchanged, otherwise by its field `name`, otherwise by its index.
 
     Args:
         raw: the whole value, decoded.
-        before: what was read of it.
+        before: the first reading of it.
         after: the same, changed.
     """
     if before == after:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 _NAME = "service-controller"
 _DEFAULT_POOL = "127.0.0.0/8"
 _WIDE = 1000
-# Services that are synced at once share one reload of HAProxy: 500 that come together are served
-# within two seconds, where ten at a time take half a minute.
+# Services synced together share one HAProxy reload: 500 at once are served within two seconds; ten
+# at a time would take half a minute.
 _WORKERS: Final = {"local": 10, "haproxy": 500}
 
 
@@ -69,11 +69,11 @@ def _pool_file(ctx: click.Context, _param: click.Parameter, path: Path | None) -
 
 
 class _Shown:
-    """What is told of the controller and its provider, once they run."""
+    """The running controller and its provider, for metrics."""
 
     def __init__(self) -> None:
         self.controller: ServiceController | None = None
-        self.provider: object = None  # a provider need not tell figures
+        self.provider: object = None  # a provider need not have figures
 
     def metrics(self) -> Iterator["Metric"]:
         if self.controller is not None:
@@ -126,7 +126,7 @@ async def _print_status(config: Config, load_balancer_class: str | None, metrics
     if not found:
         click.echo("no services of type LoadBalancer", err=True)
         return
-    # Nothing is cut on the way to a file or a program.
+    # Don't truncate output to a file or a program.
     Console(width=None if sys.stdout.isatty() else _WIDE).print(table(found))
 
 

@@ -1,4 +1,4 @@
-"""What a provider tells of its load balancers, for metrics and `--status`."""
+"""A provider's figures of its load balancers, for metrics and `--status`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
@@ -12,7 +12,7 @@ class Traffic(msgspec.Struct, frozen=True):
     Attributes:
         open: current connections (TCP) and flows (UDP).
         accepted: total accepted.
-        refused: turned away because of their source or a limit.
+        refused: refused because of their source or a limit.
         failed: found no backend.
         bytes_in: received from clients.
         bytes_out: sent to clients.
@@ -42,9 +42,9 @@ class LoadBalancerFigures(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         namespace: of the service.
         name: of the service.
-        addresses: where it is reached.
-        backends: where it leads to, counted for each port.
-        failed_backends: those of them that are unhealthy.
+        addresses: its addresses.
+        backends: its backends, counted for each port.
+        failed_backends: the unhealthy ones.
         traffic: of all ports.
     """
 
@@ -61,7 +61,7 @@ class ProviderFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         load_balancers: each one.
-        pools: addresses used and in all, by the pool's name.
+        pools: addresses used and in total, by pool name.
         misfits: addresses in use that no pool would give now.
         shortages: times that this process could open no more files.
         counters: further counters by name, such as reloads.
@@ -81,5 +81,5 @@ class TellsFigures(Protocol):
     """A provider with figures."""
 
     def figures(self) -> ProviderFigures:
-        """Return the figures of this moment, at once."""
+        """Return current figures, without waiting."""
         ...

@@ -75,7 +75,7 @@ def _buckets(
 
 
 def collect_load_balancers(figures: ProviderFigures) -> Iterator["Metric"]:
-    """Yield the metric families of a provider: of each load balancer, and of the address pools."""
+    """Yield a provider's metric families: per load balancer, and for address pools."""
     from prometheus_client.core import (  # noqa: PLC0415 - loaded only where metrics are served
         CounterMetricFamily,
         GaugeMetricFamily,

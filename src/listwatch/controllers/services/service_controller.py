@@ -75,7 +75,7 @@ _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Buckets of the reference's histograms of nodes, in seconds: 1 to 16,384.
+#: Buckets of cloud-provider's histograms of nodes, in seconds: 1 to 16,384.
 NODE_BOUNDS: Final = tuple(float(2**power) for power in range(15))
 #: Buckets of the time until a service is served, in seconds.
 CONVERGENCE_BOUNDS: Final = (
@@ -113,8 +113,8 @@ class ServiceControllerStatistics(msgspec.Struct, frozen=True, kw_only=True):
         node_syncs: times that the nodes of all load balancers were compared.
         node_errors: load balancers that did not accept new nodes.
         node_sync_seconds: durations of these comparisons.
-        convergence_seconds: how long services took from the first look at a change until the status
-            told of it, or the load balancer was removed.
+        convergence_seconds: time from the first sync of a changed service until its status shows
+            the change, or its load balancer is removed.
         host_update_seconds: durations for one load balancer.
     """
 

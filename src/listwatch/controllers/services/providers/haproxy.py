@@ -105,8 +105,8 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         endpoint_slices: as for `LocalProvider`.
         health_check_seconds: interval between checks of a backend.
         drain_seconds: how long connections to a removed backend, port or service continue.
-        old_worker_seconds: how long other connections continue in the process that a reload has
-            replaced; the time begins with the reload.
+        old_worker_seconds: how long other connections continue in an old process, from the reload
+            on.
         binary: the program.
         clock: the time.
     """
@@ -199,7 +199,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         )
 
     def figures(self) -> ProviderFigures:
-        """Return the figures of each load balancer; HAProxy was asked for them seconds ago."""
+        """Return each load balancer's figures, which are a few seconds old."""
         return msgspec.structs.replace(
             self._figures(),
             shortages=self._shortages.count,
@@ -450,7 +450,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             frontend.slots[number] = Slot()
 
     async def _end_later(self, frontends: Iterable[Frontend]) -> None:
-        """End the connections of removed ports in due time, in the workers that have any."""
+        """End the connections of removed ports in due time, in every worker that has any."""
         servers = [one.server(number) for one in frontends for number in range(len(one.slots))]
         if not servers:
             return
@@ -470,7 +470,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             _logger.warning("connections of removed ports were not closed: %s", error)
 
     async def _keep_states(self) -> None:
-        """Let the next process know which backends are healthy."""
+        """Pass the health of backends on to the next process."""
         try:
             text = await self._haproxy.ask("runtime.sock", ["show servers state"])
         except OSError as error:

@@ -9,10 +9,10 @@ from listwatch.controllers.services.providers.balancing import Backend
 from listwatch.controllers.services.providers.listening import Rules
 from listwatch.controllers.services.providers.proxy_protocol import ProxyProtocol
 
-#: Name of the process among its peers, which are its predecessors and successors.
+#: Name of the process among its peers: the processes before and after it.
 PEER: Final = "listwatch"
 _FEWEST_SLOTS: Final = 4
-# Reloads that an old worker with long connections survives: each worker holds some megabytes.
+# Reloads that an old worker with long connections survives; each worker takes some megabytes.
 _MOST_OLD_WORKERS: Final = 100
 # A line of the configuration may have 64.
 _WORDS: Final = 50
@@ -117,7 +117,7 @@ class Frontend(msgspec.Struct, kw_only=True):
         yield f"    default_backend {self.name}"
         yield f"backend {self.name}"
         if self.affinity_seconds:
-            # So a client that the next process has not learned of yet has its backend all the same.
+            # So a client still unknown to the next process gets the same backend.
             yield "    balance source"
             yield "    hash-type consistent sdbm avalanche"
         else:
@@ -151,8 +151,9 @@ class Settings(msgspec.Struct, frozen=True):
         runtime_socket: path of the runtime API's socket.
         generation: distinguishes this configuration from others.
         check_seconds: interval between checks of a backend.
-        peers_socket: path of the socket by which a new process learns affinities from the old one.
-        state_file: path of the file from which a new process learns which backends are healthy.
+        peers_socket: path of the socket through which a new process gets affinities from the old
+            one.
+        state_file: path of the file with the health of backends, for a new process.
         old_worker_seconds: maximum life of an old process after a reload.
     """
 
@@ -171,7 +172,7 @@ def render(settings: Settings, frontends: Iterable[Frontend]) -> str:
         f"    stats socket {settings.runtime_socket} mode 600 level admin expose-fd listeners",
         f"    description {settings.generation}",
         f"    server-state-file {settings.state_file}",
-        # Not the drain time: connections that nobody wants to end go on through reloads.
+        # Not the drain time: connections to remaining backends continue through reloads.
         f"    hard-stop-after {max(1, round(settings.old_worker_seconds * 1000))}ms",
         f"    mworker-max-reloads {_MOST_OLD_WORKERS}",
         f"peers {PEER}",

@@ -69,7 +69,7 @@ class HAProxyProcess:
 
     @property
     def state_file(self) -> Path:
-        """The path that the configuration must use for the state of servers."""
+        """The path that the configuration must use for the server states."""
         return self.directory / "servers"
 
     @property
@@ -154,7 +154,7 @@ class HAProxyProcess:
             raise HAProxyError(f"haproxy rejected a command: {' '.join(complaints)[:300]}")
 
     async def old_workers(self) -> list[int]:
-        """Return the ids of the processes that serve connections from before a reload.
+        """Return the IDs of old processes that still serve connections.
 
         Raises:
             OSError: HAProxy is unreachable.
@@ -165,7 +165,7 @@ class HAProxyProcess:
         return [int(words[0]) for words in lines if words and words[0].isdecimal()]
 
     async def end_sessions(self, servers: Iterable[str], workers: Iterable[int]) -> None:
-        """End the connections to servers in old workers; those that have ended are no matter.
+        """End the connections to servers in old workers; ignore those that have ended.
 
         Raises:
             OSError: HAProxy is unreachable.
@@ -173,13 +173,13 @@ class HAProxyProcess:
         there = set(await self.old_workers())
         wanted = set(servers)
         for worker in there.intersection(workers):
-            # Its proxies are disabled by now, so that sessions can only be ended one by one.
+            # Its proxies are disabled by now, so sessions can only be ended one by one.
             sessions = await self._ask_master(f"@!{worker} show sess")
             for session in _sessions_with(sessions, wanted):
                 await self._ask_master(f"@!{worker} shutdown session {session}")
 
     async def _ask_master(self, command: str) -> str:
-        """Send a command to the master, which takes none for a moment at each reload."""
+        """Send a command to the master, which accepts none for a moment at each reload."""
         give_up_at = self._clock.now() + RELOAD_SECONDS
         while True:
             try:
@@ -258,7 +258,7 @@ class HAProxyProcess:
 
 
 def _sessions_with(text: str, servers: Collection[str]) -> Iterator[str]:
-    """Yield the ids of the sessions in an answer to `show sess` that lead to one of the servers."""
+    """Yield the session IDs in a response to `show sess` that lead to one of the servers."""
     for line in text.splitlines():
         identity, _, rest = line.partition(": ")
         words = dict(word.partition("=")[::2] for word in rest.split(" "))

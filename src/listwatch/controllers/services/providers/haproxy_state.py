@@ -1,19 +1,19 @@
-"""What HAProxy's next process is told of the present one: which servers are up."""
+"""Passes the health of servers to HAProxy's next process."""
 
 from collections.abc import Iterable
 
 from listwatch.controllers.services.providers.balancing import Backend
 from listwatch.controllers.services.providers.haproxy_config import Frontend
 
-# In `srv_admin_state`: the place was empty in the configuration that this process began with.
+# In `srv_admin_state`: the slot was empty in this process's initial configuration.
 _WAS_EMPTY = 4
 
 
 def kept_states(text: str, frontends: Iterable[Frontend]) -> str:
-    """Return the part of `show servers state` that holds for a configuration.
+    """Return the part of `show servers state` that applies to a configuration.
 
-    A place whose backend has changed, or that was empty, would get the health of another backend,
-    and its address.
+    A slot whose backend has changed, or that was empty, would get another backend's health and
+    address.
     """
     places = {
         (frontend.name, f"s{number}"): slot.backend

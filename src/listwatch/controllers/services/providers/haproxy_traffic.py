@@ -1,4 +1,4 @@
-"""What HAProxy tells of its traffic, over the reloads at which its counters begin anew."""
+"""HAProxy's traffic, summed across reloads, at which its counters restart."""
 
 import csv
 from collections.abc import Iterable
@@ -6,21 +6,21 @@ from typing import Final
 
 from listwatch.controllers.services.figures import Traffic
 
-#: Seconds between two questions for the traffic.
+#: Seconds between two queries of the traffic.
 TRAFFIC_SECONDS: Final = 5.0
 
 
 class HAProxyTraffic:
-    """Adds up the answers to `show stat`. For one event loop."""
+    """Sums the responses to `show stat`. For one event loop."""
 
     def __init__(self) -> None:
-        # What former processes counted, and what the present one did, by frontend.
+        # The counts of former processes and of the current one, by frontend.
         self._before: dict[str, Traffic] = {}
         self._now: dict[str, Traffic] = {}
         self._failed: dict[str, int] = {}
 
     def total(self, frontend: str) -> Traffic:
-        """Return the traffic of a frontend since it was made."""
+        """Return the traffic of a frontend since its creation."""
         return self._before.get(frontend, Traffic()) + self._now.get(frontend, Traffic())
 
     def failed(self, frontend: str) -> int:
@@ -28,7 +28,7 @@ class HAProxyTraffic:
         return self._failed.get(frontend, 0)
 
     def read(self, text: str) -> None:
-        """Take an answer to `show stat`."""
+        """Add a response to `show stat`."""
         rows = list(csv.DictReader(text.removeprefix("# ").splitlines()))
         if not rows:
             return

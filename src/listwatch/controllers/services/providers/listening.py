@@ -69,7 +69,7 @@ class PortListener(Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether it takes nothing for want of files."""
+        """Whether it is paused for lack of files."""
         ...
 
     def statistics(self) -> Traffic:

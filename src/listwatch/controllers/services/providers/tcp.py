@@ -343,7 +343,7 @@ class TCPListener:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it takes no connections for want of files."""
+        """Whether it is paused for lack of files."""
         return self._acceptor is not None and self._acceptor.is_paused
 
     def statistics(self) -> Traffic:

@@ -127,7 +127,7 @@ class UDPListener:
         self._limit = flow_limit()
         self._sweeper: Timer | None = None
         self._timers: set[Timer] = set()
-        # Of backends that refused: how often in a row, and when each is tried again.
+        # For backends that refused: failures in a row, and the time of the next try.
         self._failures: dict[Backend, int] = {}
         self._retries: dict[Backend, Timer] = {}
         # Ordered by last datagram from the client.
@@ -202,7 +202,7 @@ class UDPListener:
         return _Flow(self, client, backend)
 
     def refused_by(self, backend: Backend, error: OSError) -> None:
-        """Pass a backend over that refused a datagram, until it is time to try it again."""
+        """Skip a backend that refused a datagram until it is time to retry."""
         if not self.balancer.report(backend, well=False):
             return
         failures = self._failures.get(backend, 0)
