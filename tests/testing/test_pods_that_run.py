@@ -83,7 +83,7 @@ async def test_a_server_that_runs_no_pods_says_so() -> None:
 
 
 def test_another_process_can_not_have_the_clock_of_this_one() -> None:
-    with pytest.raises(ConfigError, match="the clock of that process"):
+    with pytest.raises(ConfigError, match="uses that process's clock"):
         APIServer(subprocess=True, clock=FakeClock())
 
 
