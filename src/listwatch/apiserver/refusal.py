@@ -143,7 +143,7 @@ def method_not_allowed() -> StatusError:
 
 
 def verb_not_supported(resource: APIResource, verb: str) -> StatusError:
-    """Return 405 in the words of custom resources, also for one that is being removed."""
+    """Return 405 in the words of custom resources, also for one being removed."""
     return MethodNotSupportedError(
         f'{verb} is not supported on resources of kind "{resource.qualified_name}"',
         details={"group": resource.group, "kind": resource.name},

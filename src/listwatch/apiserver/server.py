@@ -220,7 +220,7 @@ class EmbeddedAPIServer:
         return found
 
     def add_service(self, name: str, host: str, port: int) -> None:
-        """Say where a service of webhooks is, named `NAMESPACE/NAME`."""
+        """Set the address of a webhook's service, named `NAMESPACE/NAME`."""
         self._services[name] = (host, port)
 
     def _asks_webhooks(self) -> bool:
@@ -360,10 +360,10 @@ class EmbeddedAPIServer:
         return len(streams)
 
     def record_requests(self, limit: int = 10_000) -> None:
-        """Note the requests from now on; forget those noted before.
+        """Record requests from now on, and discard earlier records.
 
         Args:
-            limit: how many of the last are kept; 0 notes none.
+            limit: number of last requests to keep; 0 to record none.
 
         Raises:
             ValueError: a negative limit.
@@ -377,15 +377,15 @@ class EmbeddedAPIServer:
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """The requests since `record_requests`, in the order in which they arrived."""
+        """The requests since `record_requests`, in order of arrival."""
         log = self.api.request_log
         return [] if log is None else log.requests()
 
     def limit_in_flight(self, limit: int | None) -> None:
-        """Answer requests beyond a limit with 429, as a real server's flow control does.
+        """Answer requests beyond a limit with 429, like a real server's flow control.
 
         Args:
-            limit: how many requests other than watches are answered at a time; None is no limit.
+            limit: maximum concurrent requests except watches; None for no limit.
 
         Raises:
             ValueError: a negative limit.
@@ -395,13 +395,13 @@ class EmbeddedAPIServer:
         self.faults.in_flight_limit = limit
 
     def issue_certificate(self, *, expired: bool = False) -> None:
-        """Give new connections another certificate of the server, from the same CA.
+        """Use another server certificate from the same CA for new connections.
 
         Args:
-            expired: whether its time is over, so that clients refuse it.
+            expired: use an expired one, which clients refuse.
 
         Raises:
-            ValueError: the server has no certificate that it made itself.
+            ValueError: the server has no certificate of its own making.
         """
         if self._tls is None or self._tls.issue is None:
             raise ValueError("the server made no certificates: start it with tls=True")

@@ -139,7 +139,7 @@ class Invocation(msgspec.Struct, Generic[PolicyT], frozen=True):
 Applying = Invocation[PolicyT] | tuple[BoundPolicy[PolicyT], PolicyFailure]
 
 
-#: What a policy's expressions depend on: its uid and generation.
+#: What the compiled expressions depend on: the policy's uid and generation.
 _State = tuple[str, int]
 
 
@@ -162,7 +162,7 @@ class PolicyIndex(Generic[PolicyT]):
         self._kind = kind
         self._configuration = configuration
         self._make = make
-        #: which state of the policies and bindings was read last
+        #: the state of the policies and bindings read last
         self.seen: tuple[int, int] = (-1, -1)
         self._compiled: dict[_State, PolicyT] = {}
         self._policies: list[BoundPolicy[PolicyT]] = []
@@ -198,7 +198,7 @@ class PolicyIndex(Generic[PolicyT]):
         return found
 
     def _compile(self, bound: Sequence[Object]) -> dict[_State, PolicyT]:
-        """Return the compiled policies; a request waits for those that take long."""
+        """Return the compiled policies; a request waits for slow ones."""
         new = {_state_of(obj): obj for obj in bound if _state_of(obj) not in self._compiled}
 
         def work() -> dict[_State, PolicyT]:

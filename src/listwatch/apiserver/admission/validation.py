@@ -197,8 +197,8 @@ def validate_metadata_update(resource: APIResource, new: Object, old: Object) ->
     ):
         if new.get(key) != old.get(key):
             causes.append(invalid_value(f"metadata.{key}", new.get(key), "field is immutable"))
-    # The server checks metadata once for every kind and mostly once more in a kind's own rules
-    # (`ValidateObjectMetaUpdate`), and the parts that a new object has also as those of one.
+    # The server checks metadata once for every kind and often once more in a kind's own rules
+    # (`ValidateObjectMetaUpdate`), and parts shared with new objects also as those of a new one.
     kind = kind_of(resource)
     parts = validate_labels(new.get("labels"), "metadata.labels")
     parts += validate_annotations(new.get("annotations"), "metadata.annotations")

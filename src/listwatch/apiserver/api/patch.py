@@ -32,7 +32,7 @@ _OPERATIONS = frozenset(("add", "copy", "move", "remove", "replace", "test"))
 
 
 class PatchError(Exception):
-    """A patch that does not fit the object or breaks its own grammar, in the server's words."""
+    """A patch does not fit the object or is malformed; the message is the server's."""
 
 
 class PatchValueError(PatchError):
@@ -71,14 +71,14 @@ def _index(container: list[Any], part: str, *, insert: bool = False) -> int:
 
 
 def _get(container: Any, part: str) -> Any:
-    """Return a member; None for one that an object lacks, as the server has it."""
+    """Return a member; None if an object lacks it, as on the server."""
     if isinstance(container, dict):
         return container.get(part)
     return container[_index(container, part)]
 
 
 def _find(document: Any, path: str) -> tuple[Any, str] | None:
-    """Return what holds the member that a path names, and the member's own name."""
+    """Return the parent of the member that a path names, and the member's own name."""
     parts = _pointer(path)
     if parts is None:
         return None
@@ -101,7 +101,7 @@ def _at(document: Any, path: str, missing: str) -> tuple[Any, str]:
 
 @contextmanager
 def _for(words: str) -> Iterator[None]:
-    """Say of an error where it happened."""
+    """Add the operation to an error."""
     try:
         yield
     except PatchError as error:
@@ -175,7 +175,7 @@ def _test(document: Any, path: str, value: Any) -> None:
 
 
 def _copy(document: Any, source: str, path: str) -> int:
-    """Copy a value; returns its size in bytes."""
+    """Copy a value; return its size in bytes."""
     container, part = _at(
         document, source, f"copy operation does not apply: doc is missing from path: {source}"
     )

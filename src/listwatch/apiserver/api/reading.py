@@ -345,7 +345,7 @@ class Reader:
             stream.fault = fault if fault.tampers else None
         stream.lag = lambda: self.stale_at
         if representation.transform == "PartialObjectMetadataList":
-            # one object is no list: the first event can't be written, and a watch ends with it
+            # one object is not a list: the first event can't be written and ends the watch
             stream.make_nothing()
         if awaited > self._present():
             stream.refused = refusal.too_large_version(awaited, self._present())

@@ -77,7 +77,7 @@ class Api:
         self._clock = clock
         self._asks_webhooks = asks_webhooks
         self.address = ""
-        #: notes the requests, for tests
+        #: records the requests, for tests
         self.request_log: RequestLog | None = None
         #: the stale replica, for tests
         self.lagging: Api | None = None
@@ -123,7 +123,7 @@ class Api:
     async def _faulty(self, call: Call, fault: Fault) -> web.StreamResponse:
         if fault.committed and call.info.verb != "watch":
             call.fault = fault
-            with contextlib.suppress(StatusError):  # the fault hides a refusal, too
+            with contextlib.suppress(StatusError):  # the fault also hides a refusal
                 await self.dispatch(call)
         instead = await self._faults.before(call, fault)
         if instead is not None:
@@ -152,7 +152,7 @@ class Api:
             call.warnings.append(deprecation)
         watching = info.verb == "watch"
         call.representation = self._negotiate(call, resource, collection=not info.name or watching)
-        # admission may be slow, or have expressions to compile
+        # admission may be delayed, or have expressions to compile
         slow = call.fault is not None and call.fault.admission_delay > 0
         slow = slow or resource.group == "admissionregistration.k8s.io"
         if not (slow or self._asks_webhooks()):
@@ -344,7 +344,7 @@ _OUT_OF_TIME = {
 
 
 def _check_custom(resource: APIResource, info: RequestInfo, *, known: bool) -> None:
-    """Refuse what the handler of custom resources refuses, which knows verbs but no routes."""
+    """Refuse what the handler of custom resources refuses, which routes by verb only."""
     if not known:
         raise refusal.verb_not_supported(resource, info.verb)
     if info.verb in {"update", "patch"} and not info.name:
@@ -352,7 +352,7 @@ def _check_custom(resource: APIResource, info: RequestInfo, *, known: bool) -> N
 
 
 def _has_scope(resource: APIResource, info: RequestInfo) -> bool:
-    """Tell whether a path has the namespace that a resource wants; reads may be of all of them."""
+    """Return whether a path has the namespace that a resource needs; reads may cover all."""
     if resource.namespaced:
         return bool(info.namespace) or info.verb in {"list", "watch"}
     return not info.namespace

@@ -1,7 +1,7 @@
-"""The scale of an object: its replicas in a form that is the same for all kinds.
+"""The scale of an object: its replicas in a form shared by all kinds.
 
-Who owns the replicas is kept with the object's other fields, and is carried over to the scale and
-back as in `scalehandler.go` of apimachinery/pkg/util/managedfields.
+The owners of the replicas are those of the object's field, converted to the scale and back as in
+`scalehandler.go` of apimachinery/pkg/util/managedfields.
 """
 
 import copy
@@ -30,7 +30,7 @@ Handler = Callable[[Call, APIResource], Awaitable[web.StreamResponse]]
 
 _TYPE: Object = {"kind": "Scale", "apiVersion": "autoscaling/v1"}
 _PATH = ("spec", "replicas")
-#: What makes the new scale of the present one; the owners are those of its replicas.
+#: Returns the new scale for the current one; the owners are those of its replicas.
 _Change = Callable[[Object, Managed], Object]
 
 
@@ -53,7 +53,7 @@ class Scales:
         }
 
     def handler(self, verb: str) -> Handler:
-        """Return what answers a verb: get, update or patch."""
+        """Return the handler of a verb: get, update or patch."""
         return {"get": self._get, "update": self._put, "patch": self._patch}[verb]
 
     async def _get(self, call: Call, resource: APIResource) -> web.StreamResponse:
@@ -166,7 +166,7 @@ class Scales:
         return _answer(call, self._shown(resource, made))
 
     def _shown(self, resource: APIResource, entry: Entry, *, lacking: int | None = None) -> Object:
-        """Return an object's scale; `lacking` is what counts where a custom one says none."""
+        """Return an object's scale; `lacking` is the default for a custom one without replicas."""
         obj = self._registry.present(resource, entry)
         metadata = obj["metadata"]
         shown = {
@@ -201,7 +201,7 @@ def _answer(call: Call, scale: Object) -> web.Response:
 
 
 def _compact(scale: Object) -> Object:
-    """Return a scale's spec, in which no replicas are none at all, as Go writes it."""
+    """Return a scale's spec as Go writes it, omitting zero replicas."""
     replicas = (scale.get("spec") or {}).get("replicas")
     return {"replicas": replicas} if replicas else {}
 
@@ -235,7 +235,7 @@ def _owns(fields: Fields, path: tuple[str, ...]) -> bool:
 
 
 def _carried_out(managed: Managed, path: tuple[str, ...]) -> Managed:
-    """Return the owners of an object's replicas, as owners of those of its scale."""
+    """Convert the owners of an object's replicas to owners of its scale."""
     owners = Managed()
     for owner, fields in managed.sets.items():
         if _owns(fields, path):
@@ -246,7 +246,7 @@ def _carried_out(managed: Managed, path: tuple[str, ...]) -> Managed:
 
 
 def _carried_back(managed: Managed, owners: Managed, path: tuple[str, ...]) -> Managed:
-    """Return an object's owners, with those of its scale; who is new among them has no time."""
+    """Return an object's owners, updated with those of its scale; new ones have no time."""
     result = Managed()
     replicas = _fields_at(path)
     for owner, fields in managed.sets.items():
@@ -285,12 +285,12 @@ def _custom_scale(resource: APIResource, obj: Object, lacking: int | None) -> Ob
     """Return spec and status of a custom object's scale.
 
     Args:
-        resource: says where these stand.
+        resource: knows their paths.
         obj: the object.
-        lacking: what counts where it says no replicas.
+        lacking: the default for an object without replicas.
 
     Raises:
-        StatusError: 500, it says none, and nothing counts then.
+        StatusError: 500, the object has no replicas and there is no default.
     """
     assert resource.custom is not None  # noqa: S101 - asked for custom resources only
     paths = resource.custom["scale"]

@@ -213,7 +213,7 @@ class WatchStream:
         self.refused: StatusError | None = None
 
     def make_nothing(self) -> None:
-        """Let the stream end, cleanly, in place of its first event."""
+        """End the stream normally instead of sending its first event."""
         self._make = lambda _, __: self._ended()
         self._bookmark = lambda _, __: self._ended()
         self._form = object()
@@ -399,8 +399,8 @@ class WatchStream:
     async def _send_large(
         self, response: web.StreamResponse, transport: _Transport, data: bytes
     ) -> None:
-        """Write bytes of which little may wait, since many watches may get the same."""
-        direct, self._direct = self._direct, False  # nothing may come in between
+        """Write bytes with little buffering, because many watches may get the same ones."""
+        direct, self._direct = self._direct, False  # nothing may be written in between
         try:
             for start in range(0, len(data), _PIECE_BYTES):
                 await _drained(response)

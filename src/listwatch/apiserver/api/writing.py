@@ -258,7 +258,7 @@ class Writer:
         """Return an object with a patch applied, decoded, and checked against the path.
 
         Raises:
-            InvalidError: 422, the patch does not fit, or the result has a wrong type.
+            InvalidError: 422, the patch does not fit, or the result has the wrong type.
             BadRequestError: 400, the result is another object.
         """
         if resource.convert is not None:
@@ -292,7 +292,7 @@ class Writer:
         return self._checked(call, resource, decoded.obj)
 
     def _checked(self, call: Call, resource: APIResource, obj: Object) -> Object:
-        """Return a patched object, which must be the one of the path."""
+        """Return a patched object, which must match the path."""
         metadata = obj["metadata"]
         name = metadata.get("name")
         if name != call.info.name:

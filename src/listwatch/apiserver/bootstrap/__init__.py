@@ -1,1 +1,1 @@
-"""What a new cluster has before any client has made anything."""
+"""The initial objects of a cluster."""

@@ -1,4 +1,4 @@
-"""The objects of a new cluster, made where they are not there yet."""
+"""Creates the initial objects of a cluster if they are missing."""
 
 import copy
 import random
@@ -36,12 +36,12 @@ _PRIORITIES = (
     ),
 )
 _OWN_LABELS = {"component": "apiserver", "provider": "kubernetes"}
-#: The usual port of a server, which its Service leads to.
+#: A server's usual port, used in its Service.
 _PORT = 6443
 
 
 def _objects(authority: str) -> Iterator[tuple[str, str, Object]]:
-    """Yield group, plural name and object of each, in the order in which they are made."""
+    """Yield group, plural name and object of each, in order of creation."""
     for name in _NAMESPACES:
         yield "", "namespaces", {"metadata": {"name": name}}
     for plural, obj in ROLES:
@@ -69,7 +69,7 @@ def _objects(authority: str) -> Iterator[tuple[str, str, Object]]:
             },
         },
     )
-    if authority:  # without one there is nothing to tell
+    if authority:  # without a CA the object would be empty
         yield (
             "",
             "configmaps",
@@ -85,9 +85,9 @@ def _objects(authority: str) -> Iterator[tuple[str, str, Object]]:
 
 @lru_cache(maxsize=4)
 def _packed(authority: str) -> tuple[tuple[str, str, bytes], ...]:
-    """Return group, plural name and stored form of each, as a server of 1970 has made them.
+    """Return group, plural name and stored form of each, as created by a server in 1970.
 
-    Making an object by all rules takes 70 µs, taking one over 15.
+    Creating an object by all rules takes 70 µs, copying a stored one 15 µs.
     """
     clock = FakeClock(time=0.0)
     registry = Registry(Storage(clock), clock, randomness=random.Random(0))  # noqa: S311 - names
@@ -111,11 +111,11 @@ def _resource(table: ResourceTable, group: str, plural: str) -> APIResource:
 
 
 def bootstrap(registry: Registry, table: ResourceTable, authority: str = "") -> None:
-    """Make what is missing of the objects that a real server makes itself.
+    """Create the missing objects that a real server creates itself.
 
     Args:
-        registry: where they are made.
-        table: the resources that are served.
+        registry: used to create them.
+        table: the served resources.
         authority: the CA of client certificates, in PEM; "" without one.
     """
     stamp = registry.now()

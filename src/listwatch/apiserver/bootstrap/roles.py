@@ -1,7 +1,7 @@
-"""The roles and bindings of a new cluster.
+"""The initial roles and bindings of a cluster.
 
 Names and rules are those of `plugin/pkg/auth/authorizer/rbac/bootstrappolicy`. The roles of the
-controllers themselves are not here: nobody but kube-controller-manager uses them.
+controllers themselves are missing: only kube-controller-manager uses them.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _SYSTEM = "kube-system"
 
 
 def _rule(verbs: str, group: str, resources: str, names: str = "") -> Object:
-    """Return a rule on the resources of a group; words are separated by spaces."""
+    """Return a rule for the resources of a group; the arguments are space-separated."""
     rule: Object = {
         "verbs": verbs.split(),
         "apiGroups": [group],
@@ -121,7 +121,7 @@ _API = "/api /api/* /apis /apis/* /openapi /openapi/*"
 _READER = "extension-apiserver-authentication-reader"
 _ISSUER = "system:service-account-issuer-discovery"
 
-#: All of them, as they are created.
+#: All roles, in order of creation.
 ROLES: Sequence[Made] = (
     (
         "clusterroles",
@@ -142,7 +142,7 @@ ROLES: Sequence[Made] = (
         _rule(_EDIT, "", "secrets"),
         _rule(_EDIT, RBAC, "roles rolebindings"),
     ),
-    # what everybody has
+    # for everybody
     _role("system:discovery", _paths(f"{_API} {_HEALTH}")),
     _binding("system:discovery", f"Group {AUTHENTICATED}"),
     _role(
@@ -153,7 +153,7 @@ ROLES: Sequence[Made] = (
     _binding("system:basic-user", f"Group {AUTHENTICATED}"),
     _role("system:public-info-viewer", _paths(_HEALTH)),
     _binding("system:public-info-viewer", f"Group {AUTHENTICATED}", f"Group {UNAUTHENTICATED}"),
-    # what is there to be bound
+    # to be bound by administrators
     _role(
         "system:auth-delegator",
         _rule("create", "authentication.k8s.io", "tokenreviews"),
@@ -208,7 +208,7 @@ ROLES: Sequence[Made] = (
         _paths("/healthz /healthz/* /livez /livez/* /metrics /metrics/slis /readyz /readyz/*"),
     ),
     _binding("system:monitoring", "Group system:monitoring"),
-    # what the programs of a cluster have
+    # for the components of a cluster
     _role(
         "system:node-proxier",
         _rule("list watch", "", "endpoints services"),

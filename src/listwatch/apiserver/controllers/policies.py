@@ -83,11 +83,11 @@ class PolicyStatus:
         if len(entry.data) <= LONG:
             self._write(entry, check.warnings())
         elif self._long is None:
-            # one at a time, held here until it ends or `stop` ends it
+            # one at a time, referenced until it ends or `stop` ends it
             self._long = asyncio.create_task(self._check_long(entry, check.warnings))
 
     async def _check_long(self, entry: Entry, check: Callable[[], list[dict[str, str]]]) -> None:
-        """Check in a thread what would hold up the event loop, then look for more."""
+        """Run a check in a thread if it would block the event loop, then look for more."""
         try:
             warnings = await asyncio.to_thread(check)
             if self._bucket.entries.get(entry.key) is entry:

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 #: Maximum size of a body in bytes (`apiserver/pkg/server/config.go`).
 BODY_LIMIT = 3 * 1024 * 1024
-#: So many characters all warnings of an answer may have, and each of them if they have more.
+#: Maximum characters of all warnings in a response; beyond it, of each warning.
 _WARNINGS_LIMIT = 4 * 1024
 _WARNING_LIMIT = 256
 #: The characters of Unicode's category Cc.
@@ -207,9 +207,9 @@ class Call:
 
 
 def _fitting(warnings: Iterable[str]) -> list[str]:
-    """Return the warnings that are sent, as in `apiserver/pkg/endpoints/filters/warning.go`.
+    """Return the warnings to send, as in `apiserver/pkg/endpoints/filters/warning.go`.
 
-    Each once; none that no header can carry; short ones where they are many.
+    Each appears once; unsendable ones are dropped; many are shortened.
     """
     kept = [each for each in dict.fromkeys(warnings) if each and _CONTROL.search(each) is None]
     if sum(map(len, kept)) <= _WARNINGS_LIMIT:

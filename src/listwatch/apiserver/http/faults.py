@@ -190,7 +190,7 @@ class Faults:
         self._rules: list[_Rule] = []
         #: number of requests hit
         self.hits = 0
-        #: how many requests other than watches may be answered at a time; None has no limit
+        #: maximum concurrent requests except watches; None for no limit
         self.in_flight_limit: int | None = None
         self.in_flight = 0
 

@@ -27,9 +27,9 @@ from listwatch.errors import ConfigError
 _PATIENCE = 300.0
 #: Maximum line of a request's headers, in bytes: Go's limit for all of them.
 _HEAD_LIMIT = 1 << 20
-#: Seconds for the first request of a connection, as Go's ReadHeaderTimeout in a real server.
+#: Seconds for the first request of a connection, like a real server's ReadHeaderTimeout.
 _HEAD_SECONDS = 32.0
-#: Seconds for a body: those of a real server's request.
+#: Seconds for a body: a real server's request time-out.
 _BODY_SECONDS = 60.0
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -126,16 +126,16 @@ class _Connection(RequestHandler):
         super().__init__(manager, **options)
         self._clock = clock
         self._patience: Timer | None = None
-        #: until the first request, then until the body of each
+        #: before the first request, then while a body is read
         self._awaited: Timer | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for the first request."""
+        """Start to wait for the first request."""
         super().connection_made(transport)
         self._awaited = self._clock.call_later(_HEAD_SECONDS, self.force_close)
 
     def await_body(self, payload: StreamReader) -> None:
-        """Let reading a request's body fail with TimeoutError if it does not come in time."""
+        """Make reading a request's body raise TimeoutError if it is late."""
         self._end_waiting()
         if not payload.is_eof():
             self._awaited = self._clock.call_later(_BODY_SECONDS, _give_up, payload)

@@ -260,7 +260,7 @@ def list_body(
     """
     head = msgspec.json.encode(metadata)
     if partial and not entries:
-        # `asPartialObjectMetadataList` of apiserver makes no list where there is nothing to put in
+        # `asPartialObjectMetadataList` of apiserver leaves an empty list out
         return ListBody(
             b'{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":%b,'
             b'"items":null}\n' % head,
@@ -300,7 +300,7 @@ def event_bytes(kind: str, body: bytes) -> bytes:
 
 
 def chunk(frame: bytes) -> bytes:
-    """Return a frame as one chunk of HTTP/1.1's chunked transfer coding; nothing for no frame."""
+    """Return a frame as one HTTP/1.1 chunk; nothing for an empty frame."""
     return b"%x\r\n%b\r\n" % (len(frame), frame) if frame else b""
 
 

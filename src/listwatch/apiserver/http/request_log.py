@@ -1,4 +1,4 @@
-"""The requests that a server got, for tests that ask what a program did."""
+"""Records the requests that a server received, for tests of programs."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -10,25 +10,24 @@ from listwatch.apiserver.http.call import Call
 
 
 class RecordedRequest(msgspec.Struct, kw_only=True):
-    """A request, and how it was answered.
+    """A request and its response.
 
     Attributes:
         time: when it arrived, in seconds since 1970.
-        method: of HTTP.
+        method: the HTTP method.
         path: without the query.
-        query: as it was sent.
-        verb: get, list, watch, create, update, patch, delete or deletecollection; a path that has
-            no resource has its method in lower case.
+        query: as sent.
+        verb: get, list, watch, create, update, patch, delete or deletecollection; for other paths
+            the method in lower case.
         resource: the plural name, with the group if there is one; "" for other paths.
         subresource: such as `status`.
         namespace: of the path.
         name: of the object.
         user: the authenticated or impersonated user.
         user_agent: the header.
-        status: of HTTP; 0 while the request is being answered, as a watch is.
-        warnings: what the client was warned of.
-        annotations: what an audit says of the request's admission, such as the audit annotations of
-            policies.
+        status: the HTTP status; 0 while the response continues, as for a watch.
+        warnings: the warnings for the client.
+        annotations: the audit annotations of the request's admission, such as those of policies.
     """
 
     time: float
@@ -48,10 +47,10 @@ class RecordedRequest(msgspec.Struct, kw_only=True):
 
 
 class RequestLog:
-    """The last requests, in the order in which they arrived. For one event loop.
+    """The last requests, in order of arrival. For one event loop.
 
     Args:
-        limit: how many are kept.
+        limit: number of requests to keep.
     """
 
     def __init__(self, limit: int) -> None:
@@ -59,7 +58,7 @@ class RequestLog:
         self._open: dict[int, RecordedRequest] = {}
 
     def begin(self, call: Call, time: float) -> None:
-        """Note a request that has arrived."""
+        """Record a request that has arrived."""
         info = call.info
         resource = f"{info.resource}.{info.group}" if info.group else info.resource
         entry = RecordedRequest(
@@ -78,7 +77,7 @@ class RequestLog:
         self._open[id(call)] = entry
 
     def end(self, call: Call, response: web.StreamResponse | None) -> None:
-        """Note how a request was answered; None if its client left before."""
+        """Record the response to a request; None if the client left before."""
         entry = self._open.pop(id(call), None)
         if entry is not None:
             entry.user = call.user.name
@@ -87,10 +86,10 @@ class RequestLog:
             entry.annotations = dict(call.annotations)
 
     def requests(self) -> list[RecordedRequest]:
-        """Return copies of the requests, the oldest first."""
+        """Return copies of the requests, oldest first."""
         return [msgspec.structs.replace(each) for each in self._requests]
 
     def clear(self) -> None:
-        """Forget all requests; those being answered are noted no more."""
+        """Discard all requests; those in progress are not recorded."""
         self._requests.clear()
         self._open.clear()

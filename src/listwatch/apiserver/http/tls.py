@@ -20,8 +20,8 @@ class TLS(msgspec.Struct, frozen=True):
             it.
         client_certificate: for the kubeconfig, in PEM; "" for none.
         client_key: of that certificate.
-        issue: gives new connections another certificate, whose time is over if that is asked for;
-            None where the CA's key is not here.
+        issue: uses another certificate for new connections, expired if requested; None if the CA's
+            key is unavailable.
     """
 
     context: ssl.SSLContext

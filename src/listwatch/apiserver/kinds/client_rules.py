@@ -1,6 +1,6 @@
-"""What configures the calls of a webhook: its address and the versions of its reviews.
+"""The rules of webhook clients: addresses, and versions of reviews.
 
-The rules are those of `apiserver/pkg/util/webhook` and of the validation of both kinds of webhooks.
+They are those of `apiserver/pkg/util/webhook` and of the validation of both kinds of webhooks.
 """
 
 import re
@@ -63,7 +63,7 @@ def _url_causes(url: str, path: str) -> list[Cause]:
 
 
 def _service_causes(service: View, path: str) -> list[Cause]:
-    # the reference takes one for the other, and so names the wrong field
+    # the reference swaps the two, and so names the wrong field
     swapped = (("name", "namespace"), ("namespace", "name"))
     causes = [required(f"{path}.{named}") for named, key in swapped if not service.get(key)]
     port = service.get("port", 443)
@@ -98,7 +98,7 @@ def review_causes(versions: Sequence[str], path: str, missing: str = "") -> list
     Args:
         versions: as in `admissionReviewVersions` or `conversionReviewVersions`.
         path: their path.
-        missing: what is said where there are none.
+        missing: the message if there are none.
     """
     if not versions:
         return [required(path, missing)]

@@ -390,7 +390,7 @@ def _check_claims(claims: Iterable[View], path: str, known: Collection[str]) -> 
 
 
 def _check_amount(name: str, amount: str, path: str, *, of_pod: bool = False) -> list[Cause]:
-    """Return why a resource may not be asked for in this amount."""
+    """Return why an amount of a resource is invalid."""
     huge = name.startswith("hugepages-")
     if not of_pod:
         causes = container_resource(path, name)

@@ -36,7 +36,7 @@ _Step = Callable[[Any], Iterable[Any]]
 
 
 def json_path(text: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that finds the first that a JSON path names, or None."""
+    """Return a function that finds the first value at a JSON path, or None."""
     expression = text.strip().removeprefix("{").removesuffix("}")
     steps = _steps(expression)
 

@@ -1,4 +1,4 @@
-"""The rules of when a job fails, succeeds or changes (`pkg/apis/batch/validation`)."""
+"""The rules of a job's policies and changes (`pkg/apis/batch/validation`)."""
 
 import itertools
 import re
@@ -28,7 +28,7 @@ def _too_many(path: str, count: int, most: int) -> Cause:
 
 
 def check_policies(spec: View, path: str) -> list[Cause]:
-    """Return the rules that a job's policies break, and what its completion mode asks for."""
+    """Return the violations in a job's policies and completion mode."""
     causes: list[Cause] = []
     if spec.get("completionMode") == "Indexed":
         causes += _check_indexed(spec, path)
@@ -169,7 +169,7 @@ def _check_success(spec: View, policy: View, path: str) -> list[Cause]:
 
 
 def count_indexes(text: str, whole: int) -> tuple[int, str]:
-    """Return how many indexes a text such as `1,3-5` names, and what is wrong with it, if it is."""
+    """Return the number of indexes in a text such as `1,3-5`, and its fault, if any."""
     total, last = 0, -1
     for part in text.split(",") if text else ():
         found = _INTERVAL.fullmatch(part)
@@ -193,7 +193,7 @@ def _true(job: View, kind: str) -> bool:
 
 
 def check_job_status(new: View, old: View) -> list[Cause]:
-    """Return the rules that a job's changed status breaks, beside those of its counts."""
+    """Return the violations in a job's changed status, except those of its counts."""
     spec, status, before = new.get("spec") or {}, new.get("status") or {}, old.get("status") or {}
     done, failed = _true(new, "Complete"), _true(new, "Failed")
     failing, enough = _true(new, "FailureTarget"), _true(new, "SuccessCriteriaMet")
@@ -269,17 +269,17 @@ def _of(path: str, why: str) -> Cause:
     return Cause(path, "FieldValueInvalid", f"Invalid value: {why}")
 
 
-#: What of a template a job that waits may still change.
+#: The parts of its template that a waiting job may still change.
 _DIRECTIVES = ("nodeSelector", "tolerations", "schedulingGates")
 
 
 def check_job_change(after: View, before: View, *, waits: bool) -> list[Cause]:
-    """Return what of a job's spec may not change.
+    """Return the changes of immutable fields in a job's spec.
 
     Args:
         after: the new spec.
-        before: the spec as it was.
-        waits: whether the job is suspended and none of its pods has begun.
+        before: the previous spec.
+        waits: the job is suspended and none of its pods has started.
     """
     causes: list[Cause] = []
     wanted, parallel = after.get("completions"), after.get("parallelism")

@@ -130,7 +130,7 @@ def _check_job(obj: View) -> list[Cause]:
 
 
 def _check_new_job(obj: View) -> list[Cause]:
-    """Return why the pods of an indexed job could not be named after it."""
+    """Return why the pods of an indexed job can't be named after it."""
     spec, name = obj.get("spec") or {}, obj["metadata"].get("name", "")
     last = (spec.get("completions") or 0) - 1
     if spec.get("completionMode") != "Indexed" or last < 0 or not label("", f"{name}-{last}"):
@@ -218,7 +218,7 @@ def _check_zone(zone: str | None) -> list[Cause]:
     if zone.lower() == "local":
         why = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
         causes.append(invalid_value(where, zone, why))
-    # a machine without a database of time zones knows none, so can't tell which are unknown
+    # a machine without a time zone database can't decide which zones exist
     if zone != "Local" and not _is_time_zone(zone) and _is_time_zone("Etc/UTC"):
         causes.append(invalid_value(where, zone, f"unknown time zone {zone}"))
     return causes

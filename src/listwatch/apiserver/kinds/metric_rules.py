@@ -13,7 +13,7 @@ from listwatch.schema.causes import (
     required,
 )
 
-#: By the type of a metric, the field of its source, in the order in which they are checked.
+#: The source field of each type of metric, in the order of the checks.
 SOURCES = {
     "Object": "object",
     "External": "external",
@@ -45,7 +45,7 @@ def _check_metric(metric: View, path: str) -> list[Cause]:
     if expected is not None and expected not in present:
         why = "must populate information for the given metric source"
         causes.append(required(f"{path}.{expected}", why))
-    # an unknown type is told again where its source is looked for
+    # an unknown type is reported again where its source is checked
     causes += unknown
     if len(present) > 1:
         why = "must populate the given metric source only"
@@ -119,7 +119,7 @@ def _check_amounts(target: View, path: str) -> list[Cause]:
 
 
 def check_target(target: View, path: str) -> list[Cause]:
-    """Return the violations of a reference to the object that is scaled or measured."""
+    """Return the violations of a reference to the scaled or measured object."""
     causes: list[Cause] = []
     for key in ("kind", "name"):
         where, text = f"{path}.{key}", target.get(key)

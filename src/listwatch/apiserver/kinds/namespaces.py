@@ -76,7 +76,7 @@ _EXISTING = frozenset(
 
 
 def _fits(scope: str, resource: str) -> bool:
-    """Tell whether a scope says something of a resource."""
+    """Return whether a scope applies to a resource."""
     if resource not in QUOTA_RESOURCES:
         return True
     if scope == "BestEffort":
@@ -163,7 +163,7 @@ def _check_limit_range(obj: View) -> list[Cause]:
 
 
 _PARTS = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
-#: Which amounts may not be greater than which, and where that is told.
+#: Which amounts must not exceed which, and the path of the violation.
 _ORDERED = (
     ("min", "max", "min"),
     ("min", "defaultRequest", "defaultRequest"),

@@ -164,7 +164,7 @@ def _check_ingress_class(obj: View) -> list[Cause]:
     return causes + _check_parameters(spec.get("parameters"), "spec.parameters")
 
 
-#: What may follow the domain of a controller (the path of RFC 3986).
+#: What may follow the domain in a controller's name (the path of RFC 3986).
 _PATH = re.compile(r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+")
 
 
@@ -323,7 +323,7 @@ def _check_service_ranges_update(new: View, old: View) -> list[Cause]:
     if after == before:
         return []
     if len(before) == 1 and len(after) == 2:
-        # a second family may join
+        # a second family may be added
         where, after, before = f"{where}[0]", after[0], before[0]
     return [] if after == before else [invalid_value(where, after, "field is immutable")]
 

@@ -1,4 +1,4 @@
-"""What of a pod may change, by its path (`ValidatePodUpdate` and its siblings upstream)."""
+"""The allowed changes of a pod, by path (`ValidatePodUpdate` and similar)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -102,7 +102,7 @@ def _fixed_part(spec: View) -> dict[str, Any]:
 
 
 def _check_gated(after: dict[str, Any], before: dict[str, Any]) -> list[Cause]:
-    """Check what may change while a pod waits at gates, and take it out of both specs."""
+    """Check the changes allowed while a pod has scheduling gates; cut them from both specs."""
     causes: list[Cause] = []
     labels, had = after.pop("nodeSelector", None) or {}, before.pop("nodeSelector", None) or {}
     if not had.items() <= labels.items():
@@ -136,7 +136,7 @@ def _check_terms(affinity: View, before: View) -> list[Cause]:
 def _only_adds(term: View, old: View) -> bool:
     parts = ("matchExpressions", "matchFields")
     if not any(old.get(part) for part in parts):
-        # an empty term matches nothing, which no addition may change
+        # an empty term matches nothing, and an addition must not change that
         return not any(term.get(part) for part in parts)
     return all(
         (term.get(part) or [])[: len(old.get(part) or [])] == (old.get(part) or [])

@@ -158,7 +158,7 @@ _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 def _tolerate(spec: Object) -> None:
-    """Let a pod stay for five minutes on a node that is lost (`defaulttolerationseconds`)."""
+    """Add tolerations of five minutes for lost nodes (`defaulttolerationseconds`)."""
     tolerations = spec.setdefault("tolerations", [])
     for key in _NOT_READY:
         tolerated = any(
@@ -193,12 +193,12 @@ def _carry_pod(new: Object, _: View) -> None:
 
 
 def _keep_but_resources(new: Object, old: View) -> None:
-    """Keep all but what containers need (`dropNonResizeUpdates` of registry/core/pod)."""
+    """Keep everything except container resources (`dropNonResizeUpdates` of registry/core/pod)."""
     wanted, kept = new.get("spec") or {}, copy.deepcopy(old["spec"])
     for group in ("containers", "initContainers"):
         given, present = wanted.get(group) or [], kept.get(group) or []
         if [each.get("name") for each in given] != [each.get("name") for each in present]:
-            return  # validation finds what is wrong with that
+            return  # validation reports that
         for container, before in zip(given, present, strict=True):
             for key in ("resources", "resizePolicy"):
                 carry(before, container, key)

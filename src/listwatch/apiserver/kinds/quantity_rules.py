@@ -1,4 +1,4 @@
-"""The rules of resources and their amounts, as nodes, containers, quotas and limits name them.
+"""The rules of resource names and amounts, in nodes, containers, quotas and limits.
 
 They are those of `pkg/apis/core/validation` and `pkg/apis/core/helper`.
 """
@@ -6,7 +6,7 @@ They are those of `pkg/apis/core/validation` and `pkg/apis/core/helper`.
 from listwatch.apiserver.kinds.rules import NOT_NEGATIVE, qualified_name, quantity
 from listwatch.schema.causes import Cause, invalid_value
 
-#: The resources of which there are only whole ones.
+#: Resources with whole amounts only.
 _COUNTED = (
     "pods",
     "services",
@@ -19,7 +19,7 @@ _COUNTED = (
     "services.loadbalancers",
 )
 _COMPUTED = ("cpu", "memory", "ephemeral-storage")
-#: The resources that a quota may name without a domain.
+#: Resources that a quota may name without a domain.
 QUOTA_RESOURCES = frozenset(
     (
         *_COMPUTED,
@@ -28,7 +28,7 @@ QUOTA_RESOURCES = frozenset(
         *_COUNTED,
     )
 )
-#: The resources that need no domain at all.
+#: Resources that need no domain at all.
 STANDARD_RESOURCES = QUOTA_RESOURCES | {"storage"}
 _HUGE = ("hugepages-", "requests.hugepages-")
 
@@ -39,7 +39,7 @@ def is_extended(name: str) -> bool:
 
 
 def resource_name(path: str, name: str) -> list[Cause]:
-    """Return why a name is not that of a resource."""
+    """Return why a name is not a resource's."""
     if name in STANDARD_RESOURCES:
         return []
     causes = qualified_name(path, name)
@@ -52,7 +52,7 @@ def resource_name(path: str, name: str) -> list[Cause]:
 
 
 def resource_amount(path: str, name: str, amount: str) -> list[Cause]:
-    """Return why there can't be this amount of a resource."""
+    """Return why an amount of a resource is invalid."""
     value, causes = quantity(amount), list[Cause]()
     if value < 0:
         causes.append(invalid_value(path, amount, NOT_NEGATIVE))
@@ -62,7 +62,7 @@ def resource_amount(path: str, name: str, amount: str) -> list[Cause]:
 
 
 def quota_resource(path: str, name: str, amount: str) -> list[Cause]:
-    """Return why a quota may not limit a resource to this amount."""
+    """Return why a quota can't limit a resource to this amount."""
     causes = resource_name(path, name)
     if "/" not in name and name not in QUOTA_RESOURCES and not name.startswith(_HUGE):
         causes.append(invalid_value(path, name, "must be a standard resource for quota"))
@@ -70,7 +70,7 @@ def quota_resource(path: str, name: str, amount: str) -> list[Cause]:
 
 
 def container_resource(path: str, name: str) -> list[Cause]:
-    """Return why a container can't ask for a resource."""
+    """Return why a container can't request a resource."""
     if name in _COMPUTED:
         return []
     causes = resource_name(path, name)

@@ -308,7 +308,7 @@ def address_range(path: str, text: str) -> list[Cause]:
 
 
 def network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """Return the range of IP addresses that a text tells, if it tells one."""
+    """Return the IP network in a text, or None."""
     if "/" not in text:
         return None
     try:

@@ -25,9 +25,9 @@ from listwatch.schema.causes import (
     required,
 )
 
-#: The types of services that have ports on nodes.
+#: The types of services with node ports.
 WITH_NODE_PORTS = frozenset(("NodePort", "LoadBalancer"))
-#: The types of services that the server knows and that lead to pods.
+#: The known types of services with addresses.
 WITH_ADDRESS = WITH_NODE_PORTS | {"ClusterIP"}
 _LONGEST_AFFINITY = 86_400
 _TRAFFIC = ("Cluster", "Local")
@@ -179,7 +179,7 @@ def _check_traffic(spec: View) -> list[Cause]:
 
 
 def check_service_update(new: View, old: View) -> list[Cause]:
-    """Return what of a service may not change."""
+    """Return a service's changes of immutable fields."""
     after, before = new.get("spec") or {}, old.get("spec") or {}
     kinds = {after.get("type"), before.get("type")}
     causes: list[Cause] = []
@@ -215,7 +215,7 @@ def check_endpoints(obj: View) -> list[Cause]:
 
 def _check_address(address: View, path: str) -> list[Cause]:
     where, ip = f"{path}.ip", address.get("ip", "")
-    # the server tells what is no address twice: as such, and as none that can be reached
+    # the server reports an invalid address twice: as such, and as unreachable
     causes = ip_address(where, ip)
     if address.get("hostname"):
         causes += label(f"{path}.hostname", address["hostname"])

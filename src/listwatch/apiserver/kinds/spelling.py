@@ -1,9 +1,8 @@
-"""Fields whose JSON text counts, beside what it means.
+"""Fields whose exact JSON text matters.
 
-A real server keeps a field that holds foreign JSON as the bytes that came, and compares bytes. A
-patch writes it anew, without spaces, so that it differs from what was sent with spaces. Here
-objects are values, and the order of their keys tells how such a field was written: with spaces if
-it is last.
+A real server keeps a field with foreign JSON as the received bytes, and compares bytes. A patch
+rewrites it without spaces, so it differs from a body with spaces. Here objects are values, and a
+field's position records its form: last means with spaces.
 """
 
 import msgspec
@@ -12,7 +11,7 @@ from listwatch.apiserver.kinds.kind import Object, View
 
 
 def mark(obj: Object, field: str, body: bytes = b"") -> None:
-    """Put a field where it tells how it was written in a JSON body; b"" for not in one."""
+    """Move a field to the position that records its form in a JSON body; b"" for no body."""
     if field not in obj:
         return
     value = obj.pop(field)
@@ -22,7 +21,7 @@ def mark(obj: Object, field: str, body: bytes = b"") -> None:
 
 
 def same_spelling(new: View, old: View, field: str) -> bool:
-    """Return whether a field was written alike in two objects, with spaces or without."""
+    """Return whether a field has the same form in two objects, with spaces or without."""
     return ([*new][-1:] == [field]) == ([*old][-1:] == [field])
 
 

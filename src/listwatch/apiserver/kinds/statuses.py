@@ -144,7 +144,7 @@ def check_node_status(new: View, _: View) -> Iterator[Cause]:
 
 
 def check_node_resources(node: View) -> Iterator[Cause]:
-    """Yield the rules that what a node has breaks, which a new node may have too."""
+    """Yield the violations in a node's resources; they also apply to a new node."""
     status = node.get("status") or {}
     for part in ("capacity", "allocatable"):
         for name, amount in (status.get(part) or {}).items():

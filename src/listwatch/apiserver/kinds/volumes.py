@@ -56,7 +56,7 @@ def default_claim(obj: Object) -> None:
 
 
 def _match_sources(spec: Object) -> None:
-    """Name a claim's source in both fields, nobody owning the second (`NormalizeDataSources`)."""
+    """Set a claim's source in both fields, the second without owner (`NormalizeDataSources`)."""
     source, newer = spec.get("dataSource"), spec.get("dataSourceRef")
     if source is not None and not source.get("kind") and not source.get("name"):
         del spec["dataSource"]

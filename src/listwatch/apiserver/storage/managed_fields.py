@@ -131,7 +131,7 @@ def applied_fields(value: Any, schema: Schema) -> Fields:
     for key, each, field in parts:
         below = applied_fields(each, field)
         if key[:2] != "f:" or schema.form is not Form.STRUCT or key[2:] not in schema.fields:
-            # what the type does not name is a member itself, as in `tofieldset.go`
+            # as in `tofieldset.go`, an unknown field is a member itself
             below = {".": {}, **below}
         node[key] = below
     return node
@@ -193,7 +193,7 @@ def _created(value: Mapping[str, Any], schema: Schema, *, owned: bool) -> dict[s
             elif items:
                 result[mark] = items
         elif each or not by_value or (each is not None and schema.defaults.get(key) != each):
-            # an empty object has the zero values that Go writes, too
+            # an empty object also has the zero values that Go writes
             result[mark] = _MEMBER
     return result
 

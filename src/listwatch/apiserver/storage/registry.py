@@ -110,7 +110,7 @@ class Registry:
         return self._now[1]
 
     def new_uid(self) -> str:
-        """Return a uid that no object has."""
+        """Return an unused uid."""
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
     def _suffix(self) -> str:
@@ -209,7 +209,7 @@ class Registry:
         if context.dry_run:
             return self.entry(resource, obj, 0)
         if charged and resource.versions is not None:
-            self.entry(resource, obj, 0)  # asks what there is to ask before anything is stored
+            self.entry(resource, obj, 0)  # asks all questions before anything is stored
         for quota in charged:
             self.store_as_is(_QUOTAS, quota)
         entry = self.entry(resource, obj, self.store.revision + 1)
@@ -224,7 +224,7 @@ class Registry:
         owners: list[Object],
         context: WriteContext,
     ) -> Object:
-        """Return a new object as the server itself, policies and webhooks make it."""
+        """Return a new object completed by the server, policies and webhooks."""
         plugins.complete(resource, namespace, obj, self._objects)
         complete = kind_of(resource).complete
         if complete is not None:
@@ -253,7 +253,7 @@ class Registry:
                 and resource.custom is None
                 and obj["status"] == _empty_status(resource)
             ):
-                shown = {**obj, "status": {}}  # which it gets when it is stored
+                shown = {**obj, "status": {}}  # it gets its status when it is stored
         changed = admission.mutate(operation, with_owners(shown, owners), old)
         metadata: Object = changed["metadata"]
         metadata.pop("managedFields", None)
@@ -719,7 +719,7 @@ class Registry:
 
 
 class _DrawnAddresses(Addresses):
-    """Addresses of which a request that begins again gets the same."""
+    """Addresses of which a request that starts over gets the same ones."""
 
     def cluster_ip(self) -> str | None:
         """Return an address that is free; None if there is none."""
@@ -746,7 +746,7 @@ def _asked_version(metadata: Object) -> int:
 
 
 def _as_sent(resource: APIResource, obj: Object) -> Object:
-    """Return an object in the form of its version, in which fields are owned."""
+    """Return an object in the form of its version, whose fields are owned."""
     return obj if resource.convert is None else resource.convert.outward(obj)
 
 

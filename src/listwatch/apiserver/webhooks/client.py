@@ -116,7 +116,7 @@ class WebhookClient:
             endpoint: the webhook.
             body: the review, in JSON.
             seconds: time limit, which is also sent to the webhook.
-            told: the limit that is sent instead, where the request ends before.
+            told: the limit to send instead, if the request ends earlier.
 
         Raises:
             WebhookCallError: no response came, or it reports a failure.

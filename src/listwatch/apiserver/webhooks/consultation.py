@@ -78,7 +78,7 @@ class Consultation:
     def draw(self, make: Callable[[], _T]) -> _T:
         """Return the value that an earlier attempt made here, such as a uid, or make it.
 
-        Attempts do the same until they come to a question that is new.
+        Attempts do the same steps up to the first new question.
         """
         if self._draws == len(self._drawn):
             self._drawn.append(make())
@@ -101,10 +101,10 @@ class Consultation:
         return answer
 
     def answers(self, questions: Sequence[Question]) -> list[tuple[object, Any, Exception | None]]:
-        """Return key, answer and error of questions, in the order in which the answers came.
+        """Return key, answer and error of questions, in order of the answers.
 
         Raises:
-            Unanswered: with all that have no answer yet.
+            Unanswered: with all open questions.
         """
         wanted = {question.key for question in questions}
         missing = [question for question in questions if question.key not in self._answers]
@@ -186,10 +186,10 @@ def ask(question: Question) -> Any:
 
 
 def ask_each(questions: Sequence[Question]) -> list[tuple[object, Any, Exception | None]]:
-    """Return key, answer and error of several questions, in the order in which the answers came.
+    """Return key, answer and error of several questions, in order of the answers.
 
     Raises:
-        Unanswered: with all that have no answer yet.
+        Unanswered: with all open questions.
     """
     consultation = CURRENT.get()
     if consultation is None:
@@ -198,13 +198,13 @@ def ask_each(questions: Sequence[Question]) -> list[tuple[object, Any, Exception
 
 
 def in_thread(key: object, work: Callable[[], _T]) -> _T:
-    """Return the result of some work, for which the request waits while a thread does it.
+    """Return the result of work done in a thread while the request waits.
 
-    At once where no request can wait. The work must not change anything that others see.
+    Runs it at once if no request can wait. The work must not change anything visible.
 
     Args:
         key: identifies the work; a key has the same result throughout the request.
-        work: what is done.
+        work: the work.
     """
     if not can_ask():
         return work()

@@ -66,7 +66,7 @@ class _Controller(NamedTuple):
     resource: str
     step: Callable[[View], Steps]
     manager: str = _MANAGER
-    #: the service account in kube-system that asks
+    #: the service account in kube-system that sends the requests
     account: str = ""
     #: steps after an object's deletion, given its namespace and name
     gone: Callable[[str, str], Steps] | None = None
@@ -434,7 +434,7 @@ class RunningWorkloads:
         _log.info("%s of %s was refused: %s", name, place, refused.message)
         failures = self._failed[key] = self._failed.get(key, 0) + 1
         if isinstance(refused, ConflictError):
-            # somebody has changed it while a webhook was asked
+            # another client changed it during a webhook call
             self._again(key, WORK_ITEM.delay(failures))
         elif uid and uid not in self._observed.refusals:
             # keep the first message: later ones may differ only by a generated name

@@ -1,4 +1,4 @@
-"""What every namespace has: the default service account, and the CA of the server."""
+"""What every namespace gets: the default service account, and the server's CA."""
 
 from listwatch.apiserver.workloads.observed import (
     MAPS,
@@ -12,7 +12,7 @@ from listwatch.apiserver.workloads.observed import (
 )
 from listwatch.apiserver.workloads.pods import is_deleting
 
-#: The names of the objects that a namespace gets, by resource.
+#: The names of a namespace's initial objects, by resource.
 GIVEN = {SERVICE_ACCOUNTS: "default", MAPS: "kube-root-ca.crt"}
 _DESCRIPTION = (
     "Contains a CA bundle that can be used to verify the kube-apiserver when using internal "
@@ -22,7 +22,7 @@ _DESCRIPTION = (
 
 
 def step_namespace(observed: Observed, authority: str, namespace: View) -> Steps:
-    """Give a namespace its service account and the CA, in PEM, and keep the CA as it is."""
+    """Create a namespace's service account and CA (in PEM), and keep the CA unchanged."""
     if is_deleting(namespace):
         return []
     home = namespace["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""What controllers ask for, done: by the rules for every write, admission included."""
+"""Performs the controllers' writes: by the rules for every write, including admission."""
 
 from typing import Protocol
 
@@ -32,7 +32,7 @@ _ACCOUNTS = ("system:serviceaccounts", "system:serviceaccounts:kube-system", _AU
 
 
 class Admit(Protocol):
-    """Says who is asked about a write of the server's own; None where nobody is."""
+    """Returns the admission of a write by the server itself; None if there is none."""
 
     def __call__(
         self, user: User, resource: APIResource, namespace: str, name: str, subresource: str
@@ -41,13 +41,13 @@ class Admit(Protocol):
 
 
 class Writes:
-    """Writes to the store in the name of controllers. For the event loop of the store.
+    """Writes to the store for controllers. For the event loop of the store.
 
     Args:
-        registry: what writes go through.
-        table: the resources that are served.
+        registry: used to write.
+        table: the served resources.
         clock: times webhooks.
-        admit: says who is asked about a write.
+        admit: returns the admission of a write.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class Writes:
         self._table = table
         self._clock = clock
         self._admit = admit
-        #: the versions of what the present plan has written
+        #: the versions that the current plan has written
         self._written: dict[tuple[str, str], int] = {}
 
     async def perform(self, steps: Steps, manager: str, controller: str) -> StatusError | None:
-        """Do what a controller asks for, in its order; returns the server's first refusal.
+        """Perform a controller's steps in order; return the server's first refusal.
 
-        After a refusal only statuses are still written. Other tasks run in between only while a
-        webhook is asked.
+        After a refusal only statuses are still written. Other tasks run in between only during a
+        webhook call.
 
         Args:
-            steps: what is asked for.
-            manager: the program that owns what is written.
-            controller: whose service account asks, where the program has one for each.
+            steps: the steps.
+            manager: owner of the written fields.
+            controller: whose service account is used, if the program has one for each.
         """
         self._written.clear()
         user = _user(manager, controller)
@@ -120,7 +120,7 @@ class Writes:
             self._registry.delete(resource, namespace, name, options)
 
     def make(self, step: Create, manager: str) -> None:
-        """Make an object of the server's own, about which nobody is asked."""
+        """Create an object of the server's own, without admission."""
         resource = self._resource(step.resource)
         obj = _copied(step.obj)
         apply_defaults(resource, obj)
