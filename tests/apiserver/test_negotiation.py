@@ -1,6 +1,8 @@
 """Which form of an answer an Accept header chooses, and what the forms are when they are empty."""
 
+import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -103,3 +105,33 @@ async def test_aggregated_discovery_is_not_sent_to_who_has_it(
         headers = {"Accept": form, "If-None-Match": tag}
         async with session.get(url, headers=headers) as second:
             assert second.status == 304
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+async def test_metadata_and_tables_come_in_the_version_that_was_asked_for(
+    client: Client, version: str
+) -> None:
+    await client.create(f"{CORE}/secrets", "a")
+
+    async def asked(path: str, kind: str) -> Any:
+        accept = {"Accept": f"{_JSON};as={kind};g=meta.k8s.io;v={version}"}
+        url = f"{client.server.url}{CORE}/{path}"
+        async with aiohttp.ClientSession() as session, session.get(url, headers=accept) as answer:
+            return json.loads(await answer.content.readline())
+
+    one = await asked("secrets/a", "PartialObjectMetadata")
+    every = await asked("secrets", "PartialObjectMetadataList")
+    table = await asked("secrets", "Table")
+    event = await asked("secrets?watch=1", "PartialObjectMetadata")
+    rows = await asked("secrets?watch=1", "Table")
+    for found in (
+        one,
+        every,
+        every["items"][0],
+        table,
+        table["rows"][0]["object"],
+        event["object"],
+        rows["object"],
+        rows["object"]["rows"][0]["object"],
+    ):
+        assert found["apiVersion"] == f"meta.k8s.io/{version}"

@@ -52,7 +52,7 @@ _STREAMED_FROM = 1 << 20
 _PIECE = 256 * 1024
 #: Objects written in protobuf at once, in a few milliseconds.
 _TURN = 32
-_PARTIAL_PREFIX = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1",'
+_PARTIAL_PREFIX = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/%b",'
 
 
 class Reader:
@@ -142,7 +142,10 @@ class Reader:
                 "you requested PartialObjectMetadataList, but the requested object is not a list "
                 f"(*{_go_type(resource)})"
             )
-        return call.answer_json(partial_bytes(resource, entry.data) + b"\n", status=status)
+        return call.answer_json(
+            partial_bytes(resource, entry.data, call.representation.version) + b"\n",
+            status=status,
+        )
 
     @staticmethod
     def _include(call: Call) -> str:
@@ -205,7 +208,12 @@ class Reader:
             return await _protobuf_list(call, resource, entries, metadata, partial=partial)
         if resource.custom is not None and not partial:
             metadata = {"continue": "", **metadata}
-        body = list_body(resource, [entry.data for entry in entries], metadata, partial=partial)
+        body = list_body(
+            resource,
+            [entry.data for entry in entries],
+            metadata,
+            partial=call.representation.version if partial else "",
+        )
         if body.size < _STREAMED_FROM or not call.can_stream:
             return call.answer_json(body.whole())
         response = web.StreamResponse(headers=call.headers(JSON))
@@ -393,13 +401,14 @@ class Reader:
             return entry if plain else converted(resource, entry)
 
         if transform == "Table":
-            row, rows_bookmark = self.tables.frames(resource, include)
+            row, rows_bookmark = self.tables.frames(resource, include, representation.version)
             return (lambda kind, entry: row(kind, seen(entry))), rows_bookmark, object()
-        prefix = _PARTIAL_PREFIX if transform else resource.object_prefix
+        version = representation.version
+        prefix = _PARTIAL_PREFIX % version.encode() if transform else resource.object_prefix
 
         def body(entry: Entry) -> bytes:
             if transform:
-                return partial_bytes(resource, entry.data)
+                return partial_bytes(resource, entry.data, version)
             return entry_bytes(resource, seen(entry))
 
         def mark(revision: int, initial_end: bool) -> bytes:  # noqa: FBT001 - one caller
@@ -456,7 +465,8 @@ async def _protobuf_list(
 
     version, kind = resource.api_version, resource.kind
     if partial:
-        version, kind = "meta.k8s.io/v1", "PartialObjectMetadata"
+        version = f"meta.k8s.io/{call.representation.version}"
+        kind = "PartialObjectMetadata"
     items = []
     for number, entry in enumerate(entries, 1):
         data = partial_bytes(resource, entry.data) if partial else entry.data

@@ -59,7 +59,9 @@ class TableMaker:
             for column in known
         ]
 
-    def row(self, resource: APIResource, entry: Entry, include: str) -> dict[str, Any]:
+    def row(
+        self, resource: APIResource, entry: Entry, include: str, version: str = "v1"
+    ) -> dict[str, Any]:
         """Return the row of one object."""
         obj: Object = msgspec.json.decode(entry.data)
         if resource.custom is not None:
@@ -82,7 +84,7 @@ class TableMaker:
         elif include == "None":
             row["object"] = None
         elif include == "Metadata":
-            row["object"] = msgspec.Raw(partial_bytes(resource, entry.data))
+            row["object"] = msgspec.Raw(partial_bytes(resource, entry.data, version))
         return row
 
     def _cells(self, resource: APIResource, obj: Object) -> list[Any]:
@@ -117,7 +119,7 @@ class TableMaker:
         columns: bool = True,
     ) -> dict[str, Any]:
         """Return the table of these objects."""
-        rows = [self.row(resource, entry, include) for entry in entries]
+        rows = [self.row(resource, entry, include, version) for entry in entries]
         shown = self.columns(resource)
         # the server's default printer omits an empty list
         bare = not rows and any(column["name"] == "Created At" for column in shown)
@@ -130,7 +132,7 @@ class TableMaker:
         }
 
     def frames(
-        self, resource: APIResource, include: str
+        self, resource: APIResource, include: str, version: str = "v1"
     ) -> tuple[Callable[[str, Entry], bytes], Callable[[int, bool], bytes]]:
         """Return the encoders of events and bookmarks; only the first frame has the columns."""
         first = True
@@ -142,6 +144,7 @@ class TableMaker:
                 entries,
                 {"resourceVersion": str(revision)},
                 include=include,
+                version=version,
                 columns=first,
             )
             first = False
@@ -160,7 +163,7 @@ class TableMaker:
                     "cells": self._empty_cells(resource),
                     "object": {
                         "kind": "PartialObjectMetadata",
-                        "apiVersion": "meta.k8s.io/v1",
+                        "apiVersion": f"meta.k8s.io/{version}",
                         "metadata": metadata,
                     },
                 }

@@ -19,7 +19,7 @@ _OFFERED = (JSON, YAML, PROTOBUF)
 _STREAMS = f"{JSON};stream=watch, {PROTOBUF};stream=watch"
 _META_GROUP = "meta.k8s.io"
 _TRANSFORMS = frozenset(("Table", "PartialObjectMetadata", "PartialObjectMetadataList"))
-_PARTIAL_PREFIX = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":'
+_PARTIAL = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/%b","metadata":%b}'
 
 
 class Representation(msgspec.Struct, frozen=True):
@@ -201,7 +201,7 @@ class _MetadataOnly(msgspec.Struct):
 _metadata_decoder = msgspec.json.Decoder(_MetadataOnly)
 
 
-def partial_bytes(resource: APIResource, data: bytes) -> bytes:
+def partial_bytes(resource: APIResource, data: bytes, version: str = "v1") -> bytes:
     """Return only an object's metadata, as PartialObjectMetadata."""
     hidden = kind_of(resource).hidden_annotations
     if hidden:
@@ -213,8 +213,8 @@ def partial_bytes(resource: APIResource, data: bytes) -> bytes:
         }
         if shown:
             metadata["annotations"] = shown
-        return b"%b%b}" % (_PARTIAL_PREFIX, msgspec.json.encode(metadata))
-    return b"%b%b}" % (_PARTIAL_PREFIX, bytes(_metadata_decoder.decode(data).metadata))
+        return _PARTIAL % (version.encode(), msgspec.json.encode(metadata))
+    return _PARTIAL % (version.encode(), bytes(_metadata_decoder.decode(data).metadata))
 
 
 class ListBody(NamedTuple):
@@ -251,9 +251,9 @@ class ListBody(NamedTuple):
 
 
 def list_body(
-    resource: APIResource, entries: Sequence[bytes], metadata: Mapping[str, Any], *, partial: bool
+    resource: APIResource, entries: Sequence[bytes], metadata: Mapping[str, Any], *, partial: str
 ) -> ListBody:
-    """Return the body of a list.
+    """Return the body of a list, or in the version `partial` of its metadata only.
 
     Built-in lists have their metadata before the items, which lack kind and apiVersion; lists of
     custom resources are the other way round.
@@ -262,17 +262,17 @@ def list_body(
     if partial and not entries:
         # `asPartialObjectMetadataList` of apiserver leaves an empty list out
         return ListBody(
-            b'{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":%b,'
-            b'"items":null}\n' % head,
+            b'{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/%b","metadata":%b,'
+            b'"items":null}\n' % (partial.encode(), head),
             (),
             b"",
             b"",
         )
     if partial:
         return ListBody(
-            b'{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":%b,'
-            b'"items":[' % head,
-            [partial_bytes(resource, data) for data in entries],
+            b'{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/%b","metadata":%b,'
+            b'"items":[' % (partial.encode(), head),
+            [partial_bytes(resource, data, partial) for data in entries],
             b",",
             b"]}\n",
         )
