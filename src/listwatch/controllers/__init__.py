@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     )
     from listwatch.controllers.services.service_controller import (
         ServiceController,
+    )
+    from listwatch.controllers.services.statistics import (
         ServiceControllerStatistics,
     )
 
@@ -121,8 +123,7 @@ __getattr__, __dir__ = lazy_names(
             "Ingress InvalidServiceError LoadBalancerStatus PortStatus Service "
             "ServicePort ServiceSpec"
         ),
-        "listwatch.controllers.services.service_controller": (
-            "ServiceController ServiceControllerStatistics"
-        ),
+        "listwatch.controllers.services.service_controller": "ServiceController",
+        "listwatch.controllers.services.statistics": "ServiceControllerStatistics",
     },
 )

@@ -3,10 +3,32 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from listwatch.cache.list_watch import ListerWatcher
 from listwatch.client.client import Client, PatchType
 from listwatch.controllers.services.service import Service
 from listwatch.errors import InvalidError, NotFoundError
 from listwatch.objects import Object
+from listwatch.shard_range import ShardRange
+
+
+class ListWatches:
+    """Provides caches with the given list-watches, by resource."""
+
+    def __init__(self, list_watches: Mapping[str, ListerWatcher]) -> None:
+        self._list_watches = list_watches
+
+    def list_watch(
+        self,
+        resource: str,
+        namespace: str | None = None,  # noqa: ARG002 - the protocol's, as all that follow
+        *,
+        label_selector: str = "",  # noqa: ARG002 - as above
+        field_selector: str = "",  # noqa: ARG002 - as above
+        metadata_only: bool = False,  # noqa: ARG002 - as above
+        shard: ShardRange | None = None,  # noqa: ARG002 - as above
+    ) -> ListerWatcher:
+        """Return the list-watch of a resource."""
+        return self._list_watches[resource]
 
 
 class ServicesAPI(Protocol):

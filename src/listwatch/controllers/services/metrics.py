@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from listwatch.controllers.services.figures import ProviderFigures
-from listwatch.controllers.services.service_controller import (
+from listwatch.controllers.services.statistics import (
     CONVERGENCE_BOUNDS,
     NODE_BOUNDS,
     ServiceControllerStatistics,

@@ -7,20 +7,18 @@ It is a reconciler of the runtime: its queue separates the workers and holds the
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from listwatch.backoff import LOAD_BALANCER
 from listwatch.cache.factory import Selection
 from listwatch.cache.list_watch import ListerWatcher
-from listwatch.cache.reflector_statistics import ReflectorStatistics
 from listwatch.clock import Clock
 from listwatch.controllers.failures import single_error
 from listwatch.controllers.recorder import Recorder
 from listwatch.controllers.services.addresses import StatusAddresses
-from listwatch.controllers.services.api import ServicesAPI
+from listwatch.controllers.services.api import ListWatches, ServicesAPI
 from listwatch.controllers.services.machine import (
     EXISTING,
     Action,
@@ -61,12 +59,16 @@ from listwatch.controllers.services.service import (
     InvalidServiceError,
     Service,
 )
+from listwatch.controllers.services.statistics import (
+    CONVERGENCE_BOUNDS,
+    NODE_BOUNDS,
+    ServiceControllerStatistics,
+)
 from listwatch.objects import Object
 from listwatch.runtime.caches import Caches
 from listwatch.runtime.reconciler import Reconciler
 from listwatch.runtime.results import Result, requeue_after
-from listwatch.shard_range import ShardRange
-from listwatch.workqueue.metrics import Histogram, HistogramStatistics, WorkQueueStatistics
+from listwatch.workqueue.metrics import Histogram
 
 if TYPE_CHECKING:
     from listwatch.runtime.leading import LeadershipGuard
@@ -75,82 +77,7 @@ _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Buckets of cloud-provider's histograms of nodes, in seconds: 1 to 16,384.
-NODE_BOUNDS: Final = tuple(float(2**power) for power in range(15))
-#: Buckets of the time until a service is served, in seconds.
-CONVERGENCE_BOUNDS: Final = (
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    300.0,
-)
-
 _SERVICES, _NODES = Selection("services"), Selection("nodes")
-
-
-class ServiceControllerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of a service controller; counters start with it.
-
-    Attributes:
-        queue: the queue of services.
-        reflector: the reflector that feeds it.
-        services: services that have, or may have, a load balancer.
-        nodes: nodes that load balancers use.
-        syncs: services processed.
-        ensured: load balancers created or updated.
-        deleted: load balancers removed.
-        failures: failures of any of these.
-        retrying: services that wait for their next try.
-        node_syncs: times that the nodes of all load balancers were compared.
-        node_errors: load balancers that did not accept new nodes.
-        node_sync_seconds: durations of these comparisons.
-        convergence_seconds: time from the first sync of a changed service until its status shows
-            the change, or its load balancer is removed.
-        host_update_seconds: durations for one load balancer.
-    """
-
-    queue: WorkQueueStatistics
-    reflector: ReflectorStatistics
-    services: int
-    nodes: int
-    syncs: int
-    ensured: int
-    deleted: int
-    failures: int
-    retrying: int
-    node_syncs: int
-    node_errors: int
-    node_sync_seconds: HistogramStatistics
-    host_update_seconds: HistogramStatistics
-    convergence_seconds: HistogramStatistics
-
-
-class _Source:
-    """Provides the caches with the two list-watches."""
-
-    def __init__(self, services: ListerWatcher, nodes: ListerWatcher) -> None:
-        self._list_watches = {_SERVICES.resource: services, _NODES.resource: nodes}
-
-    def list_watch(
-        self,
-        resource: str,
-        namespace: str | None = None,  # noqa: ARG002 - the protocol's, as all that follow
-        *,
-        label_selector: str = "",  # noqa: ARG002
-        field_selector: str = "",  # noqa: ARG002
-        metadata_only: bool = False,  # noqa: ARG002
-        shard: ShardRange | None = None,  # noqa: ARG002
-    ) -> ListerWatcher:
-        return self._list_watches[resource]
 
 
 class _Gone(Exception):  # noqa: N818 - no failure
@@ -220,7 +147,7 @@ class ServiceController:
         self._nodes = NodeSet(self._nodes_changed)
         self._addresses = StatusAddresses(self._address_freed)
         self._caches = Caches(self._clock)
-        self._source = _Source(services, nodes)
+        self._source = ListWatches({_SERVICES.resource: services, _NODES.resource: nodes})
         self._reconciler = Reconciler(
             "service-controller", self._caches, concurrency=workers, clock=self._clock
         )

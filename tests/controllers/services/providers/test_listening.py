@@ -32,13 +32,23 @@ def test_an_address_that_is_not_the_machines_is_told() -> None:
     ("number", "words"),
     [
         (errno.EACCES, "run as root, or lower net.ipv4.ip_unprivileged_port_start"),
-        (errno.EMFILE, os.strerror(errno.EMFILE)),
+        (errno.EMFILE, "raise the limit, ulimit -n"),
+        (errno.ENOBUFS, os.strerror(errno.ENOBUFS)),
     ],
 )
 def test_other_errors_name_the_place_and_the_remedy(number: int, words: str) -> None:
     error = _explained(OSError(number, os.strerror(number)), "127.0.0.1", 80)
     assert "127.0.0.1 port 80" in str(error)
     assert words in str(error)
+
+
+def test_a_socket_that_can_not_be_made_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(ProviderError, match=r"can't listen on 127\.0\.0\.1 port 80: too many open"):
+        bind(socket.SOCK_STREAM, "127.0.0.1", 80)
 
 
 def test_source_ranges_allow_whom_they_name() -> None:

@@ -109,7 +109,10 @@ def bind(kind: socket.SocketKind, address: str, port: int) -> socket.socket:
         ProviderError: it is unavailable for another reason.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sock = socket.socket(family, kind)
+    try:
+        sock = socket.socket(family, kind)
+    except OSError as error:
+        raise _explained(error, address, port) from error
     try:
         sock.setblocking(False)
         if kind is socket.SOCK_STREAM:
@@ -132,6 +135,10 @@ def _explained(error: OSError, address: str, port: int) -> ProviderError:
         return ProviderError(
             f"listening on {where} is not allowed: run as root, or lower "
             "net.ipv4.ip_unprivileged_port_start"
+        )
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return ProviderError(
+            f"can't listen on {where}: too many open files; raise the limit, ulimit -n"
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return ProviderError(
