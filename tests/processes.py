@@ -1,4 +1,4 @@
-"""The API server and the command line as processes of their own, for the tests."""
+"""The API server and the command line as separate processes, for the tests."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Delays after failures, and what is tried until it works."""
+"""Delays after failures, and calls that are retried until they succeed."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Odd objects on the embedded server cost only themselves, in informers and what stands on them."""
+"""Odd objects on the embedded server affect only themselves, in informers and above."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What holds for the tests themselves: which run when, and that none is given a second chance."""
+"""Rules for the tests themselves: which run when, and that none is retried."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""A server with pods that run and a clock that stands still, for the tests of its workloads."""
+"""A server with running pods and a fake clock, for the tests of workloads."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

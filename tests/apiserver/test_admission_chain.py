@@ -1,4 +1,4 @@
-"""What policies and webhooks are asked about a write, in which order, and what comes of it."""
+"""The order of policies and webhooks for a write, and their combined effect."""
 
 import copy
 from collections.abc import AsyncIterator

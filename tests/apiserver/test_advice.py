@@ -1,4 +1,4 @@
-"""What a write is warned of, and whose the fields of an object are that nobody applied."""
+"""Warnings about writes, and the owners of fields that nobody applied."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whose the fields are that are applied: of types that name them, and after client-side apply."""
+"""Owners of applied fields: of named types, and after client-side apply."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What webhooks have said about a request: asked once each, and at once where that is possible."""
+"""The webhooks' answers for a request: each is called once, concurrently where possible."""
 
 import asyncio
 from functools import partial

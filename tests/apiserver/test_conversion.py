@@ -1,4 +1,4 @@
-"""Custom resources in several versions: what is stored, what is shown, who converts."""
+"""Custom resources with several versions: storage, reads and conversion."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

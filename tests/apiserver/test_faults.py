@@ -1,4 +1,4 @@
-"""Faults on demand: what is asked for happens, to whom it was meant for, and so often."""
+"""Faults on demand: the right effect, on the right requests, the right number of times."""
 
 import asyncio
 import json

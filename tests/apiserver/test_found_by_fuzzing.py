@@ -1,4 +1,4 @@
-"""What fuzzing and hostile requests have found, each as a test of its own."""
+"""Findings of fuzzing and hostile requests, one test each."""
 
 import asyncio
 from collections.abc import AsyncIterator

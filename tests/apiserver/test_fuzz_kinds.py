@@ -1,4 +1,4 @@
-"""Objects of every built-in kind with values that are nearly right: refused or kept, no failure."""
+"""Objects of every built-in kind with nearly valid values: refused or stored, never a failure."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Kinds around the workloads: what is stored, and what is refused with which words."""
+"""Kinds around the workloads: what is stored, what is refused, and the messages."""
 
 import base64
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Who owns which field."""
+"""Field ownership."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which requests a webhook or a policy is asked about, and the expressions that choose."""
+"""The requests that a webhook or a policy applies to, and the match conditions."""
 
 from typing import Any
 

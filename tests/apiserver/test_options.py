@@ -1,4 +1,4 @@
-"""Options that can stand in two places: which of the two counts."""
+"""Options that can be in two places: which one counts."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""What a write to a path below an object changes, and what it leaves as it was."""
+"""What a write to a subresource changes, and what it leaves unchanged."""
 
 from collections.abc import AsyncIterator
 from typing import Any

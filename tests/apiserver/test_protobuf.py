@@ -1,4 +1,4 @@
-"""The protobuf form: whatever the server knows of a kind survives the way there and back."""
+"""The protobuf form: every known field of a kind survives a round trip."""
 
 from collections.abc import AsyncIterator
 from typing import Any

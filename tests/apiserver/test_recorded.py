@@ -1,7 +1,7 @@
-"""The server answers the further recordings of a real one as before: what differs is listed.
+"""The server replays the further recordings of a real one as before: differences are listed.
 
 The list is `differing.txt` beside the recordings. `python tools/recorded.py` replays them all and
-writes the list, and the table in docs/testing.md, anew.
+rewrites the list, and the table in docs/testing.md.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Webhooks are asked, and their answers taken, as a real server was recorded to do it."""
+"""Webhooks are called, and their responses used, as recorded from a real server."""
 
 from typing import Any
 

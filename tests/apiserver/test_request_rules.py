@@ -1,4 +1,4 @@
-"""Requests that a real server answers in ways of its own: methods, YAML, time-outs, names."""
+"""Requests with special responses on a real server: methods, YAML, time-outs, names."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Several servers in one process, each in a thread of its own, share nothing that changes."""
+"""Several servers in one process, each in its own thread, share no mutable state."""
 
 import sys
 import threading

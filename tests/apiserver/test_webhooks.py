@@ -1,4 +1,4 @@
-"""Admission webhooks of the embedded server: who is asked, and what their failures do."""
+"""Admission webhooks of the embedded server: which are called, and the effect of failures."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

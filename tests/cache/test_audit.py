@@ -1,4 +1,4 @@
-"""An audit finds what no watch can tell, and nothing else."""
+"""An audit finds what no watch can show, and nothing else."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Packed objects are what they were, whoever reads them."""
+"""Packed objects read as before, for every reader."""
 
 import builtins
 import copy

@@ -1,4 +1,4 @@
-"""What lists and resyncs tell, and when a queue has synced."""
+"""The deltas of lists and resyncs, and when a queue has synced."""
 
 from typing import TYPE_CHECKING
 

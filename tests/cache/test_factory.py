@@ -1,4 +1,4 @@
-"""A factory shares informers, starts them whenever they are asked for, and says what is missing."""
+"""A factory shares informers, starts them whenever they are requested, and names missing ones."""
 
 import asyncio
 

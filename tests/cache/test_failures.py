@@ -1,4 +1,4 @@
-"""What goes wrong is told in one line, and not too often."""
+"""Failures are reported in one line, and not too often."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""The story of a key that is told again in a type that not all states fit."""
+"""The changes of a key, converted to a type that not all states fit."""
 
 from typing import assert_never
 

@@ -1,4 +1,4 @@
-"""The informer's handlers hear a consistent story, whatever the server does."""
+"""The informer's handlers get consistent changes, whatever the server does."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Lists are cut right whatever their form and their chunks."""
+"""Lists are split correctly whatever their form and their chunks."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Several namespaces are read and told as one."""
+"""Several namespaces are read and delivered as one."""
 
 import asyncio
 from typing import Any

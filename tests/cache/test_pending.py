@@ -1,4 +1,4 @@
-"""What waits for a handler, merged or not, tells a consistent story."""
+"""Changes waiting for a handler stay consistent, merged or not."""
 
 import pytest
 from hypothesis import given

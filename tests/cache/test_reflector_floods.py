@@ -1,4 +1,4 @@
-"""Watches that bring nothing of use without end, and lists whose pages lead nowhere."""
+"""Watches with endless useless events, and lists whose pages lead nowhere."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""A cancellation that nobody asked for is a failure like any other, and no silent end."""
+"""A cancellation that nobody requested is a failure like any other, not a silent end."""
 
 import asyncio
 from collections.abc import Iterable

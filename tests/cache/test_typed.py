@@ -1,4 +1,4 @@
-"""Informers, listers and handlers that speak in types of one's own; mypy checks the types."""
+"""Informers, listers and handlers with users' types; mypy checks the types."""
 
 import asyncio
 from collections.abc import Awaitable

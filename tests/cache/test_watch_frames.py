@@ -1,4 +1,4 @@
-"""Watches are cut right whatever their form and their chunks."""
+"""Watches are split correctly whatever their form and their chunks."""
 
 import itertools
 import json

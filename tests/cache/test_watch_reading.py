@@ -1,4 +1,4 @@
-"""What a watch brings is given to the store; its silences, its losses and the way back."""
+"""A watch's events reach the store; its silences, its losses and the recovery."""
 
 import pytest
 

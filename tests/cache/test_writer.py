@@ -1,4 +1,4 @@
-"""Deltas become a state of the store and a story to tell."""
+"""Deltas become a state of the store and changes to deliver."""
 
 from collections.abc import Sequence
 

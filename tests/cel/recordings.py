@@ -1,4 +1,4 @@
-"""What a real API server made of expressions, as the tests read it."""
+"""A real API server's results for expressions, as the tests read them."""
 
 from __future__ import annotations
 

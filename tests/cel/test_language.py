@@ -1,4 +1,4 @@
-"""What recordings do not show: times, zones, versions, formats, and errors that are forgiven."""
+"""What recordings do not show: times, zones, versions, formats, and forgiven errors."""
 
 from __future__ import annotations
 

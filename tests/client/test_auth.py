@@ -1,4 +1,4 @@
-"""Every request carries the credentials that are in force, and none goes without."""
+"""Every request carries the current credentials, and none goes without."""
 
 import base64
 import os

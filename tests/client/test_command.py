@@ -1,4 +1,4 @@
-"""`listwatch config` prints what is in force without secrets, and whether the server answers."""
+"""`listwatch config` prints the configuration without secrets, and whether the server responds."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever stands in a kubeconfig, `listwatch config` ends with one line and shows no secret."""
+"""With any kubeconfig, `listwatch config` ends with one line and shows no secret."""
 
 import base64
 import copy

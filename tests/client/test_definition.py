@@ -1,4 +1,4 @@
-"""Only what proves that a resource is defined no more counts as proof."""
+"""Only proof that a resource is no longer defined counts."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A server that is away is found again by connecting, which costs it no request."""
+"""An unreachable server is found again by connecting, which costs it no request."""
 
 import asyncio
 import random

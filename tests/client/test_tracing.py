@@ -1,4 +1,4 @@
-"""With OpenTelemetry each request is a span, whose context goes with it."""
+"""With OpenTelemetry each request is a span whose context is propagated."""
 
 import asyncio
 import sys

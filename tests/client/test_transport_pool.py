@@ -1,4 +1,4 @@
-"""Connections that are kept for the next request."""
+"""Connections kept for the next request."""
 
 import asyncio
 import contextlib

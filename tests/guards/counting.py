@@ -1,9 +1,8 @@
 """Counts what is deterministic: Python calls and memory kept per item, by stage.
 
-A guard runs its work with n and with 10 n items, and compares what one more item costs with the
-budget in `budgets/`. A stage is a module, such as `cache.frames`. After a change that is meant to
-cost more (or less), `LISTWATCH_GUARDS=record pytest tests/guards` writes the budgets anew, and the
-difference is seen in review.
+A guard runs its work with n and with 10 n items, and compares the cost of one more item with the
+budget in `budgets/`. A stage is a module, such as `cache.frames`. After an intended change of cost,
+`LISTWATCH_GUARDS=record pytest tests/guards` rewrites the budgets, and review sees the difference.
 """
 
 import asyncio

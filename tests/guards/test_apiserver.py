@@ -1,4 +1,4 @@
-"""What the API server spends per object that it creates, lists, changes and tells of."""
+"""The API server's cost per object that it creates, lists, changes and sends as an event."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What it costs to find what is known of objects that a server sends and nobody can read."""
+"""The cost of finding known objects when a server sends undecodable ones."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

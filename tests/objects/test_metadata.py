@@ -1,4 +1,4 @@
-"""Labels and owners are read where they stand in an object's bytes; nothing else may be found."""
+"""Labels and owners are read from their position in an object's bytes, and from nowhere else."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""One odd object costs only itself, and nothing that it holds reaches a terminal as it is."""
+"""One odd object affects only itself, and its text reaches a terminal only escaped."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The recipes of docs/observe.md, run as they stand there."""
+"""The recipes of docs/observe.md, run unchanged."""
 
 import asyncio
 import os

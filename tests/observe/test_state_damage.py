@@ -1,4 +1,4 @@
-"""State files that are damaged, of another form, or readable for others."""
+"""State files that are damaged, of another form, or readable by others."""
 
 import os
 import shutil

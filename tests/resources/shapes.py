@@ -1,4 +1,4 @@
-"""Types of all shapes, which become the spec of a custom resource."""
+"""Types of all shapes, used as the spec of a custom resource."""
 
 import dataclasses
 import datetime as dt

@@ -1,4 +1,4 @@
-"""The example controller on a server on which many requests go wrong."""
+"""The example controller on a server that fails many requests."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a reconcile that fails or takes too long is judged, whatever it makes of that."""
+"""The outcome of a reconcile that fails or takes too long, however it reacts."""
 
 import asyncio
 import gc

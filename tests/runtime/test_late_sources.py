@@ -1,4 +1,4 @@
-"""Sources that are added to a reconciler that runs."""
+"""Sources added to a running reconciler."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What loading a file runs of it, and which of its managers is the program."""
+"""What loading a file runs, and which of its managers is the program."""
 
 import asyncio
 import sys

@@ -1,10 +1,10 @@
 """Change a cluster for many minutes while everything goes wrong, and count what was lost.
 
-Writers change objects of a server that is killed and forgets its history. An informer,
-`listwatch observe --state` and two managers follow it, each through a proxy that cuts, delays,
-silences and splits what passes, and the latter two are killed as well. Every half a minute all is
-left in peace, until each of them has what was written. Exit code 1 at anything that was lost,
-invented or told in the wrong order, and if the informer's memory grew without more objects.
+Writers change objects of a server that is killed and forgets its history. An informer, `listwatch
+observe --state` and two managers follow it, each through a proxy that cuts, delays, silences and
+splits what passes, and the latter two are killed as well. Every half a minute the faults pause
+until each of them has everything written. Exit code 1 if anything was lost, invented or delivered
+in the wrong order, or if the informer's memory grew without more objects.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The programs that follow the server, each through a proxy of its own that troubles it."""
+"""The programs that follow the server, each through its own fault proxy."""
 
 import asyncio
 import json

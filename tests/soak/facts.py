@@ -1,7 +1,7 @@
-"""What was written, as its writers know it, and whether the story told of it is true.
+"""The writes as their writers recorded them, and whether the delivered changes are correct.
 
-Nothing here uses the package: the writers' own record is what its consumers are measured by. Every
-write carries a number of its own, so that a state is known by its number.
+Nothing here uses the package: consumers are measured by the writers' own record. Every write has
+its own number, which identifies a state.
 """
 
 from collections import defaultdict

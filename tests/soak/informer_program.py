@@ -1,6 +1,6 @@
-"""Tells every change that a shared informer tells, one a line, until the process is ended.
+"""Prints every change that a shared informer delivers, one per line, until killed.
 
-On SIGUSR1 it writes what its cache holds beside the story.
+On SIGUSR1 it also prints the content of its cache.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A controller that keeps a copy of every object of one namespace in another."""
+"""A controller that copies every object of one namespace to another."""
 
 import sys
 

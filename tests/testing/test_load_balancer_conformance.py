@@ -1,4 +1,4 @@
-"""The conformance suite of load balancers finds what is wrong with a provider."""
+"""The conformance suite of load balancers finds a provider's faults."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

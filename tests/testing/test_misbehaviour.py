@@ -1,4 +1,4 @@
-"""A control plane that misbehaves on demand, and a record of what it was asked."""
+"""A control plane that misbehaves on demand, and a record of its requests."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The fixtures that users' tests get from the package, in a run of pytest of its own."""
+"""The fixtures for users' tests, in a separate run of pytest."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Items that are added for a later time."""
+"""Delayed items."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""The rules of pods and templates: volumes, mounts, what is read, contexts, systems."""
+"""The rules of pods and templates: volumes, mounts, references, contexts, operating systems."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: when failures are over, all is as the specs say."""
+"""After any sequence of events, once failures are over, everything matches the specs."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Both build controllers against a simple model: what is left at the end of any story."""
+"""Both build controllers against a simple model: the final state after any sequence."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Builds and pods that are not as they should be cost only themselves, and are reported."""
+"""Malformed builds and pods affect only themselves, and are reported."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Services and nodes that are not as they should be cost only themselves, and are reported."""
+"""Malformed services and nodes affect only themselves, and are reported."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The service controller against a simple model: what is due at the end of any story."""
+"""The service controller against a simple model: the final state after any sequence."""
 
 import asyncio
 import random

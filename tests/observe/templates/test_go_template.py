@@ -1,4 +1,4 @@
-"""Go templates, against what kubectl made of the same ones."""
+"""Go templates, compared with kubectl's results."""
 
 import json
 from contextlib import suppress

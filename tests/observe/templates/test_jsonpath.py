@@ -1,4 +1,4 @@
-"""JSONPath templates, against what kubectl made of the same ones."""
+"""JSONPath templates, compared with kubectl's results."""
 
 import json
 from contextlib import suppress

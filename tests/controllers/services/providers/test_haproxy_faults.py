@@ -1,4 +1,4 @@
-"""The HAProxy provider when HAProxy, a predecessor or a service is not as it should be."""
+"""The HAProxy provider with a faulty HAProxy, predecessor or service."""
 
 import asyncio
 import signal

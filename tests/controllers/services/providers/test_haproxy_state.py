@@ -1,4 +1,4 @@
-"""What HAProxy's next process is told of the present one."""
+"""The health of servers passed to HAProxy's next process."""
 
 from listwatch.controllers.services.providers.balancing import Backend
 from listwatch.controllers.services.providers.haproxy_config import Frontend

@@ -1,4 +1,4 @@
-"""Figures that go on over the reloads at which HAProxy's counters begin anew."""
+"""Figures that continue across reloads, at which HAProxy's counters restart."""
 
 from listwatch.controllers.services.figures import Traffic
 from listwatch.controllers.services.providers.haproxy_traffic import HAProxyTraffic

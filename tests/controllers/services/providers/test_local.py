@@ -1,4 +1,4 @@
-"""The local provider on real sockets, its times on a clock that stands still."""
+"""The local provider on real sockets, with time on a fake clock."""
 
 import asyncio
 import socket
