@@ -350,3 +350,11 @@ async def test_times_of_the_first_years_are_kept_with_four_digits(
     form = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
     table = await client.call("GET", path, headers=form, expect=200)
     assert len(table["rows"]) == earlier + 2
+
+
+@pytest.mark.parametrize("name", [{}, [], None, 1, ["add"]])
+async def test_a_patch_whose_operation_is_no_word_is_refused(name: object, client: Client) -> None:
+    await client.create(MAPS, "a")
+    patch = [{"op": name, "path": "/data", "value": {}}]
+    headers = {"Content-Type": "application/json-patch+json"}
+    await client.call("PATCH", f"{MAPS}/a", patch, headers=headers, expect=422)

@@ -1,6 +1,7 @@
 """Admission webhooks of the embedded server: which are called, and the effect of failures."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest_asyncio
 
 from listwatch import Client
 from listwatch.errors import StatusError
-from listwatch.testing import APIServer, WebhookServer
+from listwatch.testing import APIServer, WebhookServer, webhook_server
 
 Object = dict[str, Any]
 
@@ -220,3 +221,49 @@ async def test_a_dry_run_is_refused_where_the_webhook_has_effects(
     with pytest.raises(StatusError, match="does not support dry run"):
         await client.create(_config_map("a"), dry_run=True)
     assert hooks.requests == []
+
+
+_DEEP = b'{"a":' * 5_000
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (_DEEP, "exceeded max depth"),
+        (
+            b'{"response":{"allowed":true,"patch":"%b"}}' % base64.b64encode(b"[" * 5_000),
+            "received undecodable patch in webhook response",
+        ),
+    ],
+)
+async def test_an_answer_nested_too_deeply_is_a_failure_of_the_webhook(
+    answer: bytes,
+    why: str,
+    hooks: WebhookServer,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(webhook_server, "_GARBAGE", answer)
+    await hooks.fail("garbage")
+    config = hooks.client_config("/m")
+    versions = ["v1beta1"]  # whose answers need no uid
+    await client.create(_configuration("Mutating", "m", config, admissionReviewVersions=versions))
+    with pytest.raises(StatusError, match="failed calling webhook") as raised:
+        await client.create(_config_map("a"))
+    assert why in raised.value.message
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("code", "answered"), [(-1, 400), (99, 400), (600, 600), (999, 999), (1_000, 500)]
+)
+async def test_a_denial_has_a_code_that_http_allows(
+    code: int, answered: int, hooks: WebhookServer, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks.on("/v", lambda _: {"allowed": False, "status": {"message": "no", "code": code}})
+    await client.create(_configuration("Validating", "v", hooks.client_config("/v")))
+    with pytest.raises(StatusError, match="denied the request: no") as raised:
+        await client.create(_config_map("a"))
+    assert raised.value.code == answered
+    assert caplog.records == []

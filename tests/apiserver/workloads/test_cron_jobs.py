@@ -52,6 +52,18 @@ async def test_a_job_is_made_when_its_time_comes(at_once: Cluster) -> None:
     assert "active" not in status
 
 
+async def test_a_job_that_ended_at_no_known_time_ended_when_it_says(slow: Cluster) -> None:
+    await slow.create("cronjobs", "tick", spec=hourly())
+    await slow.clock.advance(HOUR)
+    (job,) = await slow.all("jobs")
+    ended = {"status": "True", "lastTransitionTime": None}
+    conditions = [{"type": each, **ended} for each in ("SuccessCriteriaMet", "Complete")]
+    status = {"conditions": conditions, "completionTime": job["status"]["startTime"]}
+    status |= {"active": None, "ready": None}
+    await slow.patch("jobs", job["metadata"]["name"], {"status": status}, "status")
+    assert "lastSuccessfulTime" not in await slow.status("cronjobs", "tick")
+
+
 async def test_only_so_many_jobs_are_remembered(at_once: Cluster) -> None:
     spec = hourly(successfulJobsHistoryLimit=2, failedJobsHistoryLimit=0)
     spec["jobTemplate"]["spec"]["backoffLimit"] = 0

@@ -65,3 +65,12 @@ async def test_a_replication_controller_keeps_its_pods(at_once: Cluster) -> None
     await at_once.create("rcs", "web", spec=spec)
     status = await at_once.status("rcs", "web")
     assert (status["replicas"], status["readyReplicas"], status["availableReplicas"]) == (2, 2, 2)
+
+
+async def test_pods_whose_conditions_have_no_time_can_be_ranked(at_once: Cluster) -> None:
+    await at_once.create("replicasets", "web", spec=workload())
+    first, *_ = await at_once.names("pods")
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": None}
+    await at_once.patch("pods", first, {"status": {"conditions": [ready]}}, "status")
+    await at_once.patch("replicasets", "web", {"spec": {"replicas": 1}})
+    assert len(await at_once.names("pods")) == 1

@@ -223,7 +223,7 @@ class Webhook:
         details = status.get("details")
         error = StatusError(
             f"{words}: {why}" if why else f"{words} without explanation",
-            code=max(code, 400),
+            code=max(code, 400) if code <= _LAST_CODE else 500,
             details=details,
             retry_after=(details or {}).get("retryAfterSeconds"),
         )
@@ -238,6 +238,10 @@ class Webhook:
             if not qualified_name_problems(key):
                 # the first annotation with a key counts
                 attributes.annotations.setdefault(key, value)
+
+
+#: A code of HTTP has three digits; with others a real server fails (500).
+_LAST_CODE = 999
 
 
 def _base64(text: str) -> bytes:
@@ -268,7 +272,7 @@ def _operations(patch: bytes) -> list[Any]:
     words = "received undecodable patch in webhook response: "
     try:
         value = msgspec.json.decode(patch)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise CallError(words + _go_syntax(patch)) from None
     if value is None:
         return []

@@ -37,7 +37,7 @@ def applied_before(live: Mapping[str, Any], resource: APIResource) -> Fields:
         return {}
     try:
         last = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}
     if not isinstance(last, dict) or last.pop("apiVersion", None) != resource.api_version:
         return {}

@@ -214,8 +214,10 @@ def json_patch(document: Any, operations: Sequence[Any]) -> Any:
             raise PatchError("an operation must be an object")
         name, path = operation.get("op"), operation.get("path")
         value, source = operation.get("value"), operation.get("from", "")
+        if not isinstance(name, str):
+            raise PatchError("Unexpected kind: unknown")
         if name not in _OPERATIONS:
-            raise PatchError(f"Unexpected kind: {name if isinstance(name, str) else 'unknown'}")
+            raise PatchError(f"Unexpected kind: {name}")
         if name in {"move", "copy"} and not ("from" in operation and isinstance(source, str)):
             raise PatchError(f"{name} operation failed to decode from: missing value")
         if not isinstance(path, str):

@@ -186,7 +186,7 @@ def _read_json(data: bytes) -> Any:
         return None
     try:
         return msgspec.json.decode(raw)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise DataError("embedded JSON can't be read") from None
 
 

@@ -112,7 +112,7 @@ def _literal(text: str) -> Any:
         return text[1:-1]
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return text
 
 

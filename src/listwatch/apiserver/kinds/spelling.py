@@ -29,5 +29,5 @@ def _has_spaces(body: bytes, field: str) -> bool:
     try:
         text = bytes(msgspec.json.decode(body, type=dict[str, msgspec.Raw]).get(field, b""))
         return bool(text) and msgspec.json.encode(msgspec.json.decode(text)) != text
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False

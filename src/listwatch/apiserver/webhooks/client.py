@@ -346,7 +346,7 @@ def _refusal(code: int, body: bytes, *, text: bool) -> str:
     """
     try:
         status = msgspec.json.decode(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         status = None
     if isinstance(status, dict) and status.get("kind") == "Status":
         message = status.get("message")

@@ -62,6 +62,10 @@ def decode_review(data: bytes, api_version: str, form: type[_T]) -> tuple[Head, 
     """
     try:
         value = msgspec.json.decode(data)
+    except RecursionError:
+        raise ReviewError(
+            "couldn't get version/kind; json parse error: json: exceeded max depth"
+        ) from None
     except ValueError:
         value = _from_yaml(data)
         data = msgspec.json.encode(value)

@@ -74,7 +74,7 @@ class _Cron:
 
     def _note_success(self) -> None:
         ended = [
-            str((condition(job, "Complete") or {}).get("lastTransitionTime", ""))
+            str((condition(job, "Complete") or {}).get("lastTransitionTime") or "")
             for job in self._ended["Complete"]
         ]
         last = max([*ended, self._status.get("lastSuccessfulTime") or ""])

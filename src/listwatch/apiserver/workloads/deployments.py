@@ -352,10 +352,9 @@ class _Rollout:
                 for each in self._status.get("conditions") or ()
                 if each.get("type") != "Progressing"
             ]
-            since = (
-                known["lastTransitionTime"]
-                if known is not None and known.get("status") == "True"
-                else self._observed.stamp
+            lasts = known is not None and known.get("status") == "True"
+            since = (known.get("lastTransitionTime") if known and lasts else None) or (
+                self._observed.stamp
             )
             self._status["conditions"] = [
                 *conditions,

@@ -309,7 +309,7 @@ def with_condition(conditions: Iterable[View], new: Object) -> list[View]:
             result.append(each)
             continue
         placed = True
-        if each.get("status") == new["status"] and "lastTransitionTime" in each:
+        if each.get("status") == new["status"] and each.get("lastTransitionTime"):
             new = {**new, "lastTransitionTime": each["lastTransitionTime"]}
         result.append(new)
     return result if placed else [*result, new]

@@ -100,9 +100,9 @@ def deletion_rank(pod: View) -> tuple[object, ...]:
         {"Pending": 0, "Unknown": 1}.get(status.get("phase", ""), 2),
         ready.get("status") == "True",
         int(cost) if cost.removeprefix("-").isascii() and cost.removeprefix("-").isdigit() else 0,
-        _latest_first(ready.get("lastTransitionTime", "")),
+        _latest_first(ready.get("lastTransitionTime") or ""),
         -restarts,
-        _latest_first(metadata.get("creationTimestamp", "")),
+        _latest_first(metadata["creationTimestamp"]),
         metadata["name"],
     )
 
