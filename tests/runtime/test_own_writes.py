@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from listwatch.cache.list_watch import (
@@ -26,7 +27,7 @@ from listwatch.runtime.own_writes import (
     Write,
     WriteTarget,
     _RecordingHTTP,  # what `recorded` puts in place of a client's HTTP, which only that can reach
-    record_into,
+    record,
     target_of,
 )
 from listwatch.testing.fake_controller_source import FakeControllerSource
@@ -301,12 +302,11 @@ class Canned:
 
 
 async def written(method: str, path: str, answer: Any, **options: Any) -> list[Write]:
-    writes: list[Write] = []
-    record_into(writes)
+    recording = record()
     http = _RecordingHTTP(cast("HTTP", Canned(answer)))
     with contextlib.suppress(Exception, asyncio.CancelledError):
         await http.request(method, path, **options)
-    return writes
+    return recording.end()
 
 
 PODS = "/api/v1/namespaces/ns/pods"
@@ -314,6 +314,7 @@ POD = {"kind": "Pod", "apiVersion": "v1"} | {
     "metadata": {"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "7"}
 }
 DRY = json.dumps({"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]}).encode()
+DRY_EVICTION = json.dumps({"kind": "Eviction", "deleteOptions": {"dryRun": ["All"]}}).encode()
 
 
 @pytest.mark.parametrize(
@@ -333,6 +334,7 @@ DRY = json.dumps({"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]
         ),
         ("DELETE", PODS, {"kind": "PodList", "items": [POD]}, {}, [("a", "u", "", True, False)]),
         ("POST", f"{PODS}/a/eviction", {"kind": "Status"}, {}, [("a", "", "", True, False)]),
+        ("POST", f"{PODS}/a/eviction", {"kind": "Status"}, {"body": DRY_EVICTION}, []),
         ("POST", f"{PODS}/a/binding", {"kind": "Status"}, {}, [("a", "", "", False, True)]),
         ("POST", f"{PODS}/a/token", {"kind": "TokenRequest"}, {}, []),
         ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {"kind": "R"}, {}, []),
@@ -463,3 +465,137 @@ async def test_what_wakes_a_key_meanwhile_is_one_reconcile_and_other_keys_go_on(
         assert world.calls == ["ns/a", "ns/b", "ns/b", "ns/b", "ns/b"]
         await world.clock.advance(5)
         assert world.calls[5:] == ["ns/a"]
+
+
+# --- The end of a reconcile, and of the reconciler ------------------------------------------------
+
+
+async def test_a_reconcile_that_hides_its_cancellation_and_writes_ends_the_reconciler_quietly() -> (
+    None
+):
+    world = LaggingWorld(lag=1e6)
+    world.source("parents").add(widget("p"))
+    reconciler = world.reconciler.for_("parents").reads("children")
+
+    @reconciler
+    async def reconcile(_key: str) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await world.post("children", widget("c"))
+
+    world.lag = 0
+    async with world.running():
+        assert reconciler.in_process == {"ns/p"}
+        world.lag = 1e6
+    assert "ns/c" in world.source("children").objects
+    assert reconciler.statistics().queue.processing == 0
+
+
+async def test_a_key_is_let_go_although_its_wait_is_cancelled_before_it_begins() -> None:
+    world = LaggingWorld()
+    world.source("parents").add(widget("p"))
+    reconciler = world.reconciler.for_("parents").reads("children")
+
+    @reconciler
+    async def reconcile(_key: str) -> None:
+        world.lag = 1e6
+        await world.post("children", widget("c"))
+        running.cancel()  # as by a lost leadership, when the last step is done
+
+    await reconciler.prepare(world)
+    world.caches.open(world)
+    caches = asyncio.create_task(world.caches.run())
+    running = asyncio.create_task(reconciler.run())
+    await world.clock.advance(1)
+    await asyncio.wait({running})
+    caches.cancel()
+    await asyncio.wait({caches})
+    assert running.cancelled()
+    assert reconciler.statistics().queue.processing == 0
+
+
+async def test_a_task_that_outlives_its_reconcile_piles_up_no_writes() -> None:
+    recording = record()
+    http = _RecordingHTTP(cast("HTTP", Canned(POD)))
+
+    async def go_on() -> None:
+        for _ in range(3):
+            await http.request("PUT", f"{PODS}/a")
+
+    await http.request("PUT", f"{PODS}/a")
+    task = asyncio.create_task(go_on())
+    assert len(recording.end()) == 1
+    await task
+    assert not recording.writes
+
+
+async def test_what_the_reconcile_wrote_has_the_fields_of_its_cache() -> None:
+    class Fields(msgspec.Struct):
+        spec: dict[str, int] = {}
+
+    world = LaggingWorld()
+    world.source("parents").add(widget("p"))
+    reconciler = world.reconciler.for_("parents", fields=Fields)
+    shown: list[Any] = []
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        if shown:
+            return
+        path = f"/apis/example.com/v1/namespaces/ns/parents/{key[3:]}"
+        changed = json.dumps(widget("p", spec={"a": 1})).encode()
+        await world.http.request("PUT", path, body=changed)
+        found = reconciler.get(key)
+        assert found is not None
+        shown.append(found.fields)
+
+    async with world.running():
+        await world.clock.advance(100)
+    assert [one.spec for one in shown] == [{"a": 1}]
+
+
+async def test_a_write_whose_answer_was_lost_does_not_hide_the_one_before() -> None:
+    world = LaggingWorld()
+    world.source("parents").add(widget("p"))
+    reconciler = world.reconciler.for_("parents")
+    shown: list[Any] = []
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        if shown:
+            return
+        path = f"/apis/example.com/v1/namespaces/ns/parents/{key[3:]}"
+        changed = json.dumps(widget("p", spec={"a": 1})).encode()
+        await world.http.request("PUT", path, body=changed)
+        for method in ("PUT", "DELETE"):
+            world.server.fates = iter(["lost"])
+            with contextlib.suppress(DisconnectedError):
+                await world.http.request(method, path, body=changed)
+            found = reconciler.get(key)
+            assert found is not None
+            shown.append(found["spec"])
+
+    async with world.running():
+        await world.clock.advance(100)
+    assert shown == [{"a": 1}, {"a": 1}]
+
+
+@pytest.mark.parametrize("version", ["9" * 5000, "٣", "²", "x", ""], ids=lambda v: v[:3] or "none")
+async def test_a_version_that_is_no_number_of_sane_length_holds_nothing_back(version: str) -> None:
+    world = LaggingWorld()
+    world.source("parents").add(widget("p"))
+    reconciler = world.reconciler.for_("parents")
+    answer = widget("p", meta={"uid": "u", "resourceVersion": version})
+    http = _RecordingHTTP(cast("HTTP", Canned(answer)))
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        world.calls.append(key)
+        if len(world.calls) < 3:
+            reconciler.enqueue(key)
+        await http.request("PUT", "/apis/example.com/v1/namespaces/ns/parents/p")
+        reconciler.get(key)
+
+    async with world.running():
+        await world.clock.advance(100)
+    assert world.calls == ["ns/p"] * 3

@@ -37,6 +37,8 @@ NO_POSITION = frozenset({"", "0"})
 _MOST_BROKEN_STREAMS = 3
 #: Upper bound on Retry-After: a server that asks for days is mistaken.
 _LONGEST_RETRY_AFTER = 600.0
+# Digits of a resource version that is compared.
+_LONGEST_VERSION = 1000
 
 
 class Phase(StrEnum):
@@ -449,6 +451,14 @@ def _after_silence(state: State) -> tuple[State, Effect]:
 
 
 # --- Reading versions and errors -----------------------------------------------------------------
+
+
+def is_comparable(version: str) -> bool:
+    """Return whether a resource version is a number that any other can be compared with.
+
+    A real server's has 64 bits; Python refuses to read numbers of thousands of digits.
+    """
+    return len(version) <= _LONGEST_VERSION and version.isascii() and version.isdecimal()
 
 
 def is_older(version: str, than: str) -> bool:

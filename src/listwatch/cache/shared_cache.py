@@ -18,7 +18,7 @@ from listwatch.cache.list_watch import Decoder, ListerWatcher
 from listwatch.cache.lister import NAMESPACE_INDEX, OWNER_INDEX, namespace_of, owners_of
 from listwatch.cache.mutation_detector import MutationDetector
 from listwatch.cache.processor import ListenerStatistics, Processor
-from listwatch.cache.reflector_machine import Phase
+from listwatch.cache.reflector_machine import Phase, is_comparable
 from listwatch.cache.store import Indexer, IndexFunc, StoreStatistics
 from listwatch.cache.watch_reading import WatchEndedError
 from listwatch.cache.writer import CacheWriter
@@ -238,7 +238,7 @@ class SharedCache:
         self, resource_version: str, *, seconds: float | None = None
     ) -> None:
         """Wait until the cache contains everything up to a version; see `SharedInformer`."""
-        if not resource_version.isdecimal():
+        if not is_comparable(resource_version):
             raise ValueError(f"{resource_version!r} is not a comparable resource version")
         await self._writer.wait_for(resource_version, seconds)
 

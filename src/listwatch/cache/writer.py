@@ -14,7 +14,7 @@ from listwatch.cache.failures import Failure, OnError
 from listwatch.cache.handlers import Added, Change, Deleted, Updated, last_state
 from listwatch.cache.mutation_detector import MutationDetector
 from listwatch.cache.processor import Processor, StoppedError
-from listwatch.cache.reflector_machine import is_older
+from listwatch.cache.reflector_machine import is_comparable, is_older
 from listwatch.cache.store import IndexFunctionError, Replacement, Store
 from listwatch.clock import Clock
 from listwatch.objects import DeletedFinalStateUnknown, Object
@@ -271,7 +271,7 @@ class _VersionWaiters:
             heapq.heapify(self._heap)
 
     def wake(self, version: str) -> None:
-        if not version.isdecimal():
+        if not is_comparable(version):
             return
         reached = int(version)
         while self._heap and self._heap[0][0] <= reached:

@@ -12,6 +12,7 @@ from listwatch.cache.shared_cache import NotSyncedError, SharedInformerStatistic
 from listwatch.cache.shared_informer import SharedInformer
 from listwatch.cache.store import Indexer
 from listwatch.clock import Clock
+from listwatch.objects import Object, ObjectDecoder
 
 if TYPE_CHECKING:
     from listwatch.cache.processor import Listener
@@ -51,6 +52,7 @@ class Cache:
         self._handlers: list[tuple[str, ResourceEventHandler]] = []
         self._listeners: list[Listener] = []
         self._fields: type[msgspec.Struct] | None = None
+        self._decoder: ObjectDecoder | None = None
         self._informer: SharedInformer | None = None
         self._started = clock.now()
         self._failing_since: float | None = None
@@ -76,6 +78,14 @@ class Cache:
     def holds(self, key: str) -> bool:
         """Return whether an object of this key is cached; False before the start."""
         return self._informer is not None and self.indexer.get_by_key(key) is not None
+
+    def as_cached(self, obj: Object) -> Object:
+        """Return an object with the fields that this cache decodes with each of its objects."""
+        if self._fields is None:
+            return obj
+        if self._decoder is None:
+            self._decoder = ObjectDecoder(fields=self._fields)
+        return self._decoder(obj.json(), obj.kind, obj.api_version)
 
     def add_handler(self, handler: ResourceEventHandler, name: str) -> None:
         """Add a handler; after the start it first gets the current objects."""

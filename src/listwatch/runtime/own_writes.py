@@ -16,6 +16,7 @@ import msgspec
 
 from listwatch.cache.factory import Selection
 from listwatch.cache.processor import StoppedError
+from listwatch.cache.reflector_machine import is_comparable, is_older
 from listwatch.clock import Clock
 from listwatch.errors import (
     DisconnectedError,
@@ -98,12 +99,29 @@ class OwnWritesStatistics(msgspec.Struct, frozen=True):
     waiting: int
 
 
-_recording: ContextVar[list[Write] | None] = ContextVar("own_writes", default=None)
+class Recording:
+    """What a reconcile wrote, until it ends: a task that it started may go on for ever."""
+
+    def __init__(self) -> None:
+        #: In order.
+        self.writes: list[Write] = []
+        self.is_over = False
+
+    def end(self) -> list[Write]:
+        """Record nothing more; return what was written."""
+        self.is_over = True
+        writes, self.writes = self.writes, []
+        return writes
 
 
-def record_into(writes: list[Write]) -> None:
-    """Collect the writes that this task, and tasks it starts later, send through `recorded`."""
-    _recording.set(writes)
+_recording: ContextVar[Recording | None] = ContextVar("own_writes", default=None)
+
+
+def record() -> Recording:
+    """Record the writes that this task, and tasks it starts later, send through `recorded`."""
+    recording = Recording()
+    _recording.set(recording)
+    return recording
 
 
 # --- Recording ------------------------------------------------------------------------------------
@@ -127,9 +145,10 @@ class _RecordingHTTP:
     async def request(
         self, method: str, path: str, query: Iterable[tuple[str, str]] = (), **options: Any
     ) -> "Answer":
-        writes = None if method in _READS else _recording.get()
-        if writes is None:
+        recording = None if method in _READS else _recording.get()
+        if recording is None or recording.is_over:
             return await self._http.request(method, path, query, **options)
+        writes = recording.writes
         query = list(query)
         body = options.get("body")
         target = target_of(path)
@@ -165,9 +184,10 @@ def target_of(path: str) -> WriteTarget | None:
     return WriteTarget(group, version, plural, namespace, name, subresource)
 
 
-class _DeleteOptions(msgspec.Struct):
+class _Options(msgspec.Struct):
     dryRun: list[str] | None = None  # noqa: N815 - the field's name on the wire
     kind: str = ""
+    deleteOptions: "_Options | None" = None  # noqa: N815 - of an eviction
 
 
 def _is_dry(query: Iterable[tuple[str, str]], body: bytes | None) -> bool:
@@ -176,9 +196,11 @@ def _is_dry(query: Iterable[tuple[str, str]], body: bytes | None) -> bool:
     if not body or b"dryRun" not in body:
         return False
     try:
-        options = msgspec.json.decode(body, type=_DeleteOptions)
+        options = msgspec.json.decode(body, type=_Options)
     except (msgspec.MsgspecError, RecursionError):
         return False
+    if options.kind == "Eviction":
+        return options.deleteOptions is not None and bool(options.deleteOptions.dryRun)
     return options.kind == "DeleteOptions" and bool(options.dryRun)
 
 
@@ -305,21 +327,22 @@ class OwnWrites:
                 found: Resource = await find(selection.resource)
                 self._resources[selection.resource] = (found.group, found.plural)
 
-    def latest(self, selection: Selection, key: str, cached: Object | None) -> Object | None:
+    def latest(self, cache: Cache, key: str) -> Object | None:
         """Return an object as the running reconcile last wrote it, otherwise as cached."""
-        writes = _recording.get()
-        if not writes:
+        cached = cache.indexer.get_by_key(key)
+        recording = _recording.get()
+        if recording is None or not recording.writes:
             return cached
-        resource = self._resources.get(selection.resource)
-        for write in reversed(writes):
+        resource = self._resources.get(cache.selection.resource)
+        for write in reversed(recording.writes):
             if write.key != key or (write.target.group, write.target.plural) != resource:
                 continue
-            if write.is_deletion:
+            if write.is_deletion and not write.is_lost:
                 gone = cached is None or not write.uid or cached.uid == write.uid
                 return None if gone and not _is_held(cached) else cached
-            if write.obj is not None and (cached is None or _is_newer(write.obj, cached)):
-                return write.obj
-            return cached
+            if write.obj is not None:  # else an earlier write tells more
+                is_newer = cached is None or _is_newer(write.obj, cached)
+                return cache.as_cached(write.obj) if is_newer else cached
         return cached
 
     def are_seen(self, writes: Iterable[Write]) -> bool:
@@ -369,14 +392,14 @@ class OwnWrites:
     async def _wait_for(self, write: Write, cache: Cache) -> None:
         informer = cache.informer
         if not write.is_deletion:
-            if not write.resource_version.isdecimal():
+            if not is_comparable(write.resource_version):
                 self._tell_incomparable(write)
                 return
             await informer.wait_for_resource_version(write.resource_version)
             return
         while not _is_seen(write, cache):
             version = informer.resource_version
-            if not version.isdecimal():
+            if not is_comparable(version):
                 self._tell_incomparable(write)
                 return
             await informer.wait_for_resource_version(str(int(version) + 1))
@@ -458,7 +481,7 @@ def _is_held(cached: Object | None) -> bool:
 
 def _is_newer(one: Object, other: Object) -> bool:
     new, old = one.resource_version, other.resource_version
-    return new.isdecimal() and (not old.isdecimal() or int(new) > int(old))
+    return is_comparable(new) and (not is_comparable(old) or is_older(old, new))
 
 
 def _is_seen(write: Write, cache: Cache) -> bool:
@@ -470,9 +493,8 @@ def _is_seen(write: Write, cache: Cache) -> bool:
             or cached.meta.deletion_timestamp is not None
         )
     version = cache.informer.resource_version
-    if not (version.isdecimal() and write.resource_version.isdecimal()):
-        return False
-    return int(version) >= int(write.resource_version)
+    wanted = write.resource_version
+    return is_comparable(version) and is_comparable(wanted) and not is_older(version, wanted)
 
 
 def _selects(selection: Selection, write: Write) -> bool:

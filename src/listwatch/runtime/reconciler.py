@@ -5,6 +5,7 @@ import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 import msgspec
@@ -18,7 +19,7 @@ from listwatch.printable import printable
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.calling import ReconcileCaller, ReconcileFunction
 from listwatch.runtime.key_limits import KeyLimits, Lru
-from listwatch.runtime.own_writes import OWN_WRITES_SECONDS, OwnWrites, Write, record_into
+from listwatch.runtime.own_writes import OWN_WRITES_SECONDS, OwnWrites, Write, record
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.reconciler_statistics import ReconcilerStatistics
 from listwatch.runtime.results import Result, is_terminal
@@ -347,10 +348,9 @@ class Reconciler:
         """
         if self._primary is None:
             raise ValueError(f"reconciler {self.name} has no resource: call for_")
-        cached = self._primary.indexer.get_by_key(key)
         if self._own_writes is None:
-            return cached
-        return self._own_writes.latest(self._primary.selection, key, cached)
+            return self._primary.indexer.get_by_key(key)
+        return self._own_writes.latest(self._primary, key)
 
     def lister(self, resource: str = "") -> Lister:
         """Return a lister of the cached objects of a resource.
@@ -614,9 +614,11 @@ class Reconciler:
                 if is_held and not await self._may_begin():
                     queue.put_back(key)
                     return
-                writes: list[Write] = []
-                record_into(writes)
-                await self._reconcile(key, caller)
+                recording = record()
+                try:
+                    await self._reconcile(key, caller)
+                finally:
+                    writes = recording.end()
             except asyncio.CancelledError:
                 queue.put_back(key)  # this also finishes it
                 raise
@@ -627,19 +629,21 @@ class Reconciler:
     def _finish(self, key: str, writes: list[Write]) -> None:
         """Allow the key's next reconcile, once the caches contain this reconcile's writes."""
         own = self._own_writes
-        if own is None or not writes or own.are_seen(writes) or self._group is None:
+        if own is None or not writes or self._group is None or is_cancelled():
+            self.queue.done(key)  # the group of a reconciler that is cancelled takes no more tasks
+            return
+        if own.are_seen(writes):
             self.queue.done(key)
             return
-        task = self._group.create_task(self._hold_back(key, writes, own), name=f"{self.name} {key}")
-        self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
-
-    async def _hold_back(self, key: str, writes: list[Write], own: OwnWrites) -> None:
         # No worker waits here. New events for the key wait in the queue, merged.
-        try:
-            await own.wait(key, writes)
-        finally:
-            self.queue.done(key)
+        task = self._group.create_task(own.wait(key, writes), name=f"{self.name} {key}")
+        self._settling.add(task)
+        # Also if the task is cancelled before its first step.
+        task.add_done_callback(partial(self._let_go, key))
+
+    def _let_go(self, key: str, task: asyncio.Task[None]) -> None:
+        self._settling.discard(task)
+        self.queue.done(key)
 
     async def _learn_resources(self) -> None:
         if self._own_writes is not None and self._discovery is not None:
