@@ -420,14 +420,13 @@ async def test_connections_from_before_a_reload_end_with_what_was_removed(remove
         await slices.publish(stays, {"": [two]})
         status = await provider.ensure("c", stays, ())
         other = (status.ingress[0].ip, stays.spec.ports[0].port)
-        ends, goes_on = await asyncio.open_connection(*address), None
 
-        async def is_open() -> bool:
-            nonlocal goes_on
-            goes_on = await asyncio.open_connection(*other)
-            return await converse(*goes_on) == "two hello"
+        async def answers() -> bool:
+            return await ask(other) == "two hello"
 
-        await eventually(is_open, "the other service")
+        await eventually(answers, "the other service")
+        ends, goes_on = [await asyncio.open_connection(*one) for one in (address, other)]
+        assert await converse(*goes_on) == "two hello"
         assert await converse(*ends) == "one hello"
         for number in range(2):
             await reload(provider, number)
@@ -436,7 +435,6 @@ async def test_connections_from_before_a_reload_end_with_what_was_removed(remove
         else:
             await slices.publish(service, {"": [two]})
         assert await asyncio.wait_for(ends[0].read(), 15) == b""
-        assert goes_on is not None
         assert await converse(*goes_on) == "two hello"
         for _, writer in (ends, goes_on):
             writer.transport.abort()
