@@ -44,6 +44,28 @@ def test_a_text_that_doubles_itself_ends_before_memory_does() -> None:
         program.evaluate({"l": list(range(100_000)), "s": "x" * 100_000})
 
 
+def test_a_list_that_doubles_itself_ends_before_memory_does() -> None:
+    items = [1] * (1 << 21)
+    doubled = evaluate("l + l", l=items)
+    assert len(doubled) == 2 * len(items)
+    with pytest.raises(CostLimitExceededError):
+        evaluate("l + [1]", l=doubled)
+
+
+@pytest.mark.parametrize("clause", ["%.999999999f", "%.1101e", f"%.{'9' * 5_000}f", "%.²f", "%.٣f"])
+def test_a_precision_beyond_all_digits_is_refused(clause: str) -> None:
+    with pytest.raises(EvaluationError, match="error while parsing precision"):
+        evaluate("s.format([1.5])", s=clause)
+    with pytest.raises((CompilationError, InstantiationError), match="parsing precision"):
+        evaluate(f"'{clause}'.format([1.5])")
+
+
+def test_every_digit_of_a_double_can_be_shown() -> None:
+    shown = evaluate("'%.1100f'.format([4.9e-324])")
+    assert len(shown) == len("0.") + 1_100
+    assert shown.rstrip("0").endswith("625")
+
+
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(.*a){20}"])
 def test_a_hostile_pattern_takes_linear_time(pattern: str) -> None:
     program = compile_expression(f"s.matches('{pattern}')", ANYTHING)

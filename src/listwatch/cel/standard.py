@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
-from listwatch.cel.errors import EvaluationError
+from listwatch.cel.errors import CostLimitExceededError, EvaluationError
 from listwatch.cel.functions import Function, Overload, function, method, plain
 from listwatch.cel.patterns import compile_pattern
 from listwatch.cel.types import (
@@ -61,6 +61,11 @@ _DOUBLE = re.compile(
 )
 
 
+#: More items than a request's body can have. A real server never copies the items, and so counts
+#: little for them; here variables that double a list would fill the memory within the budget.
+_LIST_LIMIT = 1 << 22
+
+
 def add(one: Value, other: Value) -> Value:
     """Add numbers, concatenate texts and lists, shift times."""
     match one, other:
@@ -81,6 +86,8 @@ def add(one: Value, other: Value) -> Value:
         case Unordered(), Sequence():
             return _merged(one, other)
         case Sequence(), Sequence():
+            if len(one) + len(other) > _LIST_LIMIT:
+                raise CostLimitExceededError
             return [*one, *other]
     raise EvaluationError("no such overload")
 

@@ -95,6 +95,10 @@ def quote(text: str) -> str:
     return '"' + "".join(_QUOTED.get(char, char) for char in text) + '"'
 
 
+#: No double has more digits that are not zero. Without a limit a short clause makes a huge text.
+_PRECISION_LIMIT = 1_100
+
+
 def format_text(text: str, arguments: Sequence[Value]) -> str:
     """Format a text with clauses (`%s`, `%d`, `%.2f`, `%e`, `%b`, `%x`, `%X`, `%o`, `%%`).
 
@@ -129,7 +133,14 @@ def read_clause(text: str, start: int) -> tuple[str, int, int]:
             end += 1
         if end == position + 1:
             raise EvaluationError("could not parse formatting clause: unexpected end of string")
-        precision = int(text[position + 1 : end])
+        digits = text[position + 1 : end]
+        # compared as a text first: Python reads only so many digits
+        if not digits.isascii() or len(digits) > 4 or int(digits) > _PRECISION_LIMIT:
+            raise EvaluationError(
+                "could not parse formatting clause: error while parsing precision: "
+                f"{quote(digits)} is not a number from 0 to {_PRECISION_LIMIT}"
+            )
+        precision = int(digits)
         position = end
     if position >= len(text):
         raise EvaluationError("unexpected end of string")
