@@ -26,7 +26,7 @@ _SECONDS: Final = 5.0
 _LARGEST_ANSWER: Final = 64 * 1024 * 1024
 
 
-class StatusError(ListWatchError):
+class NoStatusError(ListWatchError):
     """The running controller does not return its metrics."""
 
 
@@ -68,7 +68,7 @@ async def rows(client: Client, load_balancer_class: str | None, metrics_url: str
         metrics_url: of a running controller; empty for none.
 
     Raises:
-        StatusError: the running controller does not respond.
+        NoStatusError: the running controller does not respond.
         ListWatchError: the server refuses.
     """
     found = await client.list("services.v1.")
@@ -118,7 +118,7 @@ async def _figures(url: str) -> dict[str, dict[str, float]]:
     try:
         families = list(text_string_to_metric_families(await asyncio.to_thread(fetch)))
     except (OSError, ValueError) as error:
-        raise StatusError(
+        raise NoStatusError(
             f"no metrics at {url}: {error}; give the --health-host and --health-port of a running "
             "controller, which logs them at start-up"
         ) from None
