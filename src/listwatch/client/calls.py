@@ -208,8 +208,14 @@ def outgoing(obj: Sendable) -> Mapping[str, Any]:
 
     Raises:
         ObjectDecodeError: its metadata is not a mapping.
+        TypeError: it is neither an `Object` nor a mapping.
     """
     body = obj.to_dict() if isinstance(obj, Object) else obj
+    if not isinstance(body, Mapping):
+        raise TypeError(
+            f"{type(obj).__name__} is not a resource: decorate its class with "
+            "listwatch.resources.resource(…), or send a mapping"
+        )
     metadata_of(body)
     return body
 

@@ -28,7 +28,13 @@ from listwatch.client.http import HTTP, RequestHook
 from listwatch.client.kubeconfig import load_config
 from listwatch.client.reading import Reads
 from listwatch.client.resource import Resource
-from listwatch.client.typed_objects import is_typed, manifest_of, with_changes
+from listwatch.client.typed_objects import (
+    is_same,
+    is_typed,
+    manifest_of,
+    schema_of_type,
+    with_changes,
+)
 from listwatch.clock import Clock
 from listwatch.errors import ListWatchError, NotFoundError
 from listwatch.objects import Object, ObjectDecodeError
@@ -535,14 +541,15 @@ class Client(Reads):
             if isinstance(resource, type):
                 # Only the difference is written: what the type does not have stays.
                 typed: Any = before.decode(resource)
-                read_as = manifest_of(typed)
+                read_as = manifest_of(typed, resource)
                 changed = mutate(typed)
-                after = manifest_of(typed if changed is None else changed)
-                value = with_changes(value, read_as, after)
+                after = manifest_of(typed if changed is None else changed, resource)
+                value = with_changes(value, read_as, after, schema_of_type(resource))
             else:
                 changed = mutate(value)
                 value = value if changed is None else changed
-            if value == before.to_dict():
+            value = _of_version(before, value)
+            if is_same(value, before.to_dict()):
                 return before
             return await self.update(
                 value, resource=found, subresource=subresource, field_manager=field_manager
@@ -581,6 +588,14 @@ class Client(Reads):
             return await change_finalizers(self._calls, resource, name, namespace, change)
         except NotFoundError:
             return None
+
+
+def _of_version(before: Object, value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a new state that replaces only the one it was made of, also if it names none."""
+    meta = metadata_of(value)
+    if meta.get("resourceVersion") or not before.resource_version:
+        return value
+    return {**value, "metadata": {**meta, "resourceVersion": before.resource_version}}
 
 
 def _check_whole(obj: Sendable, action: str) -> None:

@@ -1,6 +1,7 @@
 """Objects of types decorated by `listwatch.resources`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -9,6 +10,8 @@ from listwatch.client.resource import Resource
 
 #: The attribute of a type with its resource; its attribute `resource` is a `Resource`.
 ATTRIBUTE: Final = "__custom_resource__"
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def resource_of_type(cls: type) -> Resource:
@@ -27,18 +30,28 @@ def resource_of_type(cls: type) -> Resource:
     return found
 
 
+def schema_of_type(cls: type) -> Mapping[str, Any]:
+    """Return the structural schema of a type that is a resource."""
+    schema: Mapping[str, Any] = cls.__dict__[ATTRIBUTE].schema
+    return schema
+
+
 def is_typed(obj: object) -> bool:
     """Return whether an object has a resource type."""
     return ATTRIBUTE in type(obj).__dict__
 
 
-def manifest_of(obj: object) -> dict[str, Any]:
+def manifest_of(obj: object, cls: type | None = None) -> dict[str, Any]:
     """Return an object of such a type as a decoded manifest, with apiVersion and kind.
 
+    Args:
+        obj: the object.
+        cls: its type, which an object of a TypedDict does not know; by default what it tells.
+
     Raises:
-        TypeError: its type is not a resource.
+        TypeError: its type is no resource.
     """
-    known = resource_of_type(type(obj))
+    known = resource_of_type(type(obj) if cls is None else cls)
     value: Mapping[str, Any]
     dump = getattr(obj, "model_dump", None)
     if dump is not None:  # pydantic's
@@ -48,44 +61,91 @@ def manifest_of(obj: object) -> dict[str, Any]:
     return {**value, "apiVersion": known.api_version, "kind": known.kind}
 
 
-def with_changes(raw: Any, before: Any, after: Any) -> Any:
-    """Return a value with the changes between two partial readings of it.
+def is_same(one: Any, other: Any) -> bool:
+    """Tell whether two decoded values are the same JSON, in which 1 is not true."""
+    return bool(one == other) and _as_json(one) == _as_json(other)
 
-    Parts that neither reading has, such as a field of a newer version, stay. An item of a list is
-    identified by being unchanged, otherwise by its field `name`, otherwise by its index.
+
+def _as_json(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def with_changes(raw: Any, before: Any, after: Any, schema: Mapping[str, Any] = _NOTHING) -> Any:
+    """Return a value with the changes between two readings of it that may lack some of its parts.
+
+    What neither reading has, such as a field of a newer version, stays. An item of a list is
+    recognised if it did not change, else by the keys that the schema names, else by its field
+    `name` or its place.
 
     Args:
         raw: the whole value, decoded.
-        before: the first reading of it.
+        before: what was read of it; the items of a set may be in another order.
         after: the same, changed.
+        schema: the structural schema of the readings, as far as known.
     """
-    if before == after:
+    if is_same(before, after):
         return raw
     if isinstance(raw, Mapping) and isinstance(before, Mapping) and isinstance(after, Mapping):
         kept = {key: value for key, value in raw.items() if key in after or key not in before}
+        fields = schema.get("properties") or {}
+        others = schema.get("additionalProperties") or _NOTHING
         for key, value in after.items():
-            if key not in before or before[key] != value:
-                kept[key] = with_changes(raw.get(key), before.get(key), value)
+            if key not in before or not is_same(before[key], value):
+                inner = fields.get(key, others)
+                kept[key] = with_changes(raw.get(key), before.get(key), value, inner)
         return kept
     if isinstance(raw, list) and isinstance(before, list) and isinstance(after, list):
-        if len(raw) != len(before):
-            return after
-        unused = list(range(len(before)))
-        changed = []
-        for index, item in enumerate(after):
-            same = next((at for at in unused if before[at] == item), None)
-            if same is None and isinstance(item, Mapping) and "name" in item:
-                same = next((at for at in unused if _name(before[at]) == item["name"]), None)
-            if same is None and index in unused and len(after) == len(before):
-                same = index
-            if same is None:
-                changed.append(item)
-                continue
-            unused.remove(same)
-            changed.append(with_changes(raw[same], before[same], item))
-        return changed
+        return _with_changed_items(raw, before, after, schema)
     return after
 
 
-def _name(item: object) -> object:
-    return item.get("name") if isinstance(item, Mapping) else None
+def _with_changed_items(
+    raw: list[Any], before: list[Any], after: list[Any], schema: Mapping[str, Any]
+) -> list[Any]:
+    if len(raw) != len(before):
+        return after
+    if schema.get("x-kubernetes-list-type") == "set":
+        raw = _in_order_of(before, raw)
+    keys = schema.get("x-kubernetes-list-map-keys")
+    names = [_names(item, keys or ["name"]) for item in before]
+    unused = list(range(len(before)))
+    changed = []
+    for index, item in enumerate(after):
+        same = next((at for at in unused if is_same(before[at], item)), None)
+        if same is None and (name := _names(item, keys or ["name"])) is not None:
+            same = next((at for at in unused if names[at] == name), None)
+        # An item that another key tells apart from the one in its place is another item.
+        if same is None and not keys and index in unused and len(after) == len(before):
+            same = index
+        if same is None:
+            changed.append(item)
+            continue
+        unused.remove(same)
+        inner = schema.get("items") or _NOTHING
+        changed.append(with_changes(raw[same], before[same], item, inner))
+    return changed
+
+
+def _in_order_of(before: list[Any], raw: list[Any]) -> list[Any]:
+    """Return the items of a set in the order in which they were read."""
+    rest = list(raw)
+    ordered = []
+    for item in before:
+        found = next((at for at, one in enumerate(rest) if _agrees(one, item)), None)
+        # One that reads as something else, as a time with fewer digits, is written as it reads.
+        ordered.append(item if found is None else rest.pop(found))
+    return ordered
+
+
+def _agrees(raw: Any, read: Any) -> bool:
+    """Tell whether a value may read so: what both have is the same."""
+    if isinstance(raw, Mapping) and isinstance(read, Mapping):
+        return all(_agrees(raw[key], value) for key, value in read.items() if key in raw)
+    return is_same(raw, read)
+
+
+def _names(item: object, keys: Sequence[str]) -> bytes | None:
+    """Return what identifies an item; None if it lacks that."""
+    if not isinstance(item, Mapping) or not all(key in item for key in keys):
+        return None
+    return _as_json([item[key] for key in keys])
