@@ -213,15 +213,16 @@ async def test_another_object_replaces_only_the_state_that_was_read(client: Clie
     made = await client.create(bare)
     tries: list[str] = []
 
-    async def get(*args: Any, **options: Any) -> Object:
-        found = await Client.get(client, *args, **options)
-        tries.append(found.resource_version)
-        if len(tries) == 1:  # somebody writes between the reading and the writing
-            await client.patch("configmaps", "c", {"data": {"b": "2"}})
-        return found
+    class Meddled(Client):
+        async def get(self, *args: Any, **options: Any) -> Any:
+            found = await client.get(*args, **options)
+            tries.append(found.resource_version)
+            if len(tries) == 1:  # somebody writes between the reading and the writing
+                await client.patch("configmaps", "c", {"data": {"b": "2"}})
+            return found
 
-    client.get = get  # type: ignore[method-assign] # to be in between
-    await client.update_existing("configmaps", "c", lambda _obj: {**bare, "data": {"a": "3"}})
+    async with Meddled(client.config) as meddled:
+        await meddled.update_existing("configmaps", "c", lambda _obj: {**bare, "data": {"a": "3"}})
     assert tries[0] == made.resource_version
     assert len(tries) == 2
 

@@ -537,7 +537,7 @@ class Client(Reads):
             # A status is part of its object; any other subresource is its own object.
             read = "" if subresource == "status" else subresource
             before = await self.get(found, name, namespace, subresource=read)
-            value = before.to_dict()
+            value: Mapping[str, Any] = before.to_dict()
             if isinstance(resource, type):
                 # Only the difference is written: what the type does not have stays.
                 typed: Any = before.decode(resource)
