@@ -128,7 +128,7 @@ async def test_a_part_that_does_not_end_is_named_and_waited_for(
     async with app:
         await asyncio.sleep(0.05)
         asyncio.get_running_loop().call_later(0.3, release.set)
-    assert "stubborn goes on 0.05 s after it was cancelled, so everything waits" in caplog.text
+    assert "stubborn still runs 0.05 s after it was cancelled, so everything waits" in caplog.text
 
 
 async def test_a_program_ends_although_a_part_of_it_does_not(server: EmbeddedAPIServer) -> None:
@@ -160,7 +160,7 @@ async def test_a_program_ends_although_a_part_of_it_does_not(server: EmbeddedAPI
             assert await process.stdout.readline() == b"begun\n"
             process.terminate()
             assert await process.wait() == 70
-            assert b"stubborn goes on 0.3 s after it was cancelled" in await process.stderr.read()
+            assert b"stubborn still runs 0.3 s after it was cancelled" in await process.stderr.read()
     finally:
         if process.returncode is None:
             process.kill()
