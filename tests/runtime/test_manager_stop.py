@@ -160,7 +160,9 @@ async def test_a_program_ends_although_a_part_of_it_does_not(server: EmbeddedAPI
             assert await process.stdout.readline() == b"begun\n"
             process.terminate()
             assert await process.wait() == 70
-            assert b"stubborn still runs 0.3 s after it was cancelled" in await process.stderr.read()
+            assert (
+                b"stubborn still runs 0.3 s after it was cancelled" in await process.stderr.read()
+            )
     finally:
         if process.returncode is None:
             process.kill()
