@@ -2,7 +2,7 @@
 
 import datetime as dt
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, NotRequired, Required, TypedDict, TypeVar
 
 import msgspec
 import pytest
@@ -390,3 +390,73 @@ def test_a_type_that_is_no_resource_says_how_to_make_it_one() -> None:
 )
 def test_plurals_are_the_usual_ones(kind: str, plural: str) -> None:
     assert plural_of(kind) == plural
+
+
+# --- Markers and defaults at any place ------------------------------------------------------------
+
+T = TypeVar("T")
+RULE = Rule("self > 0")
+
+
+def schema_of(hint: Any) -> dict[str, Any]:
+    """Return the schema of a field of this type."""
+    made = msgspec.defstruct("Made", [("metadata", ObjectMeta), ("spec", hint)])
+    version = definition(resource("example.com", "v1")(made))["spec"]["versions"][0]
+    found: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return found
+
+
+class Checked(msgspec.Struct):
+    size: Annotated[int, RULE] = 1
+
+
+class Box(msgspec.Struct, Generic[T]):
+    one: T
+    all: list[T]
+    named: dict[str, T | None]
+
+
+class Boxes(Box[Checked]):
+    """Names the type in its base."""
+
+
+class Partly(TypedDict, total=False):
+    one: Required[Checked]
+    all: NotRequired[list[Checked]]
+    named: NotRequired[dict[str, Checked]]
+
+
+@pytest.mark.parametrize("hint", [Box[Checked], Boxes, Partly])
+def test_rules_hold_within_generic_classes_and_typed_dicts(hint: Any) -> None:
+    schema = schema_of(hint)["properties"]
+    nodes = [schema["one"], schema["all"]["items"], schema["named"]["additionalProperties"]]
+    assert [node["properties"]["size"].get("x-kubernetes-validations") for node in nodes] == [
+        [RULE.schema()]
+    ] * 3
+
+
+class Sets(msgspec.Struct):
+    texts: frozenset[str] = frozenset("zyxabc")
+    numbers: frozenset[int] = frozenset({3, 1, 2})
+
+
+def test_the_default_of_a_set_has_one_order() -> None:
+    fields = schema_of(Sets)["properties"]
+    assert fields["texts"]["default"] == list("abcxyz")
+    assert fields["numbers"]["default"] == [1, 2, 3]
+
+
+def test_a_datetime_has_its_format() -> None:
+    class Times(msgspec.Struct):
+        at: dt.datetime
+        until: dt.datetime | None = None
+
+    fields = schema_of(Times)["properties"]
+    assert [fields[name]["format"] for name in ("at", "until")] == ["date-time", "date-time"]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_does_not_have_is_refused(number: float) -> None:
+    made = msgspec.defstruct("Numbers", [("ratio", float, number)])
+    with pytest.raises(ResourceTypeError, match=r"ratio: its default is not a finite number"):
+        schema_of(made)

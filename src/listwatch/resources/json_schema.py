@@ -1,9 +1,20 @@
 """The JSON schema of a Python type, including its markers."""
 
 import dataclasses
+import datetime as dt
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    NotRequired,
+    Required,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -27,6 +38,7 @@ RULES = "__kubernetes_rules__"
 #: Marks a node that is already a structural schema.
 READY = "x-listwatch-ready"
 _SETS = (set, frozenset)
+_WRAPPERS = (Required, NotRequired)
 _VALIDATIONS = "x-kubernetes-validations"
 
 
@@ -77,6 +89,9 @@ class _Marking:
     def mark(self, hint: Any, node: Node) -> None:
         if isinstance(hint, str):
             return
+        if get_origin(hint) in _WRAPPERS:
+            self.mark(get_args(hint)[0], node)
+            return
         if get_origin(hint) is Annotated:
             base, *markers = get_args(hint)
             self.mark(base, node)
@@ -89,13 +104,17 @@ class _Marking:
         elif origin in (list, tuple, *_SETS):
             if origin in _SETS:
                 node.setdefault("x-kubernetes-list-type", "set")
+                if node.get("default"):  # a set has another order in each process
+                    node["default"] = sorted(node["default"], key=msgspec.json.encode)
             if arguments and isinstance(node.get("items"), dict):
                 self.mark(arguments[0], node["items"])
         elif isinstance(origin, type) and issubclass(origin, Mapping):
             if len(arguments) == 2 and isinstance(node.get("additionalProperties"), dict):
                 self.mark(arguments[1], node["additionalProperties"])
+        elif hint is dt.datetime:
+            node.setdefault("format", "date-time")  # without a time zone, a server refuses it
         elif isinstance(origin or hint, type):
-            self._mark_class(origin or hint, node)
+            self._mark_class(origin or hint, node, arguments)
 
     def _mark_union(self, members: list[Any], node: Node) -> None:
         choices = [one for one in node.get("anyOf", ()) if one.get("type") != "null"]
@@ -105,7 +124,7 @@ class _Marking:
         elif len(members) == 1:
             self.mark(members[0], node)
 
-    def _mark_class(self, cls: type, node: Node) -> None:
+    def _mark_class(self, cls: type, node: Node, arguments: tuple[Any, ...]) -> None:
         target = referred(node, self._definitions) or node
         fields = dict(_fields(cls))
         if not fields and not hasattr(cls, RULES):
@@ -116,13 +135,32 @@ class _Marking:
         for rule in getattr(cls, RULES, ()):
             target.setdefault(_VALIDATIONS, []).append(rule.schema())
         properties = target.get("properties", {})
+        meant = _meant(cls, arguments)
         for name, (hint, factory) in fields.items():
             if name not in properties:
                 continue
-            self.mark(hint, properties[name])
+            self.mark(_filled(hint, meant), properties[name])
             if isinstance(factory, type) and any(_fields(factory)):
                 # The defaults of its own fields make it complete.
                 properties[name].setdefault("default", {})
+
+
+def _meant(cls: type, arguments: tuple[Any, ...]) -> dict[Any, Any]:
+    """Return what the type variables of a class and of its bases stand for."""
+    meant = dict(zip(getattr(cls, "__parameters__", ()), arguments, strict=False))
+    for base in getattr(cls, "__orig_bases__", ()):
+        if isinstance(origin := get_origin(base), type):
+            inner = tuple(_filled(one, meant) for one in get_args(base))
+            meant = {**_meant(origin, inner), **meant}
+    return meant
+
+
+def _filled(hint: Any, meant: Mapping[Any, Any]) -> Any:
+    """Return the type of a field of a generic class, with its arguments in place of its names."""
+    if isinstance(hint, TypeVar):
+        return meant.get(hint, hint)
+    names = getattr(hint, "__parameters__", ())
+    return hint[tuple(meant.get(name, Any) for name in names)] if names and meant else hint
 
 
 def _fields(cls: type) -> Iterator[tuple[str, tuple[Any, object]]]:

@@ -5,6 +5,7 @@ refused, with the field and what to write instead.
 """
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -175,6 +176,7 @@ def _structural(node: Any, scope: _Scope) -> Node:
     made = {key: value for key, value in node.items() if key in _KEPT or key.startswith("x-kub")}
     if made.get("default", 0) is None:
         del made["default"]
+    _check_numbers(made, scope)
     choices = node.get("anyOf") or node.get("oneOf")
     if choices is not None:
         return _choice(choices, made, scope)
@@ -341,6 +343,20 @@ def _string(node: Node, made: Node, scope: _Scope) -> Node:
     if pattern is not None:
         _check_pattern(pattern, scope)
     return made
+
+
+def _check_numbers(made: Node, scope: _Scope) -> None:
+    for key in ("default", "enum", "maximum", "minimum", "multipleOf"):
+        if not _is_finite(made.get(key)):
+            raise scope.refused(f"its {key} is not a finite number, and JSON has no other ones")
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _check_pattern(pattern: str, scope: _Scope) -> None:
