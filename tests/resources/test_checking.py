@@ -161,3 +161,35 @@ def test_a_broken_definition_is_refused_and_its_objects_are_not_checked(tmp_path
     assert code == 1
     assert 'spec.scope: Unsupported value: "Everywhere"' in out
     assert "Widget w: not checked" in err
+
+
+@pytest.mark.parametrize(
+    ("meta", "words"),
+    [
+        ({"name": "w", "labels": 3}, "metadata: json: cannot unmarshal number"),
+        ({"name": ["w"]}, "metadata: json: cannot unmarshal array"),
+        ({"name": "w", "finalizers": {"a": 1}}, "metadata: json: cannot unmarshal object"),
+        ({"name": "w", "ownerReferences": [3]}, "metadata: json: cannot unmarshal number"),
+    ],
+)
+def test_metadata_of_the_wrong_type_are_a_problem(meta: dict[str, Any], words: str) -> None:
+    obj = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": meta, "spec": {}}
+    (problem,) = check_manifest(definition(Widget), obj)
+    assert str(problem).startswith(words)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": 3},
+        {"spec": {"names": {"kind": [3]}}},
+        {"spec": {"versions": [3]}},
+        {"spec": {"versions": [{"name": {}}]}},
+        {"spec": {"versions": [{"schema": {"openAPIV3Schema": {"properties": [3]}}}]}},
+        {"metadata": {"name": [3]}},
+    ],
+    ids=str,
+)
+def test_a_definition_of_the_wrong_types_is_a_problem(change: dict[str, Any]) -> None:
+    (problem,) = check_definition({**definition(Widget), **change})
+    assert str(problem).startswith("the definition: json: cannot unmarshal")

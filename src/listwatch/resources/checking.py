@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,7 +14,13 @@ from listwatch.client.typed_objects import manifest_of
 from listwatch.errors import ListWatchError
 from listwatch.resources.custom_resource import definition
 from listwatch.schema.causes import Cause
+from listwatch.schema.facts import OBJECT_META, facts
 from listwatch.schema.structural import apply_schema_defaults, prune
+from listwatch.schema.typed import Conversion, WrongTypeError
+
+_DEFINITION: Final = (
+    "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition"
+)
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -58,6 +64,8 @@ def check_definition(manifest: Mapping[str, Any]) -> list[Problem]:
     """Return what a server would refuse in a CustomResourceDefinition."""
     completed: dict[str, Any] = copy.deepcopy(dict(manifest))
     completed.setdefault("metadata", {})
+    if wrong := _wrong_type(completed, _DEFINITION, ""):
+        return [wrong]
     default_definition(completed)
     return [_problem(cause) for cause in validate_definition(completed)]
 
@@ -78,6 +86,8 @@ def check_manifest(
         UnknownVersionError: the definition does not serve the object's version and kind.
     """
     resource = _resource_of(definition, obj)
+    if wrong := _wrong_type(obj.get("metadata") or {}, OBJECT_META, "metadata"):
+        return [wrong]
     new, unknown = _stored(resource, obj)
     if old is None:
         causes = validate_create(resource, new)
@@ -113,6 +123,15 @@ def _stored(resource: APIResource, obj: Mapping[str, Any]) -> tuple[dict[str, An
     return value, [
         Problem(text.partition('"')[2].rstrip('"'), text, "FieldUnknown") for text in unknown
     ]
+
+
+def _wrong_type(value: Any, definition: str, path: str) -> Problem | None:
+    """Return what a server can't read, which nothing after it can judge either."""
+    try:
+        Conversion().convert(copy.deepcopy(value), facts().definition(definition), path)
+    except WrongTypeError as error:
+        return Problem(path or "the definition", str(error), "BadRequest")
+    return None
 
 
 def _problem(cause: Cause) -> Problem:
