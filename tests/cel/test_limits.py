@@ -16,8 +16,12 @@ from listwatch.cel import (
     EvaluationError,
     InstantiationError,
     compile_expression,
+    standard,
+    values,
 )
+from listwatch.cel.standard import add
 from listwatch.cel.types import DYN, INT, STRING, list_of
+from listwatch.cel.values import Unordered, equal
 
 ANYTHING = Environment({"x": DYN, "n": INT, "s": STRING, "l": list_of(INT)})
 
@@ -50,6 +54,44 @@ def test_a_list_that_doubles_itself_ends_before_memory_does() -> None:
     assert len(doubled) == 2 * len(items)
     with pytest.raises(CostLimitExceededError):
         evaluate("l + [1]", l=doubled)
+
+
+def test_large_sets_are_compared_and_added_item_by_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+
+    def counting(one: object, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return equal(one, other)
+
+    monkeypatch.setattr(standard, "equal", counting)
+    monkeypatch.setattr(values, "equal", counting)
+    items = [f"{number}" for number in range(3_000)]
+    merged = add(Unordered(items), Unordered([*items[1_000:], "more"]))
+    assert isinstance(merged, Unordered)
+    assert merged.items == [*items, "more"]
+    assert equal(Unordered(items), Unordered(items[::-1]))
+    assert compared <= 2 * len(items)
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 1.0, True, False, "1", None, b"1", 2**53, 2**53 + 1])),
+    st.lists(st.sampled_from([0, 1, 1.0, True, False, "1", None, b"1", 2**53, 2**53 + 1])),
+)
+def test_sets_hold_what_a_comparison_with_every_item_finds(
+    one: list[object], other: list[object]
+) -> None:
+    expected = list(one)
+    for item in other:
+        same = [at for at, each in enumerate(expected) if equal(each, item)]
+        if same:
+            expected[same[0]] = item
+        else:
+            expected.append(item)
+    merged = add(Unordered(one), other)
+    assert isinstance(merged, Unordered)
+    assert [(type(each), each) for each in merged] == [(type(each), each) for each in expected]
+    assert equal(Unordered(expected), expected[::-1])
 
 
 @pytest.mark.parametrize("clause", ["%.999999999f", "%.1101e", f"%.{'9' * 5_000}f", "%.²f", "%.٣f"])

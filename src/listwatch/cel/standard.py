@@ -43,6 +43,7 @@ from listwatch.cel.values import (
     UInt,
     Unordered,
     Value,
+    bucket,
     checked_int,
     checked_uint,
     equal,
@@ -95,13 +96,18 @@ def add(one: Value, other: Value) -> Value:
 def _merged(one: Unordered, other: Sequence[Value]) -> Unordered:
     """Add to a set or a list of type map: existing items keep their place."""
     result = list(one)
+    places: dict[object, list[int]] = {}
+    for position, item in enumerate(result):
+        places.setdefault(bucket(one.key(item)), []).append(position)
     for item in other:
         key = one.key(item)
-        for position, existing in enumerate(result):
-            if equal(one.key(existing), key):
+        known = places.setdefault(bucket(key), [])
+        for position in known:
+            if equal(one.key(result[position]), key):
                 result[position] = item
                 break
         else:
+            known.append(len(result))
             result.append(item)
     return Unordered(result, one.keys)
 

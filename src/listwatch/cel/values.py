@@ -315,15 +315,32 @@ def _equal_maps(one: Mapping[Value, Value], other: Mapping[Value, Value]) -> boo
 
 
 def _equal_sets(one: Sequence[Value], other: Sequence[Value]) -> bool:
-    remaining = list(other)
+    sets = [each for each in (one, other) if isinstance(each, Unordered)]
+    remaining: dict[object, list[Value]] = {}
+    for item in other:
+        remaining.setdefault(bucket(sets[0].key(item)), []).append(item)
     for item in one:
-        for position, candidate in enumerate(remaining):
+        candidates = remaining.get(bucket(sets[0].key(item)), [])
+        for position, candidate in enumerate(candidates):
             if equal(item, candidate):
-                del remaining[position]
+                del candidates[position]
                 break
         else:
             return False
     return True
+
+
+def bucket(value: Value) -> object:
+    """Return something hashable that is the same for equal values, and for few others."""
+    if isinstance(value, bool | str | bytes):
+        return type(value), value
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, tuple):  # the keys of an item
+        return tuple(map(bucket, value))
+    if isinstance(value, Mapping | Sequence):
+        return len(value)
+    return type(value)
 
 
 def size(value: Value) -> int:
