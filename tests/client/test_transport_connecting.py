@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 import ssl
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Never
 
 import pytest
 import trustme
@@ -246,3 +249,20 @@ async def test_a_cancel_at_any_time_leaves_nothing(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+@pytest.mark.parametrize("fault", ["gone", "full"])
+async def test_tls_needs_no_room_for_temporary_files(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    def refuse(*_: object, **__: object) -> Never:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    script = answering(OK + b"Content-Length: 1\r\n\r\nx")
+    async with serving(script, ssl=server_context(authority)) as server:
+        context = client_context(authority)
+        if fault == "gone":
+            monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+        else:
+            monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
+        assert await get(server, ssl=context) == (200, b"x")

@@ -53,6 +53,8 @@ _PIECE_BYTES: Final = 128
 #: Bytes that may wait for a slow reader before the connection is paused; more than one read,
 #: because pausing and resuming also return to the interpreter.
 MAX_WAITING_BYTES: Final = 2 * MAX_READ_BYTES
+# Bytes of a temporary file in which a certificate has room, as text.
+_LARGEST_CERTIFICATE: Final = 16 * 1024
 #: `connect_timeout`, on the injected clock, limits a TLS handshake, not asyncio's timer.
 _NO_TIMEOUT: Final = 7 * 24 * 3600.0
 
@@ -638,11 +640,16 @@ def is_fast() -> bool:
     computes, a TLS watch then gets 1 % of its rate. aiofastnet reads the peer's certificate through
     a temporary file; if none can be created, Python's own TLS is used.
     """
-    if not _HAS_AIOFASTNET:
-        return False
+    return _HAS_AIOFASTNET and _has_temporary_files()
+
+
+def _has_temporary_files() -> bool:
+    # The place may have been there at the start, and be full, gone or read-only by now.
     try:
-        tempfile.gettempdir()
-    except FileNotFoundError:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(bytes(_LARGEST_CERTIFICATE))
+            file.flush()
+    except OSError:
         return False
     return True
 
@@ -662,7 +669,7 @@ async def _open(target: Target, address: str | None, buffer: memoryview) -> _Con
             )
         else:
             create = loop.create_connection
-            if is_fast():
+            if is_fast():  # without room for that file, its handshake would never end
                 create = partial(aiofastnet.create_connection, loop)
             await create(
                 lambda: connection,
