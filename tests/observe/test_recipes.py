@@ -87,6 +87,7 @@ async def test_the_hosts_file_is_right_also_after_a_restart(tmp_path: Path) -> N
     title = "A hosts file of all services"
     with api_server(tmp_path) as kubeconfig:
         async with Client.from_config(load_config(kubeconfig)) as client:
+            await client.delete("services", "kubernetes")
             for name, address in (("web", "10.3.0.1"), ("db", "10.3.0.2")):
                 await client.create(_service(name, address))
             async with _observing(title, tmp_path, kubeconfig):

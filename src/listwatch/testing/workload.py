@@ -61,7 +61,7 @@ class PodGenerator:
             "tier": pick.choice(_TIERS),
             "owner": "platform",
         }
-        containers = [self._container(app), self._container("envoy-sidecar")]
+        containers = [self._container(app, 8080), self._container("envoy-sidecar", 8081)]
         owners = {"ownerReferences": [self._owner(replica_set)]} if self._owned else {}
         return {
             "kind": "Pod",
@@ -113,10 +113,10 @@ class PodGenerator:
             "blockOwnerDeletion": True,
         }
 
-    def _container(self, name: str) -> dict[str, Any]:
+    def _container(self, name: str, port: int) -> dict[str, Any]:
         pick = self._random
         probe = {
-            "httpGet": {"path": "/healthz", "port": 8080, "scheme": "HTTP"},
+            "httpGet": {"path": "/healthz", "port": port, "scheme": "HTTP"},
             "initialDelaySeconds": 5,
             "timeoutSeconds": 1,
             "periodSeconds": 10,
@@ -138,8 +138,8 @@ class PodGenerator:
             "image": f"registry.example.net/{name}@sha256:{self._hex(64)}",
             "args": ["--config=/etc/app/config.yaml", f"--shards={pick.randrange(1, 9)}", "--v=2"],
             "ports": [
-                {"name": "http", "containerPort": 8080, "protocol": "TCP"},
-                {"name": "metrics", "containerPort": 9090, "protocol": "TCP"},
+                {"name": "http", "containerPort": port, "protocol": "TCP"},
+                {"name": "metrics", "containerPort": port + 1010, "protocol": "TCP"},
             ],
             "env": environment,
             "resources": {
