@@ -111,6 +111,14 @@ async def test_what_was_given_out_before_a_start_stays_taken(tmp_path: Path) -> 
     assert len({port for _, port in seen}) == 3
 
 
+def test_what_users_choose_from_is_given_out_last() -> None:
+    addresses = Addresses(list)
+    ports = [addresses.node_port() for _ in range(2_768)]
+    hosts = [addresses.cluster_ip() for _ in range(64_998)]
+    assert set(ports[-86:]) == set(range(30_000, 30_086))
+    assert set(hosts[-255:]) == {f"10.0.{n >> 8}.{n & 255}" for n in range(2, 257)}
+
+
 def test_when_all_is_given_out_what_is_free_is_found_or_nothing() -> None:
     used: set[int] = set()
     addresses = Addresses(lambda: [{"spec": {"ports": [{"nodePort": port} for port in used]}}])

@@ -8,6 +8,10 @@ Object = dict[str, Any]
 
 #: The range of node ports.
 FIRST_PORT, LAST_PORT = 30_000, 32_767
+# The lower parts of both ranges are given out last, since users choose from there (KEP-3668 for
+# ports, KEP-3070 for addresses; the sizes are theirs for these ranges).
+_STATIC_PORTS = 86
+_STATIC_HOSTS = 256
 
 
 def node_ports(spec: Object) -> list[int]:
@@ -20,8 +24,13 @@ _T = TypeVar("_T", str, int)
 
 def _hosts() -> Iterator[str]:
     """Yield the addresses of 10.0.0.0/16 except the first, which is the server's."""
-    for host in range(2, 65_000):
+    for host in itertools.chain(range(_STATIC_HOSTS + 1, 65_000), range(2, _STATIC_HOSTS + 1)):
         yield f"10.0.{host >> 8}.{host & 255}"
+
+
+def _ports() -> Iterator[int]:
+    yield from range(FIRST_PORT + _STATIC_PORTS, LAST_PORT + 1)
+    yield from range(FIRST_PORT, FIRST_PORT + _STATIC_PORTS)
 
 
 class Addresses:
@@ -34,7 +43,7 @@ class Addresses:
     def __init__(self, services: Callable[[], Iterable[Object]]) -> None:
         self._services = services
         self._hosts = itertools.cycle(_hosts())
-        self._ports = itertools.cycle(range(FIRST_PORT, LAST_PORT + 1))
+        self._ports = itertools.cycle(_ports())
         #: allocated; also freed ones, until a look at the services shows that they are free
         self._taken: set[str | int] | None = None
 
