@@ -127,6 +127,8 @@ def parse_yaml(data: bytes) -> Any:
     except yaml.YAMLError as error:
         line = _yaml_line(error)
         problem = getattr(error, "problem", None) or "cannot be read"
+        if "nesting depth" in problem:  # libyaml's limit may come before Python's
+            line, problem = "", "exceeded max depth"
         raise ValueError(f"error converting YAML to JSON: yaml: {line}{problem}") from None
     except RecursionError:
         raise ValueError("error converting YAML to JSON: yaml: exceeded max depth") from None
