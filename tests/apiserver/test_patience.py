@@ -18,6 +18,8 @@ from listwatch.testing import eventually
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 MAPS = f"{CORE}/configmaps"
+#: How the event loops name the threads of their executors.
+EXECUTORS = ("asyncio_", "uvloop_")
 NUMBERS = "[" + ",".join(["1"] * 150) + "]"
 #: costs a good part of what one expression may cost
 DEAR = f"{NUMBERS}.all(a, {NUMBERS}.all(b, a + b == 2))"
@@ -52,8 +54,7 @@ async def test_others_are_answered_while_a_policy_takes_long(client: Client) -> 
     validations = [{"expression": DEAR}] * 2
     await bind(client, "validating", {"validations": validations}, validationActions=["Deny"])
     long = asyncio.create_task(client.create(MAPS, "a"))
-    while not any(each.name.startswith("asyncio_") for each in threading.enumerate()):
-        await client.call("GET", "/version", expect=200)
+    await in_a_thread(client)
     await client.call("GET", MAPS, expect=200)
     assert not long.done()
     assert (await long)["metadata"]["name"] == "a"
@@ -87,8 +88,9 @@ LONG = "object.metadata.name != 'x'" + " && true" * 2_000
 
 async def in_a_thread(client: Client) -> None:
     """Return when something is worked on in a thread, while others are answered."""
-    while not any(each.name.startswith("asyncio_") for each in threading.enumerate()):
-        await client.call("GET", "/version", expect=200)
+    async with asyncio.timeout(20):
+        while not any(each.name.startswith(EXECUTORS) for each in threading.enumerate()):
+            await client.call("GET", "/version", expect=200)
 
 
 async def test_a_policy_that_is_long_to_compile_is_made_and_holds_up_nobody(client: Client) -> None:
