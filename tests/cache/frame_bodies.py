@@ -1,4 +1,4 @@
-"""Bodies of lists and watches, cut into chunks, for the tests of frames."""
+"""Chunked bodies of lists and watches for the tests of frames."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,12 +13,12 @@ ANY_CUT = [1, 2, 3, 5, 7, 11, 64, 1 << 30]
 
 
 def chunks(body: bytes, size: int) -> Iterator[bytes]:
-    """Cut a body."""
+    """Cut a body into chunks."""
     return (body[at : at + size] for at in range(0, len(body), size))
 
 
 def read_list(body: bytes, size: int = 1 << 30, **options: Any) -> ObjectList:
-    """Read a list in chunks of so many bytes."""
+    """Read a list in chunks of the given size."""
     reader = ListFrames(options.pop("decode", decode_object), **options)
     for chunk in chunks(body, size):
         reader.feed(chunk)
@@ -26,7 +26,7 @@ def read_list(body: bytes, size: int = 1 << 30, **options: Any) -> ObjectList:
 
 
 def read_watch(pieces: Iterable[bytes], **options: Any) -> list[WatchEvent]:
-    """Read a watch in these pieces."""
+    """Read a watch in the given pieces."""
     reader = WatchFrames(options.pop("decode", decode_object), **options)
     events = [event for piece in pieces for event in reader.feed(piece)]
     return events + reader.finish()

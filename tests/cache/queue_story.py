@@ -1,4 +1,4 @@
-"""What the tests of both queues use: stories of deltas, pops that the test ends, known objects."""
+"""Helpers for the tests of both queues: delta histories, controlled pops, known objects."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ def known(*objs: Object) -> Store:
 
 
 def story(deltas: Iterable[Delta]) -> list[tuple[DeltaType, str]]:
-    """Return type and version of each delta; a tombstone's with a cross, '†?' without object."""
+    """Return each delta's type and version; '†' marks a tombstone, '†?' one without an object."""
     told = []
     for delta in deltas:
         match delta.object:
@@ -47,17 +47,17 @@ def done(_: object) -> None:
 
 
 async def pop_all(queue: Queue) -> list[Deltas]:
-    """Pop all that is there."""
+    """Pop everything in the queue."""
     return [await queue.pop(done) for _ in range(queue.statistics().depth)]
 
 
 async def drain(queue: Queue) -> list[tuple[str, list[tuple[DeltaType, str]]]]:
-    """Pop all that is there, and return keys and stories."""
+    """Pop everything in the queue and return each key with its deltas."""
     return [(deltas.key, story(deltas)) for deltas in await pop_all(queue)]
 
 
 class Broken:
-    """Known objects that fail: in listing, or in looking up."""
+    """Known objects whose list or lookup fails."""
 
     def __init__(self, keys: list[str] | None = None) -> None:
         self.keys = keys
@@ -72,7 +72,7 @@ class Broken:
 
 
 class Everything:
-    """Known objects as the seed's keyListerGetter: any key is known, none is listed."""
+    """Known objects where every key is found but none is listed, as the seed's keyListerGetter."""
 
     def list_keys(self) -> list[str]:
         return []
@@ -82,7 +82,7 @@ class Everything:
 
 
 class Popped:
-    """One pop whose process function waits until the test says how it ends."""
+    """A pop whose process function waits until the test decides its outcome."""
 
     def __init__(self, queue: Queue) -> None:
         self.started = asyncio.Event()

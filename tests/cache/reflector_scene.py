@@ -1,4 +1,4 @@
-"""A reflector that feeds a store from a source with faults, for tests."""
+"""A reflector between a faulty source and a store, for tests."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ REFUSED = DisconnectedError("nobody listens", refused=True)
 
 
 class Scene:
-    """A reflector that feeds a store from a source, and what it asked for, in words."""
+    """A reflector between a source and a store, with a readable log of its requests."""
 
     def __init__(
         self,

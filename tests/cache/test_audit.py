@@ -1,4 +1,4 @@
-"""An audit finds what no watch can show, and nothing else."""
+"""An audit finds the differences that no watch can show, and no others."""
 
 import pytest
 
@@ -41,11 +41,11 @@ async def test_a_restore_whose_versions_have_overtaken_ours_is_found_and_mended(
         scene.source.delete("b")
         scene.source.add(pod("lost"))
         await scene.clock.settle()
-        watches = list(scene.source._watches)  # to end one of them alone
+        watches = list(scene.source._watches)  # to end these watches only
         scene.source.restore(backup)
         for _ in range(10):
             scene.source.modify_drop_watch(pod("c"))
-        for watch in watches:  # a proxy keeps the connection, and later events come through it
+        for watch in watches:  # a proxy keeps the connection open and passes later events
             watch.silent = False
         scene.source.modify(pod("c", seen=True))
         await scene.clock.settle()

@@ -1,4 +1,4 @@
-"""A handler is called one change after the other, and may wait, raise, or be cancelled."""
+"""A handler gets one change at a time, and may wait, raise, or be cancelled."""
 
 import asyncio
 from collections.abc import Generator

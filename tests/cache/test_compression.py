@@ -1,4 +1,4 @@
-"""Packed objects read as before, for every reader."""
+"""Compressed objects look the same to every reader."""
 
 import builtins
 import copy
@@ -60,7 +60,7 @@ def test_what_can_not_be_trained_on_is_packed_all_the_same() -> None:
 
 
 def test_any_thread_may_pack() -> None:
-    """The library ends the process when one compressor serves two threads at once."""
+    """The library crashes the process if two threads use one compressor at once."""
     decode = ObjectDecoder(codec=ZstdCodec())
     raws = raw_pods(700)
     wrong: list[bytes] = []

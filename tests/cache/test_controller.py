@@ -1,4 +1,4 @@
-"""The pop loop survives what its process function does."""
+"""The pop loop survives anything its process function does."""
 
 import asyncio
 import runpy

@@ -188,7 +188,7 @@ async def test_without_on_error_such_errors_are_logged(caplog: pytest.LogCapture
     ]
 
 
-# --- Closing and figures -------------------------------------------------------------------------
+# --- Closing and statistics ----------------------------------------------------------------------
 
 
 async def test_a_closed_queue_is_drained_and_then_refuses_pops_but_takes_writes() -> None:

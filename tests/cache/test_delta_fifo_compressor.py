@@ -1,4 +1,4 @@
-"""A compressor may leave out deltas, and costs none of another key."""
+"""A compressor may drop deltas of its key, but never those of another key."""
 
 import asyncio
 from collections.abc import Sequence

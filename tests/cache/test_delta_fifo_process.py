@@ -1,4 +1,4 @@
-"""What is popped: keys in process, failures, requeues, cancellations, batches."""
+"""Popping: keys in process, failures, requeues, cancellations, batches."""
 
 import asyncio
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ async def test_deltas_of_a_key_in_process_keep_their_place_in_the_queue() -> Non
 
 
 async def test_a_replace_that_lacks_a_key_in_process_tells_its_end() -> None:
-    """kubernetes#27004: between queue and store it was nowhere, and stayed as a ghost."""
+    """kubernetes#27004: the key was in neither queue nor store, and its object stayed forever."""
     queue = DeltaFIFO(known_objects=known())
     queue.add(make("a", 1))
     queue.update(make("a", 2))
@@ -257,7 +257,7 @@ async def test_a_waiter_that_was_cancelled_gets_no_wake() -> None:
     third = Popped(queue)
     await FakeClock().settle()
     await third.cancel()
-    assert not queue._waiters  # what stays behind shows nowhere else
+    assert not queue._waiters  # a leak shows nowhere else
 
 
 async def test_a_storm_of_cancellations_loses_nothing_and_leaves_nothing() -> None:
@@ -275,7 +275,7 @@ async def test_a_storm_of_cancellations_loses_nothing_and_leaves_nothing() -> No
         popped.task.cancel()
     await asyncio.wait([popped.task for popped in pops])
     assert sorted(queue.list_keys()) == sorted(f"o{n}" for n in range(100))
-    assert not queue._waiters  # what stays behind shows nowhere else
+    assert not queue._waiters  # a leak shows nowhere else
     statistics = queue.statistics()
     assert (statistics.in_process, statistics.depth) == (0, 100)
 

@@ -1,4 +1,4 @@
-"""The deltas of lists and resyncs, and when a queue has synced."""
+"""Deltas of lists and resyncs, and the moment a queue has synced."""
 
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,7 @@ async def test_a_replace_tells_the_end_of_queued_and_of_known_keys_that_it_lacks
 
 
 async def test_an_object_that_is_only_in_the_queue_at_a_relist_gets_its_end() -> None:
-    """kubernetes#115658: it stayed in the store for ever."""
+    """kubernetes#115658: it stayed in the store forever."""
     for objects in (None, known()):
         queue = DeltaFIFO(known_objects=objects)
         queue.add(make("a", 1))

@@ -37,7 +37,7 @@ from listwatch.workqueue.retry_controller import QueueRetryManager, RetryControl
 
 
 def feed(queue: EventQueue, kind: DeltaType, version: int, name: str = "a") -> None:
-    """Queue one event as a reflector would; SYNC as a list of this object alone."""
+    """Queue one event as a reflector would; SYNC as a list of only this object."""
     obj = make(name, version)
     match kind:
         case DeltaType.ADDED:
@@ -53,7 +53,7 @@ def feed(queue: EventQueue, kind: DeltaType, version: int, name: str = "a") -> N
 # --- The table -----------------------------------------------------------------------------------
 
 TABLE: list[tuple[DeltaType, list[DeltaType | None]]] = [
-    # waits: then Sync, Added, Updated, Deleted
+    # queued: result after Sync, Added, Updated, Deleted
     (A, [A, A, A, None]),
     (S, [S, S, S, D]),
     (U, [U, U, U, D]),
@@ -76,11 +76,11 @@ def test_the_table_in_code_is_complete_and_as_specified() -> None:
 async def test_two_events_of_a_key_become_what_the_table_says_with_the_newer_object(
     old: DeltaType, new: DeltaType, result: DeltaType | None
 ) -> None:
-    # A deletion needs an object that is known.
+    # A deletion needs a known object.
     queue = EventQueue(known_objects=known(make("a", 1)) if old is D else known())
     feed(queue, old, 2)
     feed(queue, new, 3)
-    # Of two deletions that know the object the FIFO keeps the first.
+    # The FIFO keeps the first of two deletions that carry the object.
     version = "2" if (old, new) == (D, D) else "3"
     expected = [] if result is None else [("a", [(result, version)])]
     assert await drain(queue) == expected
@@ -107,7 +107,7 @@ async def test_an_event_queue_is_a_queue() -> None:
     assert isinstance(EventQueue(), Queue)
 
 
-# --- A store of its own --------------------------------------------------------------------------
+# --- Its own store -------------------------------------------------------------------------------
 
 
 async def test_the_own_store_holds_what_was_popped_while_it_is_processed() -> None:
@@ -180,7 +180,7 @@ async def test_a_tombstone_without_a_state_gets_the_last_one_known() -> None:
 
 
 async def test_a_deletion_comes_also_when_the_addition_was_processed_half_way() -> None:
-    """Cancelled, the addition waits again; the consumer may have acted on it, though."""
+    """The cancelled addition is queued again, but the consumer may already have acted on it."""
     queue = EventQueue()
     feed(queue, A, 1)
     popped = await start(queue)
@@ -230,7 +230,7 @@ async def test_a_batch_keeps_the_store_as_pops_do() -> None:
 
 async def test_a_key_function_of_ones_own_keys_the_store_too() -> None:
     def key_func(item: object) -> str:
-        assert isinstance(item, Object)  # never asked for tombstones
+        assert isinstance(item, Object)  # never called with a tombstone
         return f"k/{item.name}"
 
     queue = EventQueue(key_func)
@@ -310,7 +310,7 @@ async def test_it_tells_whether_a_list_came_its_size_and_whether_all_of_it_was_c
     assert progress() == (False, 0, True)
     queue.replace([make("a", 2), make("b", 3)], "3")
     assert progress() == (True, 2, False)
-    await queue.pop(done)  # what was watched and is not in the list has left the queue unseen
+    await queue.pop(done)  # a watched object missing from the list left the queue unseen
     assert progress() == (True, 2, False)
     popped = await start(queue)
     assert progress() == (True, 2, False)
@@ -377,7 +377,7 @@ async def test_a_retry_controller_works_on_it_by_its_key_of() -> None:
 
 
 class Consumer:
-    """A reflector that feeds an event queue from a server, and who consumes its events."""
+    """A server, a reflector, an event queue, and a consumer of its events."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.source = FakeControllerSource(clock=clock)
@@ -393,7 +393,7 @@ class Consumer:
         assert isinstance(event.object, Object)
         self.told.append((event.type, deltas.key, event.object.uid))
         if event.type is D:
-            self.has.pop(deltas.key, None)  # listed and deleted unseen is a deletion too
+            self.has.pop(deltas.key, None)  # an object deleted before it was seen is also reported
         else:
             self.has[deltas.key] = event.object
 
@@ -481,7 +481,7 @@ def test_behind_a_reflector_with_faults_the_consumer_ends_with_what_the_server_h
                 await clock.advance(1)
                 if source.open_watches:
                     break
-            source.end_watches(ExpiredError("too old"))  # what was missed is found by a list
+            source.end_watches(ExpiredError("too old"))  # a list finds the missed events
             await clock.advance(300)
             assert versions(consumer.has) == versions(source.objects)
             assert set(consumer.queue.known_objects.list_keys()) == set(source.objects)
@@ -494,7 +494,7 @@ def test_behind_a_reflector_with_faults_the_consumer_ends_with_what_the_server_h
 
 
 class World:
-    """A server, a queue that is fed from it with gaps, and a consumer of its events."""
+    """A server, a queue that misses some of its events, and a consumer."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -513,7 +513,7 @@ class World:
             self.consumer[deltas.key] = event.object
 
     def change(self, step: str, name: str, *, missed: bool) -> None:
-        """Change the server, and tell the queue unless the watch misses it."""
+        """Change the server, and queue the event unless the watch misses it."""
         self.version += 1
         queue, server = self.queue, self.server
         obj, is_new = make(name, self.version), name not in server
@@ -532,13 +532,13 @@ class World:
             queue.resync()
 
     async def begin(self) -> None:
-        """Start to process an event, if there is one of a key that is not in process."""
+        """Start processing an event whose key is not in process, if there is one."""
         busy = {popped.deltas.key for popped in self.working}
         if not busy.issuperset(self.queue.list_keys()):
             self.working.append(await start(self.queue))
 
     async def end(self, step: str, number: int) -> None:
-        """Let one process function succeed, be cancelled or ask to be called again."""
+        """Let one process function succeed, be cancelled, or requeue its item."""
         if not self.working:
             return
         popped = self.working.pop(number % len(self.working))
@@ -564,7 +564,7 @@ STEP = st.tuples(
 def test_a_consumer_of_single_events_ends_with_what_the_server_has(
     steps: list[tuple[str, int, bool]],
 ) -> None:
-    """What the watch misses is found by the next list; no event is refused."""
+    """The next list finds the events that the watch missed; no event is refused."""
 
     async def scenario() -> None:
         world = World()

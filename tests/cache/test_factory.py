@@ -1,4 +1,4 @@
-"""A factory shares informers, starts them whenever they are requested, and names missing ones."""
+"""A factory shares informers, starts them on request, and names those that are missing."""
 
 import asyncio
 
@@ -91,7 +91,7 @@ async def test_informers_are_started_with_it_or_when_they_are_asked_for() -> Non
 
 
 async def test_a_resource_may_appear_later_and_others_do_not_wait_for_it() -> None:
-    """And one that disappears is asked for rarely (kubernetes#79610)."""
+    """A resource that disappears is polled rarely (kubernetes#79610)."""
     scene = Scene("pods", "widgets")
     widgets = scene.cluster.sources["widgets"]
     missing = NotFoundError("the server could not find the requested resource")

@@ -1,4 +1,4 @@
-"""Failures are reported in one line, and not too often."""
+"""Failures are reported in one line each, at a limited rate."""
 
 import logging
 
@@ -40,7 +40,7 @@ async def test_failures_of_one_kind_are_logged_at_most_once_in_a_while(
 
 async def test_ever_new_kinds_take_no_memory_without_bound() -> None:
     log = LogFailures(FakeClock(), logger=logging.getLogger("nobody.listens"))
-    log._logger.disabled = True  # so that nothing is printed
+    log._logger.disabled = True  # print nothing
     for number in range(5000):
         log(Failure(error=OSError(), doing="list", name=str(number)))
-    assert len(log._seen) <= 1000  # what stays behind shows nowhere else
+    assert len(log._seen) <= 1000  # a leak shows nowhere else

@@ -1,4 +1,4 @@
-"""Every list and watch that a real server was recorded with, however it is cut."""
+"""Every list and watch recorded from a real server, cut at any place."""
 
 import json
 import random
@@ -39,7 +39,7 @@ WATCHES = [
     "watchlist-pods",
 ]
 
-#: Keeps every byte, to be compared with what was sent.
+#: Keeps every byte, for comparison with the recording.
 whole = ObjectDecoder(keep_managed_fields=True)
 
 

@@ -1,4 +1,4 @@
-"""The changes of a key, converted to a type that not all states fit."""
+"""Changes of a key, converted to a type that some states do not fit."""
 
 from typing import assert_never
 
@@ -23,8 +23,8 @@ def state(number: int, *, fits: bool) -> Object:
     return Object.from_dict(pod("a", x=number if fits else "?"))
 
 
-# A life of an object: whether each of its states fits, and whether its end is seen, with a last
-# state of its own that fits or not.
+# The lives of an object: whether each state fits the type, and whether the deletion is seen and
+# its last state fits.
 LIVES = st.lists(
     st.tuples(st.lists(st.booleans(), min_size=1), st.sampled_from(["yes", "no", "unseen"]))
 )
@@ -36,7 +36,7 @@ def test_a_story_told_again_is_consistent_and_lacks_only_what_does_not_fit(
 ) -> None:
     retelling = Retelling(Pod)
     number = 0
-    told: int | None = None  # the number of the state that was told last
+    told: int | None = None  # number of the last delivered state
 
     def retold(change: Change) -> Change[Pod] | None:
         try:

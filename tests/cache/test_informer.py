@@ -1,4 +1,4 @@
-"""The informer's handlers get consistent changes, whatever the server does."""
+"""An informer's handlers get consistent changes, whatever the server does."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ both_queues = pytest.mark.parametrize("fifo", ["ordered", "delta"])
 
 
 class Recorder:
-    """Writes down what it is told, in words."""
+    """Records each change as text."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -49,7 +49,7 @@ class Recorder:
 
 
 class Scene:
-    """A source, an informer and its recorder, on a clock that stands still."""
+    """A source, an informer and its recorder, on a fake clock."""
 
     def __init__(self, *objects: Mapping[str, Any], fifo: FIFO = "ordered", **options: Any) -> None:
         self.clock = FakeClock()
@@ -92,7 +92,7 @@ async def test_every_kind_of_change_is_told_once(fifo: FIFO) -> None:
 
 @both_queues
 async def test_a_relist_tells_only_what_differs(fifo: FIFO) -> None:
-    """Unchanged objects are told to nobody (kubernetes#119646)."""
+    """Unchanged objects are not delivered (kubernetes#119646)."""
     scene = Scene(*(pod(f"p{i}") for i in range(5)), fifo=fifo)
     async with scene.informer:
         await scene.clock.settle()
@@ -116,7 +116,7 @@ async def test_deletions_missed_while_disconnected_are_tombstones(fifo: FIFO) ->
 
 @both_queues
 async def test_another_uid_is_a_deletion_and_an_addition(fifo: FIFO) -> None:
-    """Recreated while disconnected: the reference tells an update (kubernetes#133565)."""
+    """Recreated while disconnected: client-go delivers an update (kubernetes#133565)."""
     scene = Scene(pod("a"), pod("b"), fifo=fifo)
     async with scene.informer:
         await scene.clock.settle()
@@ -144,7 +144,7 @@ async def test_a_watch_that_hides_a_recreation_is_seen_through(fifo: FIFO) -> No
 
 @both_queues
 async def test_a_listed_item_that_became_undecodable_stays_as_it_was(fifo: FIFO) -> None:
-    """No deletion is told of what the server still has."""
+    """No deletion is delivered for an object that the server still has."""
     scene = Scene(pod("a"), pod("b"), fifo=fifo)
     async with scene.informer:
         await scene.clock.settle()
@@ -229,7 +229,7 @@ async def test_what_a_handler_raises_is_reported_and_ends_nothing() -> None:
 
 
 async def test_a_handler_that_waits_delays_only_what_follows() -> None:
-    """The store has a change before the handler hears of it, and the queue takes what comes."""
+    """The store is updated before the handler is called, and the queue accepts new events."""
     clock = FakeClock()
     source = FakeControllerSource(clock=clock)
     source.add(pod("a"))

@@ -1,4 +1,4 @@
-"""What a shared informer can't use is refused when it is made, in words that say what to give."""
+"""A shared informer refuses wrong options when it is made; the message says what to pass."""
 
 import gc
 import warnings

@@ -1,4 +1,4 @@
-"""Reflector, each queue and the indexer against the fake source with random faults."""
+"""The reflector, each queue and the indexer, against a fake source with random faults."""
 
 import asyncio
 import random
@@ -47,7 +47,7 @@ ENDINGS: list[Exception | Ending] = [END, SILENCE, *ERRORS]
 
 
 class StoryTeller:
-    """A handler that checks that what it is told of each key is consistent."""
+    """A handler that checks that the changes of each key are consistent."""
 
     def __init__(self, clock: FakeClock, rng: random.Random) -> None:
         self.clock = clock
@@ -56,7 +56,7 @@ class StoryTeller:
         self.wrong: list[str] = []
 
     async def _tire(self) -> None:
-        # Rarely, so that most examples don't only wait.
+        # Rare, or most examples would only wait.
         match self.rng.randrange(12):
             case 0:
                 await self.clock.sleep(self.rng.random() * 3)
@@ -93,7 +93,7 @@ def named(key: str, x: float = 0.0) -> dict[str, object]:
 
 
 class World:
-    """The fake source and what chance does to it."""
+    """The fake source and the random changes and faults it undergoes."""
 
     def __init__(self, source: FakeControllerSource, clock: FakeClock, rng: random.Random) -> None:
         self.source = source
@@ -229,9 +229,9 @@ async def live(fifo: Literal["ordered", "delta"], seed: int, actions: list[str])
 
 
 async def come_to_rest(world: World) -> None:
-    """End all faults, and call for a list, in which what was dropped or poisoned shows.
+    """End all faults and force a list, which shows dropped and poisoned objects.
 
-    What no client can see, a restore whose versions have overtaken ours, ends in the same way.
+    No client can notice a restore whose versions have overtaken its own; the list ends that too.
     """
     source = world.source
     source.heal()
@@ -303,5 +303,5 @@ def test_at_rest_the_cache_equals_the_source_and_every_story_is_consistent(
 def test_every_handler_of_a_shared_informer_hears_a_consistent_story(
     seed: int, actions: list[str]
 ) -> None:
-    """Also one that joined late, is slow, fails, or has a bound on what waits for it."""
+    """Including handlers that joined late, are slow, fail, or have a bounded queue."""
     asyncio.run(live_shared(seed, actions))

@@ -1,4 +1,4 @@
-"""Lists are split correctly whatever their form and their chunks."""
+"""Lists are split correctly, whatever their format and chunks."""
 
 import json
 import random
@@ -261,7 +261,7 @@ def test_a_damaged_list_is_never_taken_for_another(body: bytes, data: st.DataObj
         answer = read_list(damaged, size)
     except (FrameError, StatusError):
         return
-    expected = json.loads(damaged)["items"] or []  # what was taken must be JSON
+    expected = json.loads(damaged)["items"] or []  # accepted items must be valid JSON
     good = []
     for value in expected:
         try:
@@ -277,11 +277,11 @@ class Work:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bytes = 0
-        # counted: the cost is the promise
+        # to count the work
         monkeypatch.setattr(json_values, "_raw", self._counting(json_values._raw))
-        # counted: the cost is the promise
+        # to count the work
         monkeypatch.setattr(frames, "_top", self._counting(frames._top))
-        past_space = frames._past_space  # counted: the cost is the promise
+        past_space = frames._past_space  # to count the work
 
         def counting(data: bytearray, position: int) -> int:
             after = past_space(data, position)
@@ -317,7 +317,7 @@ class Work:
                 return found
 
         reader = ListFrames(self.decode)
-        reader._pending = Searched()  # counted: the cost is the promise
+        reader._pending = Searched()  # to count the work
         return reader
 
 
@@ -396,7 +396,7 @@ def test_the_work_grows_with_the_size_of_the_body_only(
 
 
 def test_a_separator_that_stands_within_the_items_is_given_up() -> None:
-    """A wrong guess costs a decoding in vain, which is dear for a whole object."""
+    """Each wrong guess decodes a whole object in vain."""
     decoded = 0
 
     def decode(raw: bytes, kind: str, api_version: str) -> Object:
@@ -439,7 +439,7 @@ def test_a_list_of_nothing_but_poison_is_no_list() -> None:
     assert len(read_list(head + b",".join([b"1"] * many) + b"]}").undecodable) == many
     reader = ListFrames(decode_object)
     reader.feed(head + b",".join([b"1"] * (many + 2)))
-    assert reader.is_behind  # so that such a list can't hold the event loop
+    assert reader.is_behind  # such a list can't block the event loop
     with pytest.raises(FrameError, match="more than 10000 items"):
         reader.finish()
 
@@ -457,7 +457,7 @@ def test_a_deeply_nested_item_is_reported_by_its_key_and_costs_no_other(
 
 
 def test_memory_is_that_of_the_objects_kept() -> None:
-    """No slice pins the chunk that it came from, and the body is never held."""
+    """No slice keeps its chunk alive, and the whole body is never held."""
     item = b'{"metadata":{"name":"a","managedFields":[]},"x":"' + b"y" * 3000 + b'"}'
     body = b'{"items":[' + b",".join([item] * 1000) + b"]}"
     read_list(body, 1 << 16)
@@ -499,7 +499,7 @@ def test_odd_text_and_numbers_cost_their_item_at_most(
         assert [obj.key for obj in answer.items if obj.name == "odd"] == ["n/odd"] * is_read
 
 
-# --- Of which kind the list is -------------------------------------------------------------------
+# --- The kind of the list ------------------------------------------------------------------------
 
 PODS = ExpectedKind("Pod", "v1")
 

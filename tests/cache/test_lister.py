@@ -114,7 +114,7 @@ def test_a_list_is_the_callers_own(lister: Lister) -> None:
 
 
 def test_readers_in_other_threads_see_whole_states(indexer: Indexer) -> None:
-    """Each replace has objects of one version only; no reader sees two."""
+    """Every replace sets all objects to one version; no reader sees two versions."""
     lister = Lister(indexer)
     mixed: list[set[str]] = []
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""What waits, merged: each queue does what its variant of the rule says."""
+"""Each queue merges waiting changes by its variant of the rule."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""What can't be read never looks gone, in lists, initial events and watches."""
+"""Unreadable objects never look deleted, in lists, initial events or watches."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Source(FakeControllerSource):
-    """A source of which some objects don't tell their names, and that can be asked."""
+    """A source that hides the names of some objects, and answers questions for single objects."""
 
     def __init__(self, clock: FakeClock, watch_list: bool) -> None:
         super().__init__(clock=clock, watch_list="yes" if watch_list else "invalid")
@@ -47,14 +47,14 @@ class Source(FakeControllerSource):
 
 
 class Silent:
-    """The same source to someone who can't ask it."""
+    """The same source, without questions for single objects."""
 
     def __init__(self, source: Source) -> None:
         self.list, self.watch = source.list, source.watch
 
 
 class Scene:
-    """A reflector that feeds a store from such a source."""
+    """A reflector between such a source and a store."""
 
     def __init__(self, *names: str, watch_list: bool = True, silent: bool = False) -> None:
         self.clock = FakeClock()
@@ -167,13 +167,13 @@ async def test_questions_are_bounded_and_go_on_after_another_list() -> None:
             scene.source.delete_drop_watch(pod(name))
         await scene.relist()
         assert len(scene.source.asked) == MOST_QUESTIONS
-        assert len(scene.keys()) in {51, 52}  # one of those asked for may be there
+        assert len(scene.keys()) in {51, 52}  # "a" may be among those asked for
         await scene.clock.advance(60)
         assert scene.keys() == ["a"]
 
 
 async def test_an_object_that_is_found_though_the_list_did_not_name_it_is_taken() -> None:
-    """A server may answer a question for one object better than a list."""
+    """A server may know an object by name that its list could not name."""
     async with Scene("a", "b") as scene:
         scene.source.nameless.add("b")
         scene.source.modify_drop_watch(pod("b"))
@@ -202,9 +202,9 @@ async def test_an_event_that_cannot_be_decoded_leaves_the_last_known_state_marke
         assert (scene.store.get_by_key("b"), scene.stale) == (old, 1)
         await scene.clock.advance(60)
         relists = scene.reflector.statistics().relists
-        assert relists == 2  # in case a list tells more
+        assert relists == 2  # a list might show more
         assert (scene.store.get_by_key("b"), scene.stale) == (old, 1)
-        for _ in range(40):  # from then on it costs nothing but a report
+        for _ in range(40):  # from now on each one is only reported
             scene.source.send(poison(MODIFIED, "b"))
         await scene.clock.advance(60)
         assert scene.reflector.statistics().relists == relists

@@ -1,4 +1,4 @@
-"""Whoever changes what a cache shares is found."""
+"""The detector finds changes to objects that a cache shares."""
 
 import msgspec
 import pytest
@@ -68,7 +68,7 @@ def test_the_environment_switches_it_on(
 
 
 def test_the_pytest_plugin_switches_it_on() -> None:
-    """This very run has it."""
+    """It is on in this test run."""
     assert is_switched_on()
 
 

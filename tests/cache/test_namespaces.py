@@ -1,4 +1,4 @@
-"""Several namespaces are read and delivered as one."""
+"""Several namespaces are read and delivered like one."""
 
 import asyncio
 from typing import Any

@@ -252,7 +252,7 @@ async def test_a_storm_of_cancellations_keeps_the_order_and_leaves_nothing() -> 
         popped.task.cancel()
         await asyncio.sleep(0)
     await asyncio.wait([popped.task for popped in pops])
-    assert not queue._waiters  # what stays behind shows nowhere else
+    assert not queue._waiters  # a leak shows nowhere else
     assert [key for key, _ in await drain(queue)] == [f"o{n}" for n in range(50)]
 
 
@@ -289,7 +289,7 @@ async def test_a_batch_has_different_keys_and_ends_before_one_that_comes_again()
     assert await sizes(queue) == [3, 3]
     for n in range(2500):
         queue.add(make(f"o{n}"))
-    assert await queue.pop_batch(done) == 1000  # unless told otherwise
+    assert await queue.pop_batch(done) == 1000  # the default limit
     assert await sizes(queue) == [1000, 500]
     queue.add(make("a"))
     with pytest.raises(ValueError, match="1 or more"):
@@ -342,7 +342,7 @@ async def test_a_cancelled_batch_comes_back_in_its_order() -> None:
     assert [key for key, _ in await drain(queue)] == list("abcd")
 
 
-# --- Closing and figures -------------------------------------------------------------------------
+# --- Closing and statistics ----------------------------------------------------------------------
 
 
 async def test_a_closed_queue_is_drained_and_then_refuses_pops_but_takes_writes() -> None:

@@ -15,7 +15,7 @@ def an_object(key: str, uid: int, version: int) -> Object:
 
 
 class Server:
-    """Makes a consistent story of a few keys."""
+    """Makes consistent changes to a few keys."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -34,7 +34,7 @@ class Server:
 
 
 class Reader:
-    """Checks the story that it is told."""
+    """Checks that the changes it reads are consistent."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}

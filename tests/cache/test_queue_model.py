@@ -1,4 +1,4 @@
-"""Both queues between a server and a store, under any order of changes, pops and their ends."""
+"""Both queues between a server and a store, for any order of changes, pops and outcomes."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ operations = st.lists(
 
 
 class Consumer:
-    """A task in a pop or pop_batch, whose process function ends when and how the test says."""
+    """A task in `pop` or `pop_batch`; the test decides how and when its process function ends."""
 
     def __init__(self, story: "Story", limit: int | None) -> None:
         self.story = story
@@ -74,7 +74,7 @@ class Consumer:
 
 
 class Story:
-    """A server's objects, the queue that is told of them, and the store that consumers keep."""
+    """A server's objects, the queue of their changes, and the store that consumers keep."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Story:
         self.clock = FakeClock()
         self.store = Store()
         self.queue = make_queue(self.store, self.clock)
-        # the one that the factory chose
+        # the factory's choice
         self.compressed = isinstance(self.queue, DeltaFIFO) and bool(self.queue._compressor)
         self.server: dict[str, Object] = {}
         self.version = 0
@@ -118,7 +118,7 @@ class Story:
             self.queue.delete(make(key, self.version))
 
     def miss(self, key: str) -> None:
-        """Change something while nobody watches: a relist comes before anything is told."""
+        """Change an object while nobody watches; only a relist shows it."""
         self.version += 1
         self.missed = True
         if self.version % 2 and key in self.server:
@@ -181,8 +181,8 @@ class Story:
             case DeltaType.SYNC_ALL:
                 pass
             case DeltaType.DELETED:
-                # Nothing may be said to end that a consumer has never seen, nor end twice,
-                # unless a compressor took its beginning.
+                # A deletion needs an object that the consumer has seen and not yet deleted,
+                # unless a compressor dropped its addition.
                 assert old is not None or self.failed or self.compressed
                 self.store.remove(key)
             case _:
@@ -251,15 +251,15 @@ class Story:
         assert statistics.in_process == sum(len(consumer.batch) for consumer in self.consumers)
         assert self.queue.has_synced == (self.touched and not self.initial)
         if any(not consumer.batch for consumer in self.consumers):
-            # A pop that waits has nothing that it could take.
+            # A pop waits only if no key is free.
             if isinstance(self.queue, DeltaFIFO):
-                # which keys a pop may not take
+                # the keys that no pop may take
                 assert set(self.queue.list_keys()) <= self.queue._in_process.keys()
             else:
-                # which keys a pop may not take
+                # the keys that no pop may take
                 assert not self.queue._items or self.queue._in_process
         if not (self.failed or self.missed or statistics.depth or statistics.retrying):
-            # Only what is in process separates store and server.
+            # Store and server differ only by the changes in process.
             busy = {deltas.key for consumer in self.consumers for deltas in consumer.batch}
             stored = {obj.key: obj for obj in self.store.list()}
             if "" not in busy:
@@ -283,11 +283,11 @@ class Story:
             await self.queue.pop(raising(AssertionError("popped from an empty queue")))
         statistics = self.queue.statistics()
         assert (statistics.depth, statistics.in_process, statistics.retrying) == (0, 0, 0)
-        assert not self.queue._waiters  # what stays behind shows nowhere else
-        assert not self.queue._tries  # what stays behind shows nowhere else
+        assert not self.queue._waiters  # a leak shows nowhere else
+        assert not self.queue._tries  # a leak shows nowhere else
         if isinstance(self.queue, DeltaFIFO):
-            assert not self.queue._held  # what stays behind shows nowhere else
-            assert not self.queue._behind  # what stays behind shows nowhere else
+            assert not self.queue._held  # a leak shows nowhere else
+            assert not self.queue._behind  # a leak shows nowhere else
 
 
 def newest(deltas: Deltas) -> Sequence[Delta]:

@@ -1,4 +1,4 @@
-"""The reflector's requests and what its store gets, scene by scene."""
+"""The reflector's requests, and the changes its store gets."""
 
 import logging
 import math
@@ -61,7 +61,7 @@ async def test_the_first_request_is_a_stream_of_initial_events_and_then_the_watc
 
 @pytest.mark.parametrize("mode", ["invalid", ExpiredError("too old")])
 async def test_a_server_without_initial_events_is_listed_in_pages(mode: Any) -> None:
-    """The first page has no version: with "0" a server ignores the limit."""
+    """The first page asks for no version: with "0", a server ignores the limit."""
     scene = Scene("a", "b", "c", page_size=2)
     scene.source.watch_list = mode
     async with scene:
@@ -76,7 +76,7 @@ async def test_a_server_without_initial_events_is_listed_in_pages(mode: Any) -> 
 
 
 async def test_a_missing_end_of_initial_events_falls_back_to_a_list_for_good() -> None:
-    """kubernetes#140890, kubernetes#135895: never retried for ever."""
+    """kubernetes#140890, kubernetes#135895: the watch-list was retried forever."""
     scene = Scene("a")
     scene.source.watch_list = "ignored"
     async with scene:
@@ -107,7 +107,7 @@ async def test_a_slow_stream_of_initial_events_is_waited_for() -> None:
 
 
 async def test_nothing_is_stored_before_the_initial_events_have_ended() -> None:
-    """A stream that is cut in the middle leaves the store as it was, and its versions unused."""
+    """A stream cut in the middle changes nothing in the store, and its versions go unused."""
     scene = Scene("a", "b")
     cut = WatchScript(then=DisconnectedError("reset by peer"))
     scene.source.watch_list = "ignored"
@@ -127,7 +127,7 @@ async def test_pages_that_expire_are_listed_anew_in_one_piece() -> None:
 
     async def expire_after_the_first_page(options: ListOptions) -> Any:
         if options.continue_token:
-            scene.source.delete(pod("a"))  # what only the first page has is gone
+            scene.source.delete(pod("a"))  # on the first page only
             scene.source.reset_watch()
         return await source_list(options)
 
@@ -149,7 +149,7 @@ async def test_pages_that_expire_are_listed_anew_in_one_piece() -> None:
 async def test_a_version_that_the_server_refuses_leads_to_a_relist_without_one(
     fault: Exception,
 ) -> None:
-    """kubernetes#107133, kubernetes#91073: the refused version is not asked for again."""
+    """kubernetes#107133, kubernetes#91073: the refused version is not requested again."""
     async with Scene("a") as scene:
         scene.source.modify_drop_watch(pod("a"))
         scene.source.end_watches(DisconnectedError("reset by peer"))
@@ -194,7 +194,7 @@ async def test_a_healthy_watch_that_ends_in_order_is_opened_again_at_once() -> N
 
 
 async def test_refused_connections_are_waited_for_and_no_relist_follows() -> None:
-    """One list of one item asks whether it is the same server; the watch goes on as it was."""
+    """A list of one item checks that it is the same server; then the watch resumes."""
     async with Scene("a") as scene:
         scene.source.end_watches(REFUSED)
         scene.source.fail_watches(REFUSED, math.inf)
@@ -222,7 +222,7 @@ async def test_retry_after_is_the_least_wait() -> None:
         assert failure.delay == 20
 
 
-# --- A resource that is defined no more ----------------------------------------------------------
+# --- A resource whose definition is deleted ------------------------------------------------------
 
 
 @pytest.mark.parametrize("watch_list", [True, False])
@@ -252,7 +252,7 @@ async def test_what_is_defined_no_more_is_gone_within_30_seconds_and_listed_when
 
 @pytest.mark.parametrize("knows", [True, False])
 async def test_a_404_alone_empties_nothing(knows: bool) -> None:
-    """A replica that has just started, or an older one, says so too."""
+    """A server replica that has just started, or is older, answers 404 too."""
     scene = Scene("a", "b")
     if knows:
         scene.source.provable = False
@@ -408,7 +408,7 @@ async def become_undecodable(scene: Scene) -> None:
 
 @pytest.mark.parametrize("watch_list", [True, False])
 async def test_a_store_keeps_what_has_become_undecodable(watch_list: bool) -> None:
-    """It is not taken for deleted."""
+    """An undecodable object does not count as deleted."""
     async with Scene("a", "b", watch_list=watch_list) as scene:
         await become_undecodable(scene)
         assert sorted(scene.store.list_keys()) == ["a", "b"]
@@ -444,7 +444,7 @@ async def test_what_ends_among_the_initial_events_is_not_kept(events: Sequence[W
 async def test_a_queue_tells_no_deletion_of_what_has_become_undecodable(
     watch_list: bool, processed: bool
 ) -> None:
-    """Whether it still waits in the queue or is among the known objects."""
+    """Neither for an object in the queue nor for a known one."""
     known = Store()
     queue = DeltaFIFO(known_objects=known)
     told: list[DeltaType] = []
@@ -466,7 +466,7 @@ async def test_a_queue_tells_no_deletion_of_what_has_become_undecodable(
 
 
 class Takes:
-    """A store that only writes down."""
+    """A store that only records its calls."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []

@@ -1,4 +1,4 @@
-"""Watches with endless useless events, and lists whose pages lead nowhere."""
+"""Watches with endless useless events, and lists whose pages never end."""
 
 import asyncio
 import itertools
@@ -35,7 +35,7 @@ from listwatch.testing.fake_controller_source import (
 
 
 class Flood:
-    """A `ListerWatcher` whose watches never wait: the same batch again and again."""
+    """A `ListerWatcher` whose watches repeat one batch without waiting."""
 
     def __init__(self, batch: Sequence[WatchEvent]) -> None:
         self.batch = batch
@@ -74,7 +74,7 @@ FLOODS: dict[str, Sequence[WatchEvent]] = {
 async def test_a_stream_of_nothing_useful_is_ended_with_a_wait(
     flood: str, watch_list: bool
 ) -> None:
-    """The event loop gets its turn all the while, and nobody is told of each of a thousand."""
+    """The event loop keeps running, and a thousand failures are not reported one by one."""
     clock = FakeClock()
     source = Flood(FLOODS[flood])
     failures: list[Failure] = []
@@ -132,7 +132,7 @@ async def test_failures_of_one_kind_are_told_at_a_bounded_rate_and_all_are_count
 
 
 class Pages(Flood):
-    """A `ListerWatcher` whose lists have no end."""
+    """A `ListerWatcher` whose lists never end."""
 
     def __init__(self, tokens: Iterator[str], items: Iterator[list[Object]]) -> None:
         super().__init__([])
@@ -183,7 +183,7 @@ async def test_pages_that_lead_nowhere_end_the_list_with_a_wait(
 
 @pytest.mark.parametrize("page_size", [500, 11])
 async def test_pages_with_hardly_an_item_end_the_list_and_full_ones_do_not(page_size: int) -> None:
-    """New tokens and a new object in each page are progress, and yet have no end."""
+    """Each page has a new token and a new object, and still the list never ends."""
     objects = (Object.from_dict(pod(f"p{number}")) for number in itertools.count())
     sparse = Pages(map(str, itertools.count()), ([obj] for obj in objects))
     listing = pages(sparse.list, page_size=page_size, decoder=decode_object)

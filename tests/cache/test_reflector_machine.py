@@ -1,4 +1,4 @@
-"""The reflector's policy, as a table, without any input or output."""
+"""The reflector's policy as a table, without I/O."""
 
 import random
 
@@ -53,20 +53,20 @@ STREAMING = State(Phase.WATCH_LISTING)
 WATCHING = State(Phase.WATCHING, "7")
 PROBING = State(Phase.PROBING, "7")
 LONG = 30.0
-#: A wait that ends when the server can be reached.
+#: A wait that ends as soon as the server is reachable.
 AWAY = Wait(0, for_server=True)
 
 TABLE = [
-    # The beginning.
+    # Start.
     (State(), Started(), WatchList(), Phase.WATCH_LISTING),
     (State(streaming=Streaming.NEVER), Started(), List(), Phase.LISTING),
-    # The present state came.
+    # The current state arrived.
     (STREAMING, Listed("7"), Follow(), Phase.WATCHING),
     (LISTING, Listed("7"), Watch("7"), Phase.WATCHING),
-    # A list that failed.
+    # A list failed.
     (LISTING, Ended(fault=Fault.UNREACHABLE), AWAY, Phase.LISTING),
     (LISTING, Ended(fault=Fault.NOT_FOUND), Wait(0), Phase.LISTING),
-    # A list that says that there is no such resource, after one that had it.
+    # A list says that the resource no longer exists.
     (RELISTING, Ended(fault=Fault.NOT_FOUND), Inquire(), Phase.INQUIRING),
     (INQUIRING, Inquired(gone=True), Wait(0), Phase.LISTING),
     (INQUIRING, Inquired(gone=False), Wait(0), Phase.LISTING),
@@ -74,7 +74,7 @@ TABLE = [
     (LISTING, Ended(fault=Fault.EXPIRED), Wait(0), Phase.LISTING),
     (LISTING, Ended(fault=Fault.THROTTLED, retry_after=9.0), Wait(0, 1.0, 9.0), Phase.LISTING),
     (LISTING, Ended(fault=Fault.TOO_LARGE, retry_after=1.0), Wait(0, 1.0, 1.0), Phase.LISTING),
-    # A stream of initial events that did not end.
+    # A stream of initial events did not end.
     (STREAMING, Ended(fault=Fault.UNREACHABLE), AWAY, Phase.WATCH_LISTING),
     (STREAMING, Ended(fault=Fault.NOT_FOUND), Wait(0), Phase.LISTING),
     (STREAMING, Ended(fault=Fault.CUT), Wait(0), Phase.WATCH_LISTING),
@@ -84,14 +84,14 @@ TABLE = [
     (STREAMING, Ended(fault=None), List(), Phase.LISTING),
     (STREAMING, Ended(fault=Fault.EXPIRED), List(), Phase.LISTING),
     (STREAMING, Ended(fault=Fault.OTHER), Wait(0), Phase.LISTING),
-    # A watch that was healthy.
+    # A healthy watch ended.
     (WATCHING, Ended(resource_version="9", lasted=LONG), Watch("9"), Phase.WATCHING),
     (WATCHING, Ended(lasted=LONG, quiet=True), Probe(), Phase.PROBING),
     (WATCHING, Ended(fault=Fault.CUT, resource_version="9", lasted=LONG), Wait(0), Phase.WATCHING),
     (WATCHING, Ended(fault=Fault.SILENT, lasted=LONG), Watch("7"), Phase.WATCHING),
     (WATCHING, Ended(fault=Fault.EXPIRED, lasted=LONG), WatchList(), Phase.WATCH_LISTING),
     (WATCHING, Ended(fault=Fault.SET_BACK, lasted=LONG), Wait(0), Phase.WATCH_LISTING),
-    # A watch that was not.
+    # An unhealthy watch ended.
     (WATCHING, Ended(lasted=1.0), Wait(0), Phase.WATCHING),
     (WATCHING, Ended(fault=Fault.CUT), Wait(0), Phase.WATCHING),
     (WATCHING, Ended(fault=Fault.THROTTLED, retry_after=5.0), Wait(0, 1.0, 5.0), Phase.WATCHING),
@@ -106,7 +106,7 @@ TABLE = [
     (WATCHING, Ended(fault=Fault.STALE, stale=True), WatchList(), Phase.WATCH_LISTING),
     (WATCHING, Ended(lasted=1.0, stale=True), Wait(0), Phase.WATCH_LISTING),
     (WATCHING, Ended(fault=Fault.CUT, lasted=LONG, stale=True), Wait(0), Phase.WATCH_LISTING),
-    # Without a position no watch can go on.
+    # No watch can resume without a position.
     (State(Phase.WATCHING, "0"), Ended(lasted=LONG), Wait(0), Phase.WATCH_LISTING),
     (State(Phase.WATCHING), Ended(lasted=LONG), Wait(0), Phase.WATCH_LISTING),
     # A probe.
@@ -137,7 +137,7 @@ def test_each_input_has_its_effect(
 
 
 def test_the_first_list_after_a_failed_watch_is_followed_by_a_watch_at_once() -> None:
-    """The outage is over, it seems, and what happens next should not be heard of late."""
+    """The outage seems to be over, so new events must not arrive late."""
     state = State(Phase.LISTING, "7", failures=6, suspect=True, acted=True)
     after, effect = step(state, Listed("9"))
     assert effect == Watch("9")
@@ -158,7 +158,7 @@ def test_a_410_is_acted_upon_at_once_but_only_once() -> None:
 
 
 def test_a_server_that_was_away_and_is_back_is_asked_without_the_waits_of_before() -> None:
-    """Its version first, since it may have been restored meanwhile."""
+    """Its version first: it may have been restored meanwhile."""
     state = State(Phase.WATCHING, "7", failures=9, suspect=True, probed=True, acted=True)
     state, effect = step(state, Ended(fault=Fault.UNREACHABLE))
     assert effect == Wait(9, for_server=True)
@@ -225,7 +225,7 @@ def test_what_may_be_there_is_asked_for_again() -> None:
 
 
 def test_every_further_list_is_followed_by_half_a_wait() -> None:
-    """Else a watch that always fails costs two requests for each wait."""
+    """Otherwise a watch that always fails would cost two requests per wait."""
     state = State(Phase.LISTING, "7", failures=3, suspect=True, listed=True)
     after, effect = step(state, Listed("9"))
     assert effect == Wait(3, 0.5)
@@ -261,7 +261,7 @@ def test_streams_that_break_again_and_again_give_way_to_a_list() -> None:
 
 
 def test_a_probe_that_proves_nothing_is_not_repeated() -> None:
-    """The list works and the watch is refused: one request for each wait, not two."""
+    """The list works but the watch is refused: one request per wait, not two."""
     state, effect = step(WATCHING, Ended(fault=Fault.UNREACHABLE))
     state, effect = step(state, Woke())
     assert effect == Probe()
@@ -351,7 +351,7 @@ def test_a_delay_is_between_three_quarters_and_the_whole(failures: int, rng: ran
     assert 0.75 * nominal <= REFLECTOR.delay(failures, rng) <= nominal
 
 
-# --- Whatever comes ------------------------------------------------------------------------------
+# --- Any sequence of outcomes --------------------------------------------------------------------
 
 ENDS = st.builds(
     Ended,
@@ -376,9 +376,9 @@ ANSWERS: dict[type[machine.Effect], st.SearchStrategy[machine.Input]] = {
 
 @given(st.data())
 def test_whatever_happens_no_request_loop_runs_without_waits(data: st.DataObject) -> None:
-    """Between two waits, or watches that were healthy, at most five requests are sent.
+    """Send at most five requests between two waits or healthy watches.
 
-    A watch is not entered without a position that it can go on from.
+    No watch starts without a position.
     """
     state, effect = step(State(), Started())
     requests = 0
@@ -419,7 +419,7 @@ def test_a_budget_holds_nobody_up_while_all_is_well() -> None:
         assert budget.delay(6.0) == 0.0
         budget.spend(6.0)
     assert budget.delay(6.0) == 59.0
-    budget.refund()  # nobody listened
+    budget.refund()  # the connection was refused
     assert budget.delay(6.0) == 0.0
     budget.recovered()
     assert budget.delay(6.0) == 0.0

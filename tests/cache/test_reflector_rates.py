@@ -1,4 +1,4 @@
-"""Under every lasting fault the requests stay few, and the cache is right soon after it."""
+"""Requests stay few during every lasting fault, and the cache is right soon after it."""
 
 import asyncio
 import math
@@ -153,7 +153,7 @@ def same(store: Store, source: FakeControllerSource) -> bool:
 async def test_requests_are_few_under_a_lasting_fault_and_the_cache_is_right_after_it(
     fault: str, synced_before: bool
 ) -> None:
-    """At most 12 in the first minute, 4 in any later one, and right 30 s after it is over."""
+    """At most 12 in the first minute and 4 in any later one; right 30 s after the fault ends."""
     clock = FakeClock()
     source = FakeControllerSource(clock=clock)
     for name in ("busy", "gone", "stays"):
@@ -193,7 +193,7 @@ async def test_requests_are_few_under_a_lasting_fault_and_the_cache_is_right_aft
 
 
 async def test_silence_of_everything_is_noticed_and_survived() -> None:
-    """A peer that says nothing more is given up in 75 s, and asked rarely while it lasts."""
+    """A silent peer is given up after 75 s, and gets few requests while the silence lasts."""
     clock = FakeClock()
     source = FakeControllerSource(clock=clock)
     source.add(pod("a"))
@@ -242,7 +242,7 @@ def as_it_was(_: FakeControllerSource) -> None: ...
 async def test_after_an_outage_the_cache_is_right_soon_however_long_it_was(
     away: float, watch_list: Any, meanwhile: Setup
 ) -> None:
-    """Refused connections: within 5 s (median) and 10 s (worst) after the server is back."""
+    """After refused connections: within 5 s (median) and 10 s (worst) of the server's return."""
     took: list[float] = []
     for seed in range(5):
         clock = FakeClock()
@@ -275,7 +275,7 @@ async def test_after_an_outage_the_cache_is_right_soon_however_long_it_was(
 
 
 async def test_a_server_that_comes_and_goes_is_not_asked_often() -> None:
-    """Each time that it is back waits are short again, and yet the requests stay few."""
+    """Every return makes the waits short again, and still the requests stay few."""
     clock = FakeClock()
     source = FakeControllerSource(clock=clock)
     source.add(pod("a"))

@@ -1,4 +1,4 @@
-"""The reflector on what a real server sent: lists, watches, refusals."""
+"""The reflector on a real server's recorded answers: lists, watches, errors."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ CUT = "cut"
 
 
 class Recorded:
-    """A `ListerWatcher` that answers with recordings, one after the other, then with silence."""
+    """A `ListerWatcher` that answers with each recording in turn, then with silence."""
 
     def __init__(self, *names: str) -> None:
         self.captures = [Capture.load(WIRE, name) for name in names]
@@ -36,7 +36,7 @@ class Recorded:
             frames.feed(piece)
         page = frames.finish()
         if self.captures and (version := asked_version(self.captures[0])):
-            # Versions belong together within a recording only, so the watch's own is taken.
+            # Versions are comparable only within one recording, so take the watch's own.
             page.resource_version = version
         return page
 
@@ -56,7 +56,7 @@ class Recorded:
             after = re.search(r"(?i)retry-after: *(\d+)", head)
             try:
                 body = json.loads(capture.body())
-            except ValueError:  # 429 comes as words
+            except ValueError:  # 429 has a plain text body
                 body = None
             raise StatusError.from_status(
                 body, code=status, retry_after=float(after[1]) if after else None
@@ -77,7 +77,7 @@ class Recorded:
 
 
 def asked_version(capture: Capture) -> str:
-    """Return the version that a watch was asked for, "0" if none."""
+    """Return the version that a watch started from, "0" if none."""
     line = capture.request.split(b"\r\n", 1)[0]
     found = re.search(rb"resourceVersion=(\d+)", line)
     if b"watch=" not in line or b" 200 " not in capture.response[:20]:
@@ -86,14 +86,14 @@ def asked_version(capture: Capture) -> str:
 
 
 def pieces(capture: Capture) -> list[bytes]:
-    """Cut the body so often as it came in pieces, at other places."""
+    """Cut the body into as many pieces as were recorded, at other places."""
     body = capture.body()
     step = max(1, len(body) // max(1, len(capture.reads)))
     return [body[at : at + step] for at in range(0, len(body), step)]
 
 
 def told(capture: Capture) -> dict[str, str]:
-    """Return the names and versions that the events of a stream come to."""
+    """Return the names and versions that result from a stream's events."""
     found: dict[str, str] = {}
     for line in capture.body().split(b"\n"):
         if not line:
@@ -147,7 +147,7 @@ async def reflect(*names: str, watch_list: bool = False, seconds: float = 20) ->
 async def test_each_stream_is_applied_and_followed_by_what_it_calls_for(
     name: str, then: list[str]
 ) -> None:
-    """A stream that ended or was cut goes on at its last version; one that expired is relisted."""
+    """An ended or cut stream resumes at its last version; an expired one leads to a relist."""
     store, asked, reflector = await reflect("list-empty", name)
     assert {obj.name: obj.resource_version for obj in store.list()} == told(
         Capture.load(WIRE, name)
@@ -179,7 +179,7 @@ async def test_pages_that_expire_are_listed_in_one_piece() -> None:
 
 
 async def test_an_outage_of_the_store_leads_from_initial_events_to_a_list() -> None:
-    """A watch-list that ends by an error, with a list from the cache after it."""
+    """A watch-list ends with an error; a list from the cache follows."""
     store, asked, _ = await reflect(
         "outage-watchlist-200-1", "outage-list-rv0-200-1", watch_list=True
     )

@@ -23,7 +23,7 @@ from listwatch.testing.fake_controller_source import FakeControllerSource, pod
 
 
 class Recorder:
-    """Writes down what it is told, in words."""
+    """Records each change as text."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -44,7 +44,7 @@ class Recorder:
 
 
 class Scene:
-    """A source and a shared informer, on a clock that stands still."""
+    """A source and a shared informer, on a fake clock."""
 
     def __init__(self, *objects: Mapping[str, Any], **options: Any) -> None:
         self.clock = FakeClock()
@@ -102,20 +102,20 @@ async def test_a_late_handler_is_told_the_cache_and_then_what_comes() -> None:
 
 
 async def test_a_handler_that_joins_during_a_relist_has_no_gap_and_no_repetition() -> None:
-    """Between the swap of the store and the telling, nobody joins."""
+    """No handler can join between the swap of the store and the delivery."""
     scene = Scene(*(pod(f"p{i:03}") for i in range(300)))
     recorders: list[Recorder] = []
 
     class Joining(FakeClock):
         async def sleep(self, seconds: float) -> None:
-            # the moment is what is tested
+            # the test needs this moment
             if scene.informer._cache.processor._writing and len(recorders) < 5:
                 recorders.append(Recorder())
                 scene.informer.add_handler(recorders[-1])
             await super().sleep(seconds)
 
         def now(self) -> float:
-            self._now += 0.003  # work takes its time
+            self._now += 0.003  # work takes time
             return super().now()
 
     clock = Joining()

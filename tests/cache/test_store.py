@@ -52,7 +52,7 @@ A, B, C = make("a", node="n1", tags="xy"), make("b", node="n1", tags="y"), make(
 
 
 class TickingClock(FakeClock):
-    """A clock on which every look takes a second, so that every look asks for a yield."""
+    """A clock that moves one second per reading, so every check yields."""
 
     def now(self) -> float:
         self._now += 1
@@ -339,7 +339,7 @@ async def test_two_reindexings_at_once_with_one_name_end_with_an_error_for_one()
 
 @contextmanager
 def readers(read: Callable[[], None], count: int = 3) -> Iterator[list[BaseException]]:
-    """Run `read` in a tight loop in threads; the list gets what they raise."""
+    """Run `read` in a tight loop in threads; their exceptions are appended to the list."""
     stop = threading.Event()
     errors: list[BaseException] = []
 
@@ -397,7 +397,7 @@ def test_reading_threads_survive_single_writes_and_never_see_an_empty_bucket() -
         for value in store.list_index_values("node"):
             for obj in store.by_index("node", value):
                 assert obj.namespace == "ns"
-        # what stays behind shows nowhere else
+        # a leak shows nowhere else
         assert all(index.buckets.values() for index in store._state.indices.values())
         assert 18 <= len(store.list()) <= 20
 
@@ -409,7 +409,7 @@ def test_reading_threads_survive_single_writes_and_never_see_an_empty_bucket() -
 
 
 class IndexerMachine(RuleBasedStateMachine):
-    """An Indexer against a dict: any order of writes, some of which an index function refuses."""
+    """An Indexer against a dict: writes in any order, some refused by an index function."""
 
     specs = st.tuples(
         st.sampled_from("abcde"),

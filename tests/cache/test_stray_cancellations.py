@@ -1,4 +1,4 @@
-"""A cancellation that nobody requested is a failure like any other, not a silent end."""
+"""A cancellation that nobody requested counts as a failure, not as a silent end."""
 
 import asyncio
 from collections.abc import Iterable
@@ -61,7 +61,7 @@ async def test_a_function_of_the_users_costs_only_the_object_that_it_failed_on(
 
 
 class Cancelling:
-    """A source whose first answers are cancellations, as those of a session that is closed are."""
+    """A source whose first answers are cancellations, as from a closed session."""
 
     def __init__(self, source: FakeControllerSource) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""Informers, listers and handlers with users' types; mypy checks the types."""
+"""Informers, listers and handlers with user-defined types; mypy checks the types."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -46,7 +46,7 @@ class Plain:
 
 
 class Model:
-    """A model as those of `lightkube` are: made by a class method, of a dict."""
+    """A model like those of `lightkube`: a class method makes it from a dict."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -106,7 +106,7 @@ class Scene:
 
 
 async def test_an_informer_is_of_its_type() -> None:
-    """What is asserted here, mypy proves; an ignore that is not needed is an error."""
+    """These assertions are proved by mypy; an unused ignore is an error."""
     source = FakeControllerSource()
     bare = SharedInformer(source)
     assert_type(bare, SharedInformer[Object])
@@ -198,20 +198,20 @@ async def test_the_story_stays_consistent_where_states_do_not_fit() -> None:
         scene.source.modify(pod("gap", x="!"))
         scene.source.modify(pod("gap", x=2))
         await scene.clock.settle()
-        # The old state is the one that was told last.
+        # The old state is the last delivered one.
         assert recorder.told == [("update", {"x": 1}, {"x": 2})]
         recorder.told.clear()
         scene.source.modify(pod("end", x="?"))
         scene.source.delete("end")
         scene.source.delete("never")
         await scene.clock.settle()
-        # A deletion is told whatever the last state is, but not of what was never told of.
+        # A deletion is delivered for any last state, but only of a delivered object.
         assert recorder.told == [("tombstone", "end", "?")]
     assert [one.key for one in scene.failures] == ["late", "never", "gap", "gap", "end"]
 
 
 async def test_the_story_stays_consistent_where_a_state_fits_only_now_and_then() -> None:
-    """As with a function that asks a service: a state that was told may not fit the next time."""
+    """As when a function calls a service: a delivered state may not fit the next time."""
     scene, failing = Scene(pod("a", x=1)), set[int]()
     told: list[tuple[int, ...]] = []
 
@@ -384,7 +384,7 @@ async def test_a_factory_keeps_one_cache_for_all_types() -> None:
     async with factory:
         assert await factory.wait_for_cache_sync() == {}
         assert len(factory) == 2
-        assert len(source.requests) == 2  # of all namespaces, and of one
+        assert len(source.requests) == 2  # all namespaces, and one
         assert pods.indexer is models.indexer is factory.informer("pods").indexer
         assert pods.lister.get("a", "ns").spec == {"x": 1}
         assert models.lister.get("a", "ns").name == "a"

@@ -1,4 +1,4 @@
-"""Watches are split correctly whatever their form and their chunks."""
+"""Watches are split correctly, whatever their format and chunks."""
 
 import itertools
 import json
@@ -36,7 +36,7 @@ Told = tuple[str, str | None, str, str | None, bool]
 
 
 def told(event: WatchEvent) -> Told:
-    """Return what an event says, in comparable form."""
+    """Return an event's content in comparable form."""
     error = None if event.error is None else type(event.error).__name__
     key = event.object.key if event.object is not None else None
     return event.type, key, event.resource_version, error, event.initial_events_end
@@ -247,7 +247,7 @@ between = st.sampled_from(
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[bytes, list[tuple[str, Any]]]:
-    """Return the bytes of a watch whose events stand anyhow, and the events."""
+    """Return the bytes of a watch with random spacing, and its events."""
     events = draw(
         st.lists(st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), item), max_size=6)
     )
@@ -292,7 +292,7 @@ def test_after_bytes_that_are_no_json_the_next_lines_are_read(size: int, damage:
     events = read_watch(chunks(body, size))
     assert [told(e)[1] for e in events if e.object] == ["a"] * 4
     assert {type(e.error) for e in events if not e.object} == {FrameError}
-    # What follows at once is not held back.
+    # Events that follow are not held back.
     reader = WatchFrames(decode_object)
     found = [e for piece in chunks(damage + good, size) for e in reader.feed(piece)]
     assert len([e for e in found if e.object]) == 2
@@ -353,9 +353,9 @@ def test_a_stream_that_is_slow_to_cut_is_cut_in_steps() -> None:
     ],
 )
 def test_the_work_grows_with_the_bytes_only(unit: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes that are searched for the end of a value, or decoded."""
+    """Counts the bytes searched for the end of a value, or decoded."""
     work = 0
-    find, raw = ValueEnd.find, json_values._raw  # counted: the cost is the promise
+    find, raw = ValueEnd.find, json_values._raw  # to count the work
 
     def counting(scan: ValueEnd, data: bytes, limit: int | None = None) -> int:
         nonlocal work
@@ -408,7 +408,7 @@ LONG = 2**21 + 2**16
 def test_one_long_event_that_is_no_object_is_not_looked_into_for_long(
     form: bytes, inside: bytes
 ) -> None:
-    """What a turn of the event loop costs is counted in calls."""
+    """Counts the calls made in one turn of the event loop."""
     reader, calls, most, events = WatchFrames(decode_object), 0, 0, 0
 
     def count(_frame: object, event: str, _argument: object) -> None:
@@ -425,7 +425,7 @@ def test_one_long_event_that_is_no_object_is_not_looked_into_for_long(
     assert most < 100_000
 
 
-# --- Of which kind the events are ----------------------------------------------------------------
+# --- The kind of the events ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED", "BOOKMARK"])

@@ -1,4 +1,4 @@
-"""A watch's events reach the store; its silences, its losses and the recovery."""
+"""A watch's events reach the store; silence, lost events, and recovery."""
 
 import pytest
 
@@ -27,7 +27,7 @@ from listwatch.testing.fake_controller_source import (
 
 
 async def test_a_lost_event_leads_to_a_relist_and_the_others_are_not_held_up() -> None:
-    """An undecodable event must not leave a stale object for ever."""
+    """An undecodable event must not leave a stale object forever."""
     async with Scene("a", "b") as scene:
         scene.source.modify_drop_watch(pod("a"))
         scene.source.send(WatchEvent(MODIFIED, error=ObjectDecodeError("null", key="a")))
@@ -106,7 +106,7 @@ async def test_how_far_a_watch_came_is_known_after_its_end(stopped: bool) -> Non
 
 
 async def test_initial_events_of_a_watch_from_anywhere_move_no_position() -> None:
-    """They come in any order; the position is known from the first event that is no addition."""
+    """They come in any order; the first event other than an addition gives the position."""
     scene = Scene(watch_list=False)
     async with scene:
         assert scene.asked() == ["list limit=500 rv=''", "watch rv='0'"]
@@ -121,7 +121,7 @@ async def test_initial_events_of_a_watch_from_anywhere_move_no_position() -> Non
 
 
 async def test_a_silent_peer_is_replaced_after_75_seconds_by_one_request() -> None:
-    """client-go#374, client-go#755: a half-open connection. The watch goes on where it was."""
+    """client-go#374, client-go#755: a half-open connection. The watch resumes at its position."""
     async with Scene("a") as scene:
         await scene.clock.advance(61)
         scene.source.silence_watches()
@@ -145,7 +145,7 @@ async def test_a_peer_that_falls_silent_before_its_first_bookmark_is_found_as_so
 
 
 async def test_two_silences_in_a_row_mean_that_no_bookmarks_come() -> None:
-    """Then a peer is given up when its watch should have ended by itself."""
+    """Then the watch is given up when it should have ended by itself."""
     scene = Scene("a", bookmark_seconds=None)
     async with scene:
         scene.asked()
@@ -173,7 +173,7 @@ async def test_silence_counts_again_when_a_bookmark_has_come() -> None:
 
 
 async def test_the_interval_of_a_server_with_rare_bookmarks_is_learnt() -> None:
-    """One that sends one in two minutes loses three requests once, and none after that."""
+    """A bookmark every two minutes costs three extra requests once, and none after that."""
     scene = Scene("a", bookmark_seconds=120.0)
     async with scene:
         await scene.clock.advance(150)
@@ -188,7 +188,7 @@ async def test_the_interval_of_a_server_with_rare_bookmarks_is_learnt() -> None:
 
 
 async def test_the_interval_is_not_learnt_from_the_bookmark_before_the_end() -> None:
-    """A server sends one 2 s before the watch ends, however soon that is."""
+    """A server sends a bookmark 2 s before a watch ends, however short the watch is."""
     scene = Scene("a", bookmark_seconds=120.0)
     async with scene:
         await scene.clock.advance(150 + 120)
@@ -245,7 +245,7 @@ async def test_a_list_is_given_up_that_does_not_begin_or_falls_silent() -> None:
 
 
 async def test_a_server_that_was_set_back_is_noticed_after_an_outage() -> None:
-    """kubernetes#107457: its versions are lower than ours, and its watch would stay deaf."""
+    """kubernetes#107457: its versions are lower than ours, and a watch would hear nothing."""
     scene = Scene("a")
     backup = scene.source.backup()
     async with scene:

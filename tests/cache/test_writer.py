@@ -1,4 +1,4 @@
-"""Deltas become a state of the store and changes to deliver."""
+"""Deltas update the store and become changes to deliver."""
 
 from collections.abc import Sequence
 
