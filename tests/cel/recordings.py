@@ -1,4 +1,4 @@
-"""A real API server's results for expressions, as the tests read them."""
+"""Recorded results of expressions on a real API server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORDED = Path(__file__).parents[1] / "data" / "conformance" / "cel"
 
 
 def expressions() -> dict[str, list[dict[str, Any]]]:
-    """Return all recorded expressions with schema, self and outcome, by their file."""
+    """Return all recorded expressions with schema, self and outcome, by file."""
     found: dict[str, list[dict[str, Any]]] = {}
     text = gzip.decompress((RECORDED / "expressions.json.gz").read_bytes())
     for one in json.loads(text):
@@ -29,7 +29,7 @@ def expressions() -> dict[str, list[dict[str, Any]]]:
 
 
 def environment(kind: SchemaType, *, optional_old: bool = False) -> Environment:
-    """Return the variables of a rule whose `self` is of this type."""
+    """Return the variables of a rule whose `self` has this type."""
     old = kind.type if not optional_old else optional_type(kind)
     return Environment({"self": kind.type, "oldSelf": old}, object_types(kind))
 
@@ -43,7 +43,7 @@ def optional_type(kind: SchemaType) -> Any:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of a definition, and what the server said to it."""
+    """One rule of a definition, and the server's answer to it."""
 
     text: str
     kind: SchemaType

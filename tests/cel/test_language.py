@@ -1,4 +1,4 @@
-"""What recordings do not show: times, zones, versions, formats, and forgiven errors."""
+"""Cases without recordings: times, zones, versions, formats, and ignored errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions behave as on a real API server: outcome, reason why not, and cost."""
+"""Expressions behave as on a real API server: outcome, error and cost."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def outcome(recorded: dict[str, Any]) -> str:
     return str(result).lower()
 
 
-# The server had made a name by then, which the recorded object does not have.
+# The server had already generated a name, which the recorded object lacks.
 MADE_NAMES = {"self.metadata.generateName.startsWith('w-') && self.metadata.name.size() > 2"}
 
 
@@ -75,7 +75,7 @@ def test_what_does_not_compile_is_refused_with_the_servers_words_and_place(file:
     for rule in rules(file):
         recorded = [text for text in rule.refusals if text.startswith("compilation failed")]
         if any("Syntax error" in text or "unsupported syntax" in text for text in recorded):
-            # Their words are those of a parser generator; that they are refused is tested above.
+            # The messages are a parser generator's; the refusal itself is tested above.
             continue
         if not rule.text.strip() or "authorizer" in rule.text:
             continue

@@ -1,4 +1,4 @@
-"""The rules of a schema: what a definition may hold, and what they say of objects."""
+"""Validation rules of a schema: which ones a definition may have, and their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILES = sorted(path.name for path in RECORDED.glob("*.yaml"))
 
 
 def definitions(file: str) -> Iterator[tuple[str, dict[str, Any], list[dict[str, str]]]]:
-    """Yield the definitions in a file that a server answered because of their rules alone."""
+    """Yield the definitions in a file whose answer depends only on their rules."""
     loaded = yaml.load((RECORDED / file).read_text(), Loader=yaml.CSafeLoader)
     for scenario in loaded["scenarios"]:
         for step in scenario["steps"]:
@@ -45,13 +45,13 @@ def findings(spec: dict[str, Any]) -> Iterator[RuleFinding]:
 
 
 def comparable(field: str, message: str) -> tuple[str, str]:
-    """Leave out what no two servers have in common: made names, and another parser's words."""
+    """Remove the parts that differ between servers: generated names and parser messages."""
     message = re.sub(r"selfType(<int>|\d*)", "selfType", message)
     message = re.sub(r"ERROR: <input>:\d+:\d+: Syntax error.*", "syntax", message, flags=re.DOTALL)
     return field, re.sub(r"error parsing regexp: .*", "pattern", message)
 
 
-# Junctors are refused by the rules of structural schemas.
+# The rules of structural schemas refuse junctors.
 OTHER_RULES = {"not-in-junctors"}
 
 

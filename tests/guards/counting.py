@@ -1,4 +1,4 @@
-"""Counts what is deterministic: Python calls and memory kept per item, by stage.
+"""Counts Python calls and memory kept per item, by stage; both are deterministic.
 
 A guard runs its work with n and with 10 n items, and compares the cost of one more item with the
 budget in `budgets/`. A stage is a module, such as `cache.frames`. After an intended change of cost,
@@ -20,9 +20,9 @@ from types import CodeType, FrameType
 
 import listwatch
 
-#: How much more than its budget an item may cost: what Python's versions differ by.
+#: Factor by which an item may exceed its budget; Python versions differ by this much.
 ALLOWANCE = 1.1
-#: The stage of all calls outside the package, which libraries and the event loop make.
+#: The stage of all calls outside the package: those of libraries and the event loop.
 ELSEWHERE = "elsewhere"
 
 _BUDGETS = Path(__file__).with_name("budgets")
@@ -31,7 +31,7 @@ _LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<fro
 
 
 def stage_of(filename: str) -> str | None:
-    """Return the stage that a source file belongs to; None for the tests' own files."""
+    """Return the stage of a source file, None for the tests' own files."""
     if filename.startswith(_PACKAGE):
         return filename[len(_PACKAGE) :].removesuffix(".py").replace(os.sep, ".")
     return ELSEWHERE if filename.startswith(_LIBRARIES) else None
@@ -39,7 +39,7 @@ def stage_of(filename: str) -> str | None:
 
 @contextmanager
 def calls() -> Iterator[Counter[str]]:
-    """Count the Python calls of this thread by stage; to resume a coroutine is a call too."""
+    """Count this thread's Python calls by stage; resuming a coroutine counts as a call."""
     codes: Counter[CodeType] = Counter()
     counted: Counter[str] = Counter()
 
@@ -48,7 +48,7 @@ def calls() -> Iterator[Counter[str]]:
             codes[frame.f_code] += 1
 
     gc.collect()
-    gc.disable()  # what it calls when it collects is not the work's
+    gc.disable()  # calls made by the collector are not part of the work
     sys.setprofile(profile)
     try:
         yield counted
@@ -62,7 +62,7 @@ def calls() -> Iterator[Counter[str]]:
 
 @contextmanager
 def bytes_kept() -> Iterator[Counter[str]]:
-    """Count the bytes that were allocated meanwhile and are kept, by the stage that asked."""
+    """Count the bytes allocated in the body and still kept, by the allocating stage."""
     kept: Counter[str] = Counter()
     gc.collect()
     tracemalloc.start()
@@ -81,14 +81,14 @@ def bytes_kept() -> Iterator[Counter[str]]:
 async def guard(
     name: str, work: Callable[[int], Awaitable[Mapping[str, int]]], items: int = 50
 ) -> None:
-    """Check that an item costs what its budget says, and that ten times as many cost ten times.
+    """Check an item's cost against its budget, and that ten times the items cost ten times as much.
 
     Args:
-        name: the name of the budget's file.
-        work: handles so many items, and returns what that cost, by stage.
-        items: how many; and then ten times as many.
+        name: name of the budget's file.
+        work: handles the given number of items and returns the cost by stage.
+        items: number of items of the first run; the second has ten times as many.
     """
-    await work(items)  # what is done once in a process is done
+    await work(items)  # one-time work of the process
     few, many = await work(items), await work(10 * items)
     each = {
         stage: round((many[stage] - few.get(stage, 0)) / (9 * items), 2)
@@ -104,7 +104,7 @@ async def guard(
 
 
 def compare(what: str, budget: Mapping[str, float], cost: Mapping[str, float]) -> None:
-    """Raise where the cost is above its budget, and name the stages that grew."""
+    """Raise if the cost exceeds the budget, and name the stages that grew."""
     allowed, whole = sum(budget.values()), sum(cost.values())
     if whole <= allowed * ALLOWANCE:
         return

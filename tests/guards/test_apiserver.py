@@ -1,4 +1,4 @@
-"""The API server's cost per object that it creates, lists, changes and sends as an event."""
+"""The API server's cost per object created, listed, changed and sent as an event."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ _PODS = "/api/v1/namespaces/default/pods"
 
 
 class _Connection:
-    """One connection, which does as little as it can."""
+    """A minimal HTTP connection."""
 
     def __init__(self, server: EmbeddedAPIServer) -> None:
         self._server = server
@@ -38,7 +38,7 @@ class _Connection:
         )
 
     async def answer(self, status: int = 200) -> bytes:
-        """Return the body of an answer that has a length, after checking its status."""
+        """Check the status of an answer and return its body, which has a Content-Length."""
         head = await self._reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 %d" % status), head
         length = next(
@@ -55,7 +55,7 @@ class _Connection:
         return await self.answer(status)
 
     async def events(self, count: int) -> None:
-        """Read so many events of a watch, whose head is still to be read."""
+        """Read a watch's response header and this many events."""
         head = await self._reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200"), head
         await self.more_events(count)

@@ -1,4 +1,4 @@
-"""What the client spends per request, per listed object and per event of a watch."""
+"""The client's cost per request, per listed object and per event of a watch."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -21,7 +21,7 @@ def _configmap(number: int) -> dict[str, object]:
 
 
 async def _requests(verb: str, items: int) -> Mapping[str, int]:
-    """Make so many requests of a server whose calls, in a thread of its own, are not counted."""
+    """Send this many requests to a server in another thread, whose calls are not counted."""
     with APIServer(seed=1) as server:
         async with Client(server.config) as client:
             await client.create(_configmap(-1))

@@ -1,4 +1,4 @@
-"""What the guards of cost see."""
+"""The guards see added cost."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the heart spends per update, per listed object and per informer, without any server."""
+"""The informers' cost per update, per listed object and per informer, without a server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ def _object(number: int, version: int, namespace: str = "ns") -> Object:
 
 
 class Source:
-    """A resource that costs nothing itself: a list, and then the batches that it is given."""
+    """A resource without cost of its own: one list, then the given batches of events."""
 
     def __init__(self, objects: Sequence[Object] = ()) -> None:
         self.objects = objects
@@ -60,14 +60,14 @@ class Source:
 
 
 class Sources:
-    """Where a factory's informers are fed from."""
+    """The sources of a factory's informers."""
 
     def list_watch(self, *_: object, **__: object) -> Source:
         return Source([_object(1, 1)])
 
 
 class Counting:
-    """A handler that waits for a number of calls."""
+    """A handler that counts calls and can wait for a number of them."""
 
     def __init__(self, calls: int) -> None:
         self._left = calls
@@ -80,7 +80,7 @@ class Counting:
 
 
 def _shared(source: Source, handler: HandlerFuncs, clock: FakeClock) -> Any:
-    informer = SharedInformer(source, watch_list=False, clock=clock)  # with two indices of its own
+    informer = SharedInformer(source, watch_list=False, clock=clock)  # with two indexes of its own
     informer.add_handler(handler)
     return informer
 
@@ -100,7 +100,7 @@ MAKERS: dict[str, Callable[[Source, HandlerFuncs, FakeClock], Any]] = {
 @pytest.mark.parametrize("size", [1, 50])
 @pytest.mark.parametrize("kind", MAKERS)
 async def test_an_update_costs_what_it_did(kind: str, size: int) -> None:
-    """From the reflector through the queue and two indices to the handler."""
+    """From the reflector through the queue and two indexes to the handler."""
 
     async def work(items: int) -> Mapping[str, int]:
         source, done, clock = (
@@ -123,7 +123,7 @@ async def test_an_update_costs_what_it_did(kind: str, size: int) -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 async def test_updates_keep_no_memory(kind: str) -> None:
-    """Each object is in the place of the one before it, however many come."""
+    """Each object replaces the one before it."""
 
     async def kept_by(items: int) -> Mapping[str, int]:
         source, done, clock = (
@@ -168,7 +168,7 @@ async def test_a_listed_object_costs_what_it_did(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 async def test_a_listed_object_keeps_the_memory_it_did(kind: str) -> None:
-    """Beside the object itself: what store, indices and the informer's parts add to it."""
+    """Memory that store, indexes and informer add to the object itself."""
 
     async def work(items: int) -> Mapping[str, int]:
         source, done, clock = (
@@ -188,7 +188,7 @@ async def test_a_listed_object_keeps_the_memory_it_did(kind: str) -> None:
 
 @pytest.mark.parametrize("what", ["start", "statistics", "wait", "handle", "remove", "stop"])
 async def test_an_informer_among_many_costs_what_one_does(what: str) -> None:
-    """What a factory's informers of namespaces cost in the course of their life."""
+    """The lifetime cost of a factory's informers of namespaces."""
 
     async def work(items: int) -> Mapping[str, int]:
         clock = FakeClock()

@@ -15,7 +15,7 @@ from listwatch.objects import Object, ObjectDecodeError
 
 
 class CountingQueue(OrderedFIFO):
-    """Counts the entries that it looks at to find something."""
+    """Counts the entries that its lookups visit."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock=clock)
@@ -36,7 +36,7 @@ def _object(name: str) -> Object:
 
 
 class Poisoned:
-    """A resource of whose pages, of eleven objects each, one object can be read."""
+    """A resource with pages of eleven objects, of which only one is decodable."""
 
     def __init__(self, items: int) -> None:
         self._errors = [ObjectDecodeError("no object", key=f"p{n}") for n in range(items)]

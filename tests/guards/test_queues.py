@@ -1,4 +1,4 @@
-"""What the queues spend per event, per listed object and per item."""
+"""The queues' cost per event, per listed object and per item."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -89,7 +89,7 @@ async def test_an_event_that_waits_keeps_the_memory_it_did(kind: str) -> None:
     async def work(items: int) -> Mapping[str, int]:
         queue, objects = FIFOS[kind](), [_object(number) for number in range(items)]
         for obj in objects:
-            assert obj.key  # which the object keeps
+            assert obj.key  # the object caches it
         with bytes_kept() as counted:
             for obj in objects:
                 queue.update(obj)
@@ -206,6 +206,6 @@ async def test_items_that_are_done_keep_no_memory(kind: str) -> None:
 
     await kept_by(2)
     few, many = await kept_by(2), await kept_by(20)
-    # What else lives in the process, such as the threads of other tests, allocates elsewhere.
+    # Other code in the process, such as threads of other tests, allocates elsewhere.
     grown = {stage: size - few.get(stage, 0) for stage, size in many.items() if stage != ELSEWHERE}
     assert sum(grown.values()) < 3600, f"an item that is done keeps memory; what grew: {grown}"

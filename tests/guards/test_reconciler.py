@@ -1,4 +1,4 @@
-"""What a reconcile costs, from the update of its object to the end of the function."""
+"""The cost of a reconcile, from the update of its object to the end of the function."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Values, identities and text are read from JSON that can't be decoded, as a decoder would."""
+"""Values, identities and text are read from undecodable JSON as a decoder would read them."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ words = st.text(max_size=6)
 
 
 def dumps(value: object, draw: st.DataObject) -> bytes:
-    """Return the JSON of a value, in any spelling."""
+    """Return a value as JSON, in any spelling."""
     written = json.dumps(
         value,
         ensure_ascii=draw.draw(st.booleans()),
@@ -79,7 +79,7 @@ def test_members_are_those_of_a_decoder_in_their_order(
 
 
 def model(value: dict[str, Any]) -> Identity:
-    """Return the identity that a decoded object has."""
+    """Return the identity of a decoded object."""
 
     def word(of: object, key: str) -> str:
         found = of.get(key) if isinstance(of, dict) else None
@@ -212,10 +212,10 @@ def test_what_was_mended_is_json(parts: list[bytes]) -> None:
         max_size=12,
     )
 )
-@example([b"a" * 1023, b"\xc3", b"a" * 1024])  # cut where a character would go on
+@example([b"a" * 1023, b"\xc3", b"a" * 1024])  # cut within a character
 @example([b"a" * 1023, "é".encode(), b"a" * 1023])
 def test_bytes_are_utf8_exactly_if_they_can_be_decoded(parts: list[bytes]) -> None:
-    """However far from each other stands what is not ASCII, and wherever a half of it is."""
+    """Wherever the non-ASCII characters are, whole or cut in half."""
     data = b"".join(parts)
     try:
         data.decode()

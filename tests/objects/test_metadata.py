@@ -1,4 +1,4 @@
-"""Labels and owners are read from their position in an object's bytes, and from nowhere else."""
+"""Labels and owners are read only from their own place in an object's bytes."""
 
 import json
 import pickle
@@ -20,7 +20,7 @@ from listwatch.selector import (
     parse_label_selector,
 )
 
-# Few, so that selectors meet labels; with what has to be escaped, and what looks like JSON.
+# Few, for selectors to match labels; some need escapes, some look like JSON.
 WORDS = st.one_of(
     st.sampled_from(["a", "b", "1", "2", '"', "\\", '":', '"a":"b"', "ü", "a b", ""]),
     st.text(max_size=6),
@@ -36,7 +36,7 @@ OWNERS = st.one_of(st.none(), st.lists(OWNER, max_size=2))
 
 
 class Zlib:
-    """The least of a codec."""
+    """A minimal codec."""
 
     def pack(self, raw: bytes) -> bytes:
         return zlib.compress(raw)
@@ -47,7 +47,7 @@ class Zlib:
 
 @st.composite
 def objects(draw: st.DrawFn) -> tuple[dict[str, Any], bytes]:
-    """Return an object in which other parts look like its labels and owners, and its bytes."""
+    """Return an object with parts that look like its labels and owners, and its bytes."""
     labels, owners = draw(LABELS), draw(OWNERS)
     meta: dict[str, Any] = {"name": "a", "namespace": draw(st.sampled_from(["", "n"]))}
     if draw(st.booleans()):
@@ -91,7 +91,7 @@ def test_labels_and_owners_are_those_of_the_metadata_however_it_is_written(
     kept = obj.to_dict()
     if not keep:
         value["metadata"].pop("managedFields", None)
-        kept["metadata"].pop("managedFields", None)  # what is written oddly is kept
+        kept["metadata"].pop("managedFields", None)  # kept if written in an unusual way
     assert kept == {**value, "kind": "Pod", "apiVersion": "v1"}
 
 
@@ -103,20 +103,20 @@ def test_a_part_of_larger_bytes_is_decoded_as_if_it_were_alone_and_keeps_nothing
     decode = ObjectDecoder()
     data = bytearray(before + raw + after)
     obj = decode.decode_part(data, len(before), len(before) + len(raw))
-    data[:] = b"x" * 9  # fails while anything points into it
+    data[:] = b"x" * 9  # fails if anything still refers to the buffer
     assert obj == decode(raw)
     assert (dict(obj.labels), obj.meta.owner_references) == expected(value)
     assert obj.meta == decode(raw).meta
 
 
 class Spec(msgspec.Struct):
-    """A field that is a slice of the bytes it was decoded from."""
+    """A type with a field that is a slice of the decoded bytes."""
 
     spec: list[msgspec.Raw] | None = None
 
 
 class Nested(msgspec.Struct):
-    """The same, where it is harder to see."""
+    """The same, nested more deeply."""
 
     spec: dict[str, tuple[int, Spec] | None] | None = None
 
@@ -218,7 +218,7 @@ def test_selecting_needs_no_decoding_for_labels_as_servers_write_them(
         ObjectDecoder()(b'{"metadata":{"name":"%d","labels":%b}}' % (number, part.encode()))
         for number, part in enumerate(labels)
     ]
-    # so that decoding labels would fail
+    # would make decoding labels fail
     monkeypatch.delattr("listwatch.objects.metadata._decode_labels")
     selected = select(found, parse_label_selector(text))
     assert [obj.name for obj in selected] == list(names)

@@ -105,7 +105,7 @@ def test_a_dict_of_an_object_is_the_callers_own() -> None:
 
 
 class _Zlib:
-    """A codec as an instance that the collector tracks, so that its holders would be too."""
+    """A codec instance that the garbage collector tracks, like anything that refers to it."""
 
     def __init__(self) -> None:
         self.level = [1]
@@ -119,7 +119,7 @@ class _Zlib:
 
 @pytest.mark.parametrize("codec", [None, _Zlib()], ids=["plain", "packed"])
 def test_cached_objects_are_no_work_for_the_garbage_collector(codec: _Zlib | None) -> None:
-    """Holding 1,000 objects adds none to what the collector looks at."""
+    """1,000 held objects add none that the collector tracks."""
 
     class Spec(msgspec.Struct, frozen=True, gc=False):
         nodeName: str = ""
@@ -387,7 +387,7 @@ def test_absent_fields_are_a_key_error_or_the_default() -> None:
 
 
 def test_an_object_nested_too_deeply_is_no_object() -> None:
-    # Beyond every version's limit on nested calls of C: 3.12 and later allow more than Python's.
+    # Above the C recursion limit of every version: 3.12 and later allow more than Python's own.
     deep = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
     with pytest.raises(ObjectDecodeError, match="nested too deeply"):
         decode_object(b'{"kind":"X","metadata":{"name":"a"},"spec":' + deep + b"}")
@@ -431,7 +431,7 @@ def test_a_number_that_is_too_large_is_an_error_of_the_object_that_names_it(spec
         assert caught.value.key == "n/a"
     with pytest.raises(ObjectDecodeError):
         obj.decode(dict)
-    with pytest.raises(ObjectDecodeError):  # the missing version has to be put in
+    with pytest.raises(ObjectDecodeError):  # the missing version has to be inserted
         decode_object(body.replace(b'"apiVersion":"v1",', b""))
 
 

@@ -1,4 +1,4 @@
-"""Types of all shapes, used as the spec of a custom resource."""
+"""Types of every shape, for the spec of a custom resource."""
 
 import dataclasses
 import datetime as dt
@@ -88,7 +88,7 @@ class Level1(msgspec.Struct):
     inner: Level2 = msgspec.field(default_factory=Level2)
 
 
-#: Types of a field, by what is special about them.
+#: Types of a field, by special feature.
 SHAPES: dict[str, Any] = {
     "text": str,
     "number": int,
@@ -151,5 +151,5 @@ SHAPES: dict[str, Any] = {
 
 
 def spec_of(hint: Any) -> type:
-    """Return a type whose field `value` has this type."""
+    """Return a type with a field `value` of this type."""
     return msgspec.defstruct("Spec", [("value", hint)], module=__name__)

@@ -1,4 +1,4 @@
-"""What a server would refuse is found without one, in its words."""
+"""Errors that a server would report are found without one, with the same messages."""
 
 import copy
 from pathlib import Path

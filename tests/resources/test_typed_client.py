@@ -1,4 +1,4 @@
-"""A client reads and writes objects of types, and what a type does not have is not lost."""
+"""A client reads and writes typed objects, and keeps the fields that a type lacks."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, TypedDict, assert_type
@@ -37,7 +37,7 @@ class Widget(msgspec.Struct):
 
 
 def served() -> dict[str, Any]:
-    """Return a definition that has more fields than the type: that of a newer version."""
+    """Return the definition of a newer version, with more fields than the type."""
     manifest = definition(Widget)
     spec = manifest["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     spec["x-kubernetes-preserve-unknown-fields"] = True
@@ -152,7 +152,7 @@ def test_unknown_fields_stay_whatever_changes(value: dict[str, Any], after: dict
     assert is_same(with_changes(raw, value, after), {**after, "unknown": [1]})
 
 
-# A value read as a set has any order: as many as there are seeds of hashes.
+# A value read as a set has any order: it depends on the hash seed.
 @given(
     raw=st.lists(st.sampled_from("abcde"), unique=True).flatmap(
         lambda items: st.tuples(st.just(items), st.permutations(items))
@@ -217,7 +217,7 @@ async def test_another_object_replaces_only_the_state_that_was_read(client: Clie
         async def get(self, *args: Any, **options: Any) -> Any:
             found = await client.get(*args, **options)
             tries.append(found.resource_version)
-            if len(tries) == 1:  # somebody writes between the reading and the writing
+            if len(tries) == 1:  # somebody writes between the read and the write
                 await client.patch("configmaps", "c", {"data": {"b": "2"}})
             return found
 

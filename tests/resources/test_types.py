@@ -1,4 +1,4 @@
-"""A type's definition is one that a server accepts, and its objects pass through it unchanged."""
+"""A server accepts a type's definition, and stores the type's objects unchanged."""
 
 import datetime as dt
 from collections.abc import AsyncIterator
@@ -392,7 +392,7 @@ def test_plurals_are_the_usual_ones(kind: str, plural: str) -> None:
     assert plural_of(kind) == plural
 
 
-# --- Markers and defaults at any place ------------------------------------------------------------
+# --- Markers and defaults in any place ------------------------------------------------------------
 
 T = TypeVar("T")
 RULE = Rule("self > 0")

@@ -16,7 +16,7 @@ POD = facts().schema("", "v1", "Pod")
 
 
 def decode_quickly(data: bytes, schema: Schema) -> Any:
-    """Decode by the quick way, open from the first body on."""
+    """Decode by the fast path, enabled from the first body on."""
     return QuickDecoder(worth_it=1).decode(data, schema)
 
 

@@ -1,4 +1,4 @@
-"""What the schema of a custom resource makes of values: cut, completed, refused."""
+"""The schema of a custom resource prunes, defaults and refuses values."""
 
 import copy
 from typing import Any
@@ -59,7 +59,7 @@ _NONE = "must validate one and only one schema (oneOf). Found none valid"
         ({"format": "uri"}, "x", {("f", "uri")}),
         ({"format": "uri"}, "mailto:x", set()),
     ],
-    # the order of a set differs from one process of the tests to the next
+    # the order of a set differs between the test processes
     ids=lambda value: str(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_a_value_that_breaks_its_schema_is_told_where_the_reference_tells_it(

@@ -56,7 +56,7 @@ def test_times_are_written_in_utc() -> None:
 
 
 def test_a_pod_is_converted_as_go_types_do_it() -> None:
-    """Nulls, empty values and unknown fields go; pointers and required fields stay."""
+    """Nulls, empty values and unknown fields are dropped; pointers and required fields stay."""
     conversion = Conversion()
     pod = conversion.convert(
         {

@@ -1,10 +1,10 @@
-"""How tests empty a queue."""
+"""Helper that empties a queue."""
 
 from listwatch.workqueue.work_queue import WorkQueue
 
 
 async def take_all(queue: WorkQueue[str]) -> list[str]:
-    """Take and finish every ready item."""
+    """Take and finish all ready items."""
     items = []
     while len(queue):
         async with queue.item() as item:

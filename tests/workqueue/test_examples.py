@@ -44,7 +44,7 @@ def test_the_work_queue_example_ends_with_everything_done(
     runpy.run_path(str(ROOT / "examples/queues/work_queue.py"), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == ["shop/cart is done", "3 retries"]
-    # Where the third comes depends on the machine's speed.
+    # The place of the third depends on the machine's speed.
     assert sorted(lines[:-2]) == [
         "bank/door is done",
         "bank/safe is done",

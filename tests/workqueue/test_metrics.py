@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def scrape(*queues: WorkQueue[str]) -> dict[tuple[str, str, str], float]:
-    """Return each sample by its name and the labels `name` and `le` or `priority`."""
+    """Return every sample by its name and its labels `name` and `le` or `priority`."""
     registry = CollectorRegistry()
     registry.register(prometheus_collector(queues))
     text = generate_latest(registry).decode()

@@ -226,7 +226,7 @@ async def test_a_time_that_never_comes_is_refused_and_changes_nothing(
     with pytest.raises(TypeError, match="a list is not hashable"):
         queue.add(["a"])  # type: ignore[arg-type]  # what a caller without a type checker may pass
     state = queue.statistics()
-    # a priority that stays shows only in a later add
+    # a leaked priority shows only in a later add
     assert (state.depth, state.waiting, state.retries, queue._priority) == (0, 0, 0, {})
 
 
@@ -237,7 +237,7 @@ async def test_a_priority_that_is_no_integer_is_refused_and_changes_nothing(
     for add in (queue.add, lambda item, priority: queue.add_after(item, 1, priority=priority)):
         with pytest.raises(TypeError, match=r"the priority of 'a' must be an int, not "):
             add("a", priority=priority)
-    assert queue._priority == {}  # a priority that stays shows only in a later add
+    assert queue._priority == {}  # a leaked priority shows only in a later add
     queue.add("b")
     assert await take_all(queue) == ["b"]
 
@@ -247,7 +247,7 @@ async def test_waits_ended_by_an_add_leave_little_behind(queue: PriorityQueue[st
         queue.add_after(f"{number}", 60)
         queue.add(f"{number}")
     assert (queue.statistics().waiting, len(queue)) == (0, 1000)
-    assert len(queue._heap) <= 64  # what stays behind shows nowhere else
+    assert len(queue._heap) <= 64  # a leak shows nowhere else
 
 
 # Ageing
@@ -310,7 +310,7 @@ async def test_without_ageing_priority_alone_counts(clock: FakeClock) -> None:
     for number in range(20):
         queue.add(f"{number}")
     assert (await take_all(queue))[-1] == "low"
-    assert len(queue._by_priority._by_age) == 0  # what stays behind shows nowhere else
+    assert len(queue._by_priority._by_age) == 0  # a leak shows nowhere else
 
 
 @pytest.mark.parametrize("ageing", [-1.0, math.nan])
@@ -328,15 +328,15 @@ async def test_taken_and_moved_items_leave_little_behind_an_old_low_one(
         queue.add(f"{number}", priority=5000)
         async with queue.item():
             pass
-    order = queue._by_priority  # what it orders by; see below
+    order = queue._by_priority  # to look for leaks
     assert len(queue) == 2
-    assert len(order._heap) <= 2 * 2 + 64 + 1  # what stays behind shows nowhere else
-    assert len(order._by_age) <= 2 * 2 + 64 + 1  # what stays behind shows nowhere else
+    assert len(order._heap) <= 2 * 2 + 64 + 1  # a leak shows nowhere else
+    assert len(order._by_age) <= 2 * 2 + 64 + 1  # a leak shows nowhere else
     assert sorted(await take_all(queue)) == ["low", "moved"]
     assert order.depths == {}
 
 
-# The end
+# Shutting down
 
 
 async def test_a_drain_works_as_in_a_work_queue(
@@ -382,7 +382,7 @@ async def test_shut_down_twice_is_harmless_and_forgets_the_waiting(
     queue.add_after("b", 5, priority=1)
     queue.shut_down()
     queue.shut_down()
-    assert queue._priority == {"a": 2}  # a priority that stays shows only in a later add
+    assert queue._priority == {"a": 2}  # a leaked priority shows only in a later add
     assert await take_all(queue) == ["a"]
 
 

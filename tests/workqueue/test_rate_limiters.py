@@ -221,7 +221,7 @@ async def test_the_default_is_the_larger_of_exponential_and_bucket() -> None:
     assert [limiter.when(n) for n in range(1000, 1003)] == [0.1, 0.2, 0.3]
     limiter.forget("x")
     assert limiter.num_requeues("x") == 0
-    assert limiter.when("x") == 0.4  # forget did not give its tokens back
+    assert limiter.when("x") == 0.4  # `forget` returned no tokens
 
 
 def test_the_default_reaches_a_thousand_seconds_and_no_more() -> None:

@@ -34,10 +34,10 @@ class Thing:
 
 
 class ThingQueue:
-    """What a RetryController needs of a queue, with the contract of a DeltaFIFO.
+    """The part of a DeltaFIFO that a RetryController needs.
 
-    One slot per key; a key that is popped stays in process until its function returns, and comes
-    back to the front if that is cancelled or fails.
+    One slot per key. A popped key stays in process until its function returns; if the
+    function fails or is cancelled, the key returns to the front.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ def queue() -> ThingQueue:
 
 
 class Handler:
-    """Fails as often as told, and remembers."""
+    """Fails a given number of times, and records its calls."""
 
     def __init__(self, **failures: int) -> None:
         self.failures = failures
@@ -158,7 +158,7 @@ async def test_the_first_failure_counts_0_and_later_ones_their_retries_and_age(
     for _ in range(3):
         assert await manager.retry(Thing("a"), LookupError("no a")) is True
         await clock.advance(5)
-        clock.set_time(0)  # the age is not the wall clock's business
+        clock.set_time(0)  # the age does not depend on the wall clock
     assert seen == [Retry(0, start, 0.0), Retry(1, start, 5.0), Retry(2, start, 10.0)]
     assert len(manager) == 1
 
@@ -290,7 +290,7 @@ async def test_what_was_handled_well_is_forgotten_and_what_failed_is_tried_again
 async def test_a_handler_that_waits_for_what_was_cancelled_has_failed(
     queue: ThingQueue, clock: FakeClock
 ) -> None:
-    """It neither ends the controller nor looks like a stop."""
+    """The cancellation neither ends the controller nor looks like a stop."""
     handled: list[str] = []
 
     async def handle(thing: Thing) -> None:
@@ -505,7 +505,7 @@ async def test_cancelled_after_a_failed_handler_the_resource_is_queued_again(
     class SlowQueue(ThingQueue):
         async def pop(self, process: Callable[[Thing], Awaitable[None] | None]) -> Thing:
             thing = await super().pop(process)
-            await asyncio.Event().wait()  # some last business of its own
+            await asyncio.Event().wait()  # some cleanup of its own
             return thing
 
     queue = SlowQueue()
@@ -518,7 +518,7 @@ async def test_cancelled_after_a_failed_handler_the_resource_is_queued_again(
     assert queue.items == {"a": Thing("a")}
 
 
-# On the queues that it is made for
+# On the real queues
 
 
 def pod(version: int) -> Object:
@@ -526,7 +526,7 @@ def pod(version: int) -> Object:
 
 
 class SlowRetries:
-    """A controller on a queue of deltas whose first handler fails and waits 10 s for its retry."""
+    """A controller on a queue of deltas; its first handler fails and is retried after 10 s."""
 
     def __init__(self, clock: FakeClock, queue: DeltaFIFO) -> None:
         self.queue = queue
@@ -643,7 +643,7 @@ def test_every_key_ends_with_its_newest_version_handled_well_or_given_up(
         wrong: list[Thing] = []
 
         async def handle(thing: Thing) -> None:
-            # A failed assertion would be one more error to try again after.
+            # A failed assertion here would only cause a retry.
             if thing.key in active or thing.version < good.get(thing.key, -1):
                 wrong.append(thing)
             active.add(thing.key)

@@ -31,12 +31,12 @@ async def blocking(
 
 
 async def in_thread(function: Callable[..., T], *arguments: object) -> T:
-    """Run in another thread, while the loop goes on."""
+    """Run in another thread while the event loop keeps running."""
     return await asyncio.to_thread(function, *arguments)
 
 
 async def waits(queue: WorkQueue[str], workers: int = 1) -> None:
-    """Return when so many workers wait for an item."""
+    """Wait until this many workers wait for an item."""
     while queue.statistics().idle_workers < workers:  # noqa: ASYNC110 - a thread sets no event
         await asyncio.sleep(0)
 
@@ -285,7 +285,7 @@ async def test_an_interrupt_in_a_waiting_thread_takes_nothing(
 
 
 class Ledger:
-    """Who works on what, and whether it was added later than it was last worked on."""
+    """Records who works on which item, and whether it was added again since."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -305,7 +305,7 @@ class Ledger:
             self.seen[item] = self.added[item]
 
     def leave(self, item: int) -> None:
-        """Let the item go, and fail every fifth time."""
+        """Release the item, and fail every fifth time."""
         with self.lock:
             self.in_process.remove(item)
             self.worked[item] += 1

@@ -15,7 +15,7 @@ from listwatch.workqueue.rate_limiters import (
 from listwatch.workqueue.work_queue import WorkQueue
 from workqueue.taking import take_all
 
-# Adding, taking, being done
+# Add, get, done
 
 
 async def test_items_come_first_in_first_out(queue: WorkQueue[str]) -> None:
@@ -151,7 +151,7 @@ async def test_an_item_stolen_from_a_woken_worker_lets_it_wait_on(
 
 
 class _SlowMachineClock(FakeClock):
-    """A clock on a machine where 10 ms pass between any two looks at it."""
+    """A clock on a slow machine: 10 ms pass between two readings."""
 
     def now(self) -> float:
         self._now += 0.01
@@ -425,6 +425,6 @@ async def test_many_workers_lose_nothing_and_never_share_an_item(clock: FakeCloc
         await clock.advance(60)
         assert await queue.shut_down_with_drain(10)
     assert in_process == set()
-    # A fourth success and only that ends an item's retries.
+    # Only every fourth try of an item succeeds.
     assert sorted(worked) == list(range(100))
     assert all(count >= 4 and count % 4 == 0 for count in worked.values())

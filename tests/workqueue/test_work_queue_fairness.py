@@ -33,7 +33,7 @@ async def test_a_group_without_items_leaves_nothing_behind() -> None:
         order.append(f"{number}")
     for _ in range(100):
         order.popleft()
-    # what stays behind shows nowhere else
+    # a leak shows nowhere else
     assert (len(order), order._items, len(order._turns)) == (0, {}, 0)
 
 

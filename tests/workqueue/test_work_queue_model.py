@@ -1,4 +1,4 @@
-"""Every kind of work queue against a simple model of it, step by step, on a fake clock."""
+"""Every kind of work queue against a simple model, step by step, on a fake clock."""
 
 import asyncio
 from random import Random
@@ -32,7 +32,7 @@ ENDS = st.sampled_from(["shut_down", "drain", "drain, drop"])
 
 
 class Model:
-    """What a work queue is, in lists and with no care for speed."""
+    """A simple, slow work queue made of lists."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -57,7 +57,7 @@ class Model:
             return
         others = [entry for entry in self.waiting if entry[1] != key]
         own = [entry for entry in self.waiting if entry[1] == key]
-        # A later time leaves the entry in its place among those of one instant.
+        # A later time does not move the entry.
         if own and own[0][0] <= self.now + seconds:
             return
         self.waiting = [*others, (self.now + seconds, key)]
@@ -122,7 +122,7 @@ class PriorityModel(Model):
         known = self.wanted.get(key)
         if known is None or priority > known:
             self.wanted[key] = priority
-            if key in self.ready:  # the end of the new level
+            if key in self.ready:  # to the end of the new level
                 self.ready.remove(key)
                 self.ready.append(key)
 
@@ -168,7 +168,7 @@ def make(kind: str, clock: FakeClock) -> tuple[WorkQueue[str], Model]:
 
 
 class Run:
-    """A queue and its model, which take the same steps."""
+    """A queue and its model, taking the same steps."""
 
     def __init__(self, kind: str) -> None:
         self.clock = FakeClock(now=0.0)
@@ -219,9 +219,9 @@ class Run:
             levels = [model.wanted[key] for key in (*model.ready, *model.again)]
             assert state.depth_by_priority == {level: levels.count(level) for level in levels}
             assert isinstance(self.queue, PriorityQueue)
-            # a priority that stays shows only in a later add
+            # a leaked priority shows only in a later add
             assert self.queue._priority == model.wanted
-            # a priority that stays shows only in a later add
+            # a leaked priority shows only in a later add
             assert self.queue._priority_in_process == {
                 key: model.held[key] for key in model.processing
             }
@@ -271,7 +271,7 @@ def test_a_queue_does_what_its_model_does(
         run.compare()
         queue.add("late")
         queue.add_after("late", 1)
-        # Those that hold items let go, then one worker takes the rest.
+        # The holders of items finish them, then one worker takes the rest.
         for key in list(model.processing):
             queue.done(key)
             model.done(key)
@@ -292,7 +292,7 @@ def test_a_queue_does_what_its_model_does(
 def test_workers_cancelled_at_any_moment_lose_nothing_and_never_share_an_item(
     kind: str, seed: int
 ) -> None:
-    """Each item is worked on to the end after it was last added; then a drain ends."""
+    """Every item is processed to the end after its last add; then a drain ends."""
     random = Random(seed)
 
     async def scenario() -> None:
@@ -323,7 +323,7 @@ def test_workers_cancelled_at_any_moment_lose_nothing_and_never_share_an_item(
                 queue.add(key)
             else:
                 queue.add_after(key, 0.001)
-            clock.stall(random.choice([0.0, 0.006]))  # over 5 ms, a get lets others run
+            clock.stall(random.choice([0.0, 0.006]))  # after 5 ms, `get` yields
             for _ in range(random.randrange(4)):
                 await asyncio.sleep(0)
             if random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""A queue is shut down, drained or not."""
+"""Shutting down a queue, with and without draining."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ async def test_shut_down_drops_the_waiting_items_and_their_timer(
     queue.add_after("a", 1)
     queue.shut_down()
     queue.shut_down()
-    assert (clock.next_timer, queue._heap) == (None, [])  # what stays behind shows nowhere else
+    assert (clock.next_timer, queue._heap) == (None, [])  # a leak shows nowhere else
     await clock.advance(1)
     assert (len(queue), queue.statistics().waiting) == (0, 0)
 
@@ -169,12 +169,12 @@ async def test_a_drain_that_ends_as_its_time_is_over_has_ended(
     draining = asyncio.ensure_future(queue.shut_down_with_drain(30))
     await clock.settle()
     clock.call_later(30, queue.done, item)
-    timer = clock._timers[0][2]  # the clock tells the next one only
+    timer = clock._timers[0][2]  # the clock shows only the next timer
     assert timer.callback is not None
     queue.done(item)
     timer.callback()  # in the same turn of the loop
     assert await draining is True
-    clock._timers.clear()  # the clock tells the next one only
+    clock._timers.clear()  # the clock shows only the next timer
 
 
 async def test_a_later_shut_down_ends_a_drain(queue: WorkQueue[str], clock: FakeClock) -> None:

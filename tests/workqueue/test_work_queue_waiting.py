@@ -130,7 +130,7 @@ async def test_there_is_one_timer_however_many_items_wait(
 ) -> None:
     for number in range(1000):
         queue.add_after(f"{number}", 1000 - number)
-    # the clock tells the next one only
+    # the clock shows only the next timer
     assert sum(timer.callback is not None for _, _, timer in clock._timers) == 1
 
 
@@ -139,7 +139,7 @@ async def test_a_timer_that_fires_early_makes_nothing_due_and_is_set_again(
 ) -> None:
     queue.add_after("a", 5)
     clock.stall(4.999)
-    queue._on_timer()  # as a timer that fires early, or late
+    queue._on_timer()  # like a timer that fires early or late
     assert (len(queue), queue.statistics().waiting) == (0, 1)
     await clock.advance(0.001)
     assert await take_all(queue) == ["a"]
@@ -150,9 +150,9 @@ async def test_earlier_times_and_ended_waits_leave_no_entries_behind(
 ) -> None:
     for number in range(10_000):
         queue.add_after("a", 100_000 - number)
-    assert len(queue._heap) <= 2 + 64  # what stays behind shows nowhere else
+    assert len(queue._heap) <= 2 + 64  # a leak shows nowhere else
     await clock.advance(100_000)
-    # what stays behind shows nowhere else
+    # a leak shows nowhere else
     assert (len(queue._heap), len(queue._waiting), clock.next_timer) == (0, 0, None)
 
 
@@ -162,7 +162,7 @@ async def test_a_crowd_that_falls_due_at_once_comes_in_batches_in_order(
     for number in range(2500):
         queue.add_after(f"{number}", 1)
     clock.stall(1)
-    queue._on_timer()  # as a timer that fires early, or late
+    queue._on_timer()  # like a timer that fires early or late
     assert len(queue) == 1000
     await clock.advance(0)
     assert await take_all(queue) == [f"{number}" for number in range(2500)]
@@ -204,7 +204,7 @@ async def test_by_default_a_failed_item_waits_5_ms_and_the_hundredth_failure_a_w
     await clock.advance(0.0001)
     assert len(queue) == 1
     for _ in range(99):
-        queue.add_rate_limited("a")  # spends a token each, though the item is there once
+        queue.add_rate_limited("a")  # each call spends a token, though the item is queued once
     queue.add_rate_limited("b")
     await clock.advance(0.08)
-    assert "b" in queue._waiting  # which of them waits is in no figure
+    assert "b" in queue._waiting  # no statistic shows which item waits
