@@ -106,7 +106,7 @@ async def eventually(condition: Any, seconds: float = 10.0) -> None:
 
 
 def is_gone(answer: Any) -> bool:
-    """Tell whether an answer is a 404 Status."""
+    """Return whether an answer is a 404 Status."""
     return bool(answer.get("kind") == "Status" and answer.get("code") == 404)
 
 

@@ -71,7 +71,7 @@ def _without_audit(scenario: dict[str, Any]) -> dict[str, Any]:
 
 
 def _audited(scenario: dict[str, Any], requests: Sequence[RecordedRequest]) -> bool:
-    """Tell whether what an audit log would say is what was recorded."""
+    """Return whether the audit annotations match the recorded ones."""
     steps = [step for step in scenario["steps"] if step.get("audit")]
     wanted = json.dumps([step["expect"]["audit"] for step in steps])
     found: dict[str, list[dict[str, str]]] = {}

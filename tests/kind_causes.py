@@ -27,7 +27,7 @@ def of_new(name: str, obj: Object, definition: str = "") -> Fields:
 
 
 def of_change(name: str, new: Object, old: Object) -> Fields:
-    """Return the fields that a change breaks, beside those that a new object would."""
+    """Return the fields that a change breaks, apart from those of a new object."""
     rule = KINDS[name].update_rule
     assert rule is not None
     return sorted(cause.field for cause in rule(_named(new), _named(old)))

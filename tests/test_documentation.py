@@ -1,4 +1,4 @@
-"""What the documentation shows is true: programs run, links lead somewhere, options exist."""
+"""The documentation is correct: programs run, links work, options exist."""
 
 import ast
 import re

@@ -32,7 +32,7 @@ NAMES = ["a", "b", "c", "d", "e"]
 
 
 class StoryTeller:
-    """A handler that checks that what it is told is consistent."""
+    """A handler that checks that its changes are consistent."""
 
     def __init__(self) -> None:
         self.last: dict[str, Object] = {}
@@ -40,7 +40,7 @@ class StoryTeller:
         self._told = asyncio.Event()
 
     async def changed(self, until: Callable[[], bool]) -> None:
-        """Wait until what was told has made something true."""
+        """Wait until delivered changes make a condition true."""
         while not until():
             self._told.clear()
             await self._told.wait()
@@ -222,7 +222,7 @@ async def define(client: Client, definition: dict[str, Any], obj: dict[str, Any]
 
 
 async def test_objects_of_a_definition_that_was_deleted_unseen_are_gone_and_come_back() -> None:
-    """While the informer waits between two watches, so that nothing tells it."""
+    """The informer is between two watches, and gets no event."""
     names = {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"}
     schema = {"openAPIV3Schema": {"type": "object"}}
     definition = {

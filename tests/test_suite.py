@@ -85,7 +85,7 @@ def test_a_test_without_its_program_is_skipped_but_fails_in_ci(
 
 
 def test_every_planted_defect_still_has_its_place() -> None:
-    """`make proof` plants them; where code moved is to be seen before that."""
+    """`make proof` plants them; this test finds moved code earlier."""
     module = runpy.run_path(str(ROOT / "tools" / "plant_defects.py"))
     moved = [
         each.name

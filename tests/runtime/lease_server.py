@@ -58,7 +58,7 @@ class LeaseServer:
 
 
 class ProcessClock(Clock):
-    """One process's view of the world's clock; while it is paused nothing of it runs."""
+    """One process's view of the shared clock; none of its code runs while it is paused."""
 
     def __init__(self, world: FakeClock, skew: float = 0.0) -> None:
         self.world = world

@@ -15,7 +15,7 @@ from listwatch.testing.fake_controller_source import FakeControllerSource
 
 
 class World:
-    """Resources in memory, one reconciler, and what it was called with."""
+    """Resources in memory, one reconciler, and the keys it was called with."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = FakeClock()

@@ -17,12 +17,12 @@ from listwatch.runtime.leading import LeadershipGuard, LeadershipLostError
 from listwatch.runtime.lease import ClientLeases, LeaseClient
 from listwatch.runtime.sharing import ShareMember
 
-# So many that it does not happen that members' names give all of them to one.
+# Enough keys that no member gets all of them.
 KEYS = [f"key-{number}" for number in range(16)]
 
 
 class Work:
-    """Works on every key that it may, one after the other, again and again."""
+    """Works on all keys of its share, one after the other, repeatedly."""
 
     def __init__(self, config: Config, name: str, stop: asyncio.Event) -> None:
         self._config = config

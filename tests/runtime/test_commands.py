@@ -64,7 +64,7 @@ def test_a_new_project_passes_its_own_tests(tmp_path: Path) -> None:
     crd = yaml.safe_load((where / "crd.yaml").read_text())
     assert crd["metadata"]["name"] == "gadgetry.acme.io"
     assert crd["spec"]["names"]["kind"] == "Gadget"
-    # Its manifest gives what its code needs.
+    # Its manifest grants the rights that its code needs.
     written = list(yaml.safe_load_all((where / "deploy/rbac.yaml").read_text()))
     derived = manifests(load_app(where / "controller.py"), "gadget-controller")
     assert sorted(map(str, written[1]["rules"])) == sorted(map(str, derived[1]["rules"]))

@@ -78,5 +78,5 @@ async def _converge(apiserver: APIServer, client: Client) -> None:
         statistics = app.reconcilers[0].statistics()
     assert apiserver.fault_hits > 20
     assert statistics.errors > 0
-    # No hot loop: what went wrong was tried again with its delay.
+    # No hot loop: failures were retried after a delay.
     assert statistics.duration.count < 3000

@@ -135,7 +135,7 @@ def test_causes_that_go_in_a_circle_come_to_an_end() -> None:
 
 
 def test_a_terminal_error_while_another_is_handled_is_not_its_cause() -> None:
-    """Only `raise … from` says that one error comes of another."""
+    """Only `raise … from` makes one error the cause of another."""
     error = ValueError("in the handler")
     error.__context__ = TERMINAL
     assert not is_terminal(error)

@@ -1,4 +1,4 @@
-"""What becomes of an event that a server refuses, does not get, or can't name."""
+"""Events that the server refuses, does not receive, or can't name."""
 
 import asyncio
 import re

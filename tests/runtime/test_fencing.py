@@ -131,7 +131,7 @@ WRITES: dict[str, Callable[[Client], Awaitable[object]]] = {
 
 
 class Answering:
-    """Answers every request with a pod, and keeps what is no read."""
+    """Answers every request with a pod, and records the writes."""
 
     config = Config(server="http://127.0.0.1:9")
 

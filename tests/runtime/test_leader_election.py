@@ -19,7 +19,7 @@ from runtime.lease_server import FAULTS, FaultyLeaseClient, LeaseServer, Process
 
 
 class Process:
-    """A candidate with its clock, its way to the server, and work that never ends."""
+    """A candidate with its own clock, its connection to the server, and endless work."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ async def test_a_second_candidate_waits_and_takes_over_after_an_orderly_stop_wit
     async with running(second):
         async with running(first):
             await until(world, lambda: first.works or second.works)
-            if second.works:  # whoever is first leads; the story is the same
+            if second.works:  # either may lead first
                 first, second = second, first
             await world.advance(30)
             assert not second.works

@@ -57,7 +57,7 @@ async def test_two_processes_never_act_for_one_lease_at_once(
             seen = len(await acts(client))
             await until(lambda found: len(found) > seen + 20, client)
 
-            # Killed without a word.
+            # Killed.
             leader = (await acts(client))[-1][1]
             gone, other = (first, second) if leader == "a" else (second, first)
             gone.send(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""No step of a leader's work is taken once another process may lead."""
+"""A leader takes no step of its work once another process may lead."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

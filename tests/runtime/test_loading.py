@@ -1,4 +1,4 @@
-"""What loading a file runs, and which of its managers is the program."""
+"""Loading a file: which code runs, and which manager is the program."""
 
 import asyncio
 import sys

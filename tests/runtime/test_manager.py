@@ -27,7 +27,7 @@ def config_map(name: str, **more: Any) -> dict[str, Any]:
 
 
 class Log:
-    """What happened, in order, and a way to wait for it."""
+    """An ordered log of events that tests can wait on."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -301,7 +301,7 @@ async def test_the_endpoints_tell_health_readiness_and_figures(
 
 
 def problems(families: dict[str, Any]) -> list[str]:
-    """Return what `promtool check metrics` would complain of."""
+    """Return the problems that `promtool check metrics` would report."""
     found = []
     for name, family in families.items():
         if not family.documentation:

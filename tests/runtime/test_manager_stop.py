@@ -16,7 +16,7 @@ from listwatch.runtime.manager import Manager, ManagerError
 
 @pytest.fixture
 async def silent() -> AsyncIterator[str]:
-    """The URL of a server that takes connections and answers nothing."""
+    """The URL of a server that accepts connections and never answers."""
     over = asyncio.Event()
 
     async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -35,7 +35,7 @@ from runtime.reconciler_world import World, widget
 
 
 class Lagging:
-    """A source whose watch tells everything later, in order."""
+    """A source whose watch delivers events late, in order."""
 
     def __init__(self, source: FakeControllerSource, lag: Any, clock: FakeClock) -> None:
         self._source = source
@@ -114,7 +114,7 @@ class Server:
 
 
 class Reader:
-    """The client that reads what lost answers have left."""
+    """The client that reads the result of writes whose answers were lost."""
 
     def __init__(self, world: "LaggingWorld") -> None:
         self._world = world
@@ -256,7 +256,7 @@ async def test_there_is_never_a_second_child_in_a_long_run(seed: int) -> None:
     assert statistics.timeouts == 0
 
 
-# --- What is a write ------------------------------------------------------------------------------
+# --- Which requests are writes --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_a_path_tells_what_is_written(path: str, target: WriteTarget | None) -> 
 
 
 class Canned:
-    """Answers every request in one way."""
+    """Gives every request the same answer."""
 
     stream = None
 
@@ -379,7 +379,7 @@ async def test_every_write_is_recorded_with_what_is_known_of_it(
     ] == known
 
 
-# --- What is waited for ---------------------------------------------------------------------------
+# --- Waiting for own writes -----------------------------------------------------------------------
 
 
 async def test_get_shows_what_the_reconcile_wrote() -> None:

@@ -556,7 +556,7 @@ async def test_a_function_that_keeps_a_cancellation_to_itself_gets_no_other_key(
         try:
             await world.clock.sleep(1000 if len(world.calls) == 1 else 0)
         except asyncio.CancelledError:
-            # So that the test fails, and does not hang, where another key comes.
+            # Makes the test fail instead of hang if another key comes.
             asyncio.get_running_loop().call_later(0.1, reconciler.stop)
 
     world.source("widget").add(widget("a"))

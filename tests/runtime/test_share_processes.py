@@ -32,7 +32,7 @@ async def until(condition: Callable[[list[dict[str, str]]], object], client: Cli
 
 
 def shares(found: list[dict[str, str]], last: int = 80) -> dict[str, set[str]]:
-    """Return the keys that each process has worked on of late."""
+    """Return the keys that each process has worked on recently."""
     recent: dict[str, set[str]] = {}
     for act in found[-last:]:
         recent.setdefault(act["process"], set()).add(act["key"])

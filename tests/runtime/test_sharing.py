@@ -47,7 +47,7 @@ def test_a_claim_holds_where_both_views_and_no_rival_agree() -> None:
 
 
 class Member:
-    """A process that works on every key that it may, again and again."""
+    """A process that works on all keys of its share, repeatedly."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Member:
         self._rng = random.Random(name)
         self.runs = 0
 
-    # What a reconciler does
+    # As a reconciler does
 
     def share(self, accepts: Callable[[str], bool]) -> None:
         self._accepts = accepts
@@ -190,7 +190,7 @@ async def test_a_member_that_dies_is_followed_when_its_lease_has_expired() -> No
         a.done.clear()
         await until(world, lambda: set(a.done) == set(KEYS), 10)
         await world.advance(100)
-        # The dead lease is cleaned up by those who live.
+        # The live members delete the dead member's lease.
         assert [name for name in server.leases if name.startswith("widgets.b")] == []
         b.clock.paused_until = 0
 

@@ -97,7 +97,7 @@ async def test_create_or_update_tries_again_after_a_conflict(client: Client) -> 
     def mutate(obj: dict[str, Any]) -> None:
         nonlocal calls
         calls += 1
-        if calls <= 2:  # what was read is out of date by the time it is written
+        if calls <= 2:  # the object read is out of date by the time of the write
             obj["metadata"]["resourceVersion"] = "1"
         obj["data"] = {"a": "1"}
 

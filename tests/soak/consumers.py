@@ -71,11 +71,11 @@ class Consumer:
         self._log.close()
 
     def command(self) -> tuple[str, ...]:
-        """Return what is run."""
+        """Return the command to run."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that it needs."""
+        """Return its environment variables."""
         return {}
 
     async def _start(self) -> asyncio.subprocess.Process:
@@ -158,7 +158,7 @@ class Teller(Consumer):
                 self.reader.read(Told(kind, key, int(number)), may_skip=may_skip)
 
     def _has_listed(self) -> bool:
-        """Tell whether it has asked for a list in this round, as its proxy saw."""
+        """Return whether its proxy has seen a list request in this round."""
         lines = self.proxy.request_lines
         return len(lines) == lines.maxlen or any(map(_is_list, lines))
 

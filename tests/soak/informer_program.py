@@ -19,7 +19,7 @@ def number(obj: object) -> str:
 
 
 async def main(url: str, story: Path) -> None:
-    """Tell, until the process is ended."""
+    """Print changes until the process is killed."""
     async with Client(Config(server=url)) as client:
         informer = SharedInformer(client.list_watch("configmaps"))
 
