@@ -1,4 +1,4 @@
-"""The real programs that some tests need: where they are, and how they come onto a machine.
+"""The real programs that some tests need: where to find and how to install them.
 
 A test says `@pytest.mark.needs("haproxy")`. Without that program it is skipped, and in CI it fails.
 """
@@ -33,7 +33,7 @@ def find(name: str) -> str | None:
         case "helm":
             return shutil.which(GO_CLIENTS / "helm")
         case "haproxy":
-            # Debian's place, which is not on the path of everybody
+            # Debian's place, which is not on everybody's PATH
             return shutil.which("haproxy") or shutil.which("/usr/sbin/haproxy")
         case "chromium":
             names = ("chromium", "google-chrome", "chrome")

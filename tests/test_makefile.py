@@ -1,4 +1,4 @@
-"""What `make` says where it can't go on."""
+"""Messages of `make` when it can't continue."""
 
 import subprocess
 from pathlib import Path

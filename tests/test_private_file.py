@@ -1,4 +1,4 @@
-"""Files with mode 0600: made, and made so."""
+"""Files are created with mode 0600, or changed to it."""
 
 import os
 import stat

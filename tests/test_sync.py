@@ -289,7 +289,7 @@ def test_a_forked_child_leaves_as_if_there_were_no_connection(
         timeout=50,
         check=True,
     )
-    # The parent goes on, with the handler and the iteration that it had.
+    # The parent continues with its handler and its iteration.
     assert ended.stdout.split() == [str(code), "2"]
     assert ended.stderr.strip().splitlines()[-1:] == ([words] if words else [])
 

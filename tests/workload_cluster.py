@@ -29,7 +29,7 @@ PATHS: Mapping[str, str] = {
 
 
 class Cluster:
-    """Speaks of objects in the namespace default; a write waits until nothing moves."""
+    """Reads and writes objects in namespace default; a write waits until nothing changes."""
 
     def __init__(self, server: EmbeddedAPIServer, client: Client, clock: FakeClock) -> None:
         self.server = server

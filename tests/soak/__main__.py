@@ -32,11 +32,11 @@ from soak.consumers import (
 )
 from soak.facts import Facts
 
-#: Seconds of trouble before all is left in peace.
+#: Seconds of faults before each pause.
 ROUND = 25.0
-#: Seconds after which everybody must have what was written.
+#: Seconds within which every consumer must have all writes.
 CATCH_UP = 120.0
-#: What an informer may grow by, of what it needed before and beside that.
+#: How much an informer's memory may grow: a factor, and bytes on top of it.
 GROWTH, SLACK = 0.10, 3_000_000
 
 out = Console(highlight=False)
@@ -73,7 +73,7 @@ class Soak:
         return [self.informer, self.observe, self.mirror]
 
     async def run(self, minutes: float) -> None:
-        """Run so long; what was found stands in the attributes then."""
+        """Run for this long, and leave the results in the attributes."""
         ends = time.monotonic() + 60 * minutes
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.cluster)
@@ -103,7 +103,7 @@ class Soak:
         async with asyncio.TaskGroup() as tasks:
             for writer in self.writers:
                 tasks.create_task(writer.run(stop, self.pause))
-            # History is forgotten in every other round: without that nobody has to list.
+            # The server forgets its history in every other round; otherwise nobody has to list.
             tasks.create_task(self._trouble(stop, forgets=number % 2 == 0))
             await asyncio.sleep(seconds)
             stop.set()
@@ -145,7 +145,7 @@ class Soak:
         self.faults[kind] = self.faults.get(kind, 0) + 1
 
     async def _settle(self) -> None:
-        """Leave all in peace until everybody has what was written."""
+        """Pause the faults until every consumer has all writes."""
         for consumer in self.consumers:
             consumer.proxy.heal()
         deadline = time.monotonic() + CATCH_UP
@@ -190,7 +190,7 @@ class Soak:
         return [f"informer: {before:,} bytes with {objects} objects, {after:,} with {now} later"]
 
     def table(self, seconds: float) -> Table:
-        """Return what was done and what was found."""
+        """Return the statistics and the findings as a table."""
         table = Table(show_header=False)
         rows: list[tuple[str, object]] = [
             ("seconds", f"{seconds:.0f}"),

@@ -1,4 +1,4 @@
-"""The API server's process, and those who write to it."""
+"""The API server's process, and its writers."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ class Cluster:
         self.port = int(line.rpartition(":")[2])
 
     async def kill(self, downtime: float) -> None:
-        """End the server as a crash would, and start it again after so many seconds."""
+        """Kill the server, and start it again after this many seconds."""
         assert self._process is not None
         self._process.kill()
         await self._process.wait()
@@ -80,7 +80,7 @@ class Cluster:
             return response.status, await response.json()
 
     async def listed(self, namespace: str = "") -> dict[str, int]:
-        """Return what a list has, by key."""
+        """Return the listed objects by key."""
         within = f"/namespaces/{namespace}" if namespace else ""
         status, answer = await self.ask("GET", f"/api/v1{within}/configmaps")
         assert status == 200, answer
@@ -99,7 +99,7 @@ def _key_and_number(obj: Any) -> tuple[str, int]:
 
 
 class Numbers:
-    """Gives every write of every writer its number."""
+    """Numbers the writes of all writers."""
 
     def __init__(self) -> None:
         self._last = GONE

@@ -27,7 +27,7 @@ class Facts:
         return self.creations + self.changes + self.deletions
 
     def wrote(self, key: str, number: int) -> None:
-        """Take down a write that the server has acknowledged, or that was found there later."""
+        """Record a write that the server acknowledged, or that was found there later."""
         if number == GONE:
             self.deletions += 1
         elif self.number(key) == GONE:
@@ -37,7 +37,7 @@ class Facts:
         self.written[key].append(number)
 
     def number(self, key: str) -> int:
-        """Return what a key's state is; `GONE` if there is none."""
+        """Return the number of a key's state, `GONE` if there is none."""
         states = self.written.get(key)
         return states[-1] if states else GONE
 
