@@ -1,4 +1,4 @@
-"""Files are created with mode 0600, or changed to it."""
+"""New files are created with mode 0600; an existing file keeps its mode."""
 
 import os
 import stat
