@@ -108,7 +108,8 @@ async def test_a_large_event_is_not_held_by_each_watch_that_does_not_read() -> N
     async with EmbeddedAPIServer() as server, Client(server) as client:
         async with connected(server) as (_, writer):
             # Every event loop's transport has it; uvloop's is of another class.
-            cast("asyncio.Transport", writer.transport).pause_reading()
+            transport = cast("asyncio.Transport", writer.transport)
+            transport.pause_reading()
             writer.write(watch.encode())
             await eventually(lambda: server.statistics().watchers == 1)
             for number in range(10):
@@ -117,7 +118,7 @@ async def test_a_large_event_is_not_held_by_each_watch_that_does_not_read() -> N
             assert stream._transport is not None
             assert stream._transport.get_write_buffer_size() < 300_000
             await client.create(MAPS, "small")
-            writer.transport.resume_reading()
+            transport.resume_reading()
         async with client.watch(f"{CORE}/configmaps", "resourceVersion=1") as response:
             told = b""
             while told.count(b"\n") < 11:
