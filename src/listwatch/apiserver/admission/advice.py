@@ -17,7 +17,7 @@ from listwatch.apiserver.kinds.resources import APIResource
 Object = dict[str, Any]
 View = Mapping[str, Any]
 
-#: Where kinds that create pods have a pod's spec, by storage key.
+#: Path of the pod spec in kinds that create pods, by storage key.
 _POD_SPECS: Mapping[str, str] = {
     "pods": "spec",
     "podtemplates": "template.spec",
@@ -35,7 +35,7 @@ _OWNERS = (
     "UID(s) observed: {}"
 )
 
-#: The formats that a schema's values are checked for, by type; without dashes, as they are compared
+#: The formats that a server checks, by type; without dashes, which a server ignores
 #: (`apiextensions-apiserver/pkg/apiserver/validation/formats.go`).
 _FORMATS: Mapping[str, frozenset[str]] = {
     "integer": frozenset(("int32", "int64")),
@@ -79,7 +79,7 @@ def single_owners(obj: Object, warnings: list[str] | None, *, patched: bool = Fa
     Args:
         obj: a new or changed object, with metadata.
         warnings: receives a warning about repeated owners.
-        patched: the object is the result of a patch, which is worded differently.
+        patched: the object is the result of a patch, for which the warning differs.
     """
     references = obj["metadata"].get("ownerReferences") or ()
     kept: list[Any] = []
@@ -117,7 +117,7 @@ def advice(resource: APIResource, new: View, old: View | None) -> Iterator[str]:
         if old is None or resource.storage == "podtemplates":
             changed = True
         else:
-            # pods change often, mostly by programs: nobody would read the warnings
+            # programs change pods often: nobody would read the warnings
             changed = resource.storage != "pods" and (
                 new["metadata"].get("generation") != old["metadata"].get("generation")
             )
@@ -166,7 +166,7 @@ def _definition(definition: View) -> Iterator[str]:
 
 
 def _schema(schema: View) -> Iterator[str]:
-    """Yield the parts of a schema that have no effect, or not everywhere."""
+    """Yield the warnings about parts of a schema without effect, or not supported everywhere."""
     form, items = schema.get("format"), inner(schema, "items")
     known = _FORMATS.get(schema.get("type") or "string", frozenset())
     if form and form.replace("-", "") not in known:
@@ -282,7 +282,7 @@ def _service_account(new: View, old: View | None) -> Iterator[str]:
         )
 
 
-#: By the storage key of kinds whose names become those of hosts, what of the pods is named so.
+#: What the name of an object becomes, by storage key of kinds whose names end up as hostnames.
 _HOSTS: Mapping[str, str] = {
     "pods": "the Pod's hostname",
     **dict.fromkeys(

@@ -34,7 +34,7 @@ class Mutator(Protocol):
     """Changes the object of one request; one instance for each object."""
 
     def mutate(self, attributes: Attributes, turn: Round) -> None:
-        """Replace `attributes.obj`, decoded and defaulted, or raise what forbids the request."""
+        """Replace `attributes.obj`, decoded and defaulted, or raise the refusal of the request."""
 
 
 class Validator(Protocol):
@@ -60,8 +60,8 @@ class Admission:
     Objects are passed and returned in the stored form, without kind and apiVersion.
 
     Args:
-        attributes: what is known of the request before it is executed; its options lack their kind,
-            which follows from the operation.
+        attributes: the request before it is executed; its options lack their kind, which follows
+            from the operation.
         sources: policies and webhooks, in order.
     """
 
@@ -70,7 +70,7 @@ class Admission:
         self._sources = sources
 
     def mutate(self, operation: str, obj: Object, old: View | None) -> Object:
-        """Return an object as the mutators changed it; raise the refusal if forbidden."""
+        """Return the object as changed by the mutators; raise the refusal if forbidden."""
         resource = self._attributes.resource
         whole = whole_of(resource, obj)
         before = None if old is None else whole_of(resource, old)
@@ -90,7 +90,7 @@ class Admission:
         """Mutate, like `mutate`, an object that has kind and apiVersion, such as a Scale."""
         attributes = self._about(operation, obj, old)
         self._mutate(attributes)
-        assert attributes.obj is not None  # noqa: S101 - no mutator takes it away
+        assert attributes.obj is not None  # noqa: S101 - no mutator removes it
         return attributes.obj
 
     def validate_whole(self, operation: str, obj: Object | None, old: Object | None) -> None:
@@ -102,7 +102,7 @@ class Admission:
         whole = whole_of(self._attributes.resource, old)
         attributes = self._about("DELETE", None, whole)
         if attributes.is_of_namespace and attributes.options is not None:
-            # the server itself makes sure that it is this namespace that goes
+            # like a real server, make sure that no successor of this namespace is deleted
             conditions = attributes.options.get("preconditions") or {}
             conditions = {"uid": whole["metadata"]["uid"], **conditions}
             attributes.options["preconditions"] = conditions

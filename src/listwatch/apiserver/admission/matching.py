@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 View = Mapping[str, Any]
 
-#: The configuration of admission, which is exempt so that nothing can lock itself out.
+#: Resources that configure admission. They are exempt: a policy could lock out its administrator.
 _CONFIGURATION = frozenset(
     (
         "mutatingadmissionpolicies",
@@ -43,7 +43,7 @@ class GroupVersionKind(NamedTuple):
 
 
 def kind_for(resource: APIResource, subresource: str) -> GroupVersionKind:
-    """Return the kind of what is written to a resource or one of its subresources."""
+    """Return the kind of the object written to a resource or one of its subresources."""
     sub = resource.subresources.get(subresource)
     if sub is None:
         return GroupVersionKind(resource.group, resource.version, resource.kind)
@@ -106,7 +106,7 @@ class Attributes(msgspec.Struct):
 
     @property
     def configures_admission(self) -> bool:
-        """Whether policies or webhooks are written, which never apply to themselves."""
+        """Whether policies or webhooks are written: they never apply to each other."""
         return (
             self.resource.group == "admissionregistration.k8s.io"
             and self.resource.name in _CONFIGURATION
@@ -167,7 +167,7 @@ class _Rule(msgspec.Struct, frozen=True):
         )
 
     def covers(self, attributes: Attributes, resource: APIResource) -> bool:
-        """Return whether the rule covers a request, if it had been for this resource."""
+        """Return whether the rule would cover the request if it were for this resource."""
         return (
             ("*" in self.operations or attributes.operation in self.operations)
             and ("*" in self.groups or resource.group in self.groups)
@@ -221,7 +221,7 @@ class Criteria:
 
     @classmethod
     def of_webhook(cls, webhook: View) -> Criteria:
-        """Parse those of one webhook of a configuration."""
+        """Parse the rules and selectors of one webhook of a configuration."""
         return cls(
             webhook.get("rules") or (),
             equivalent=webhook.get("matchPolicy") == "Equivalent",
@@ -249,7 +249,7 @@ class Criteria:
             None if nothing matched.
 
         Raises:
-            NotFoundError: 404, its namespace does not exist, and its labels matter.
+            NotFoundError: 404, the namespace does not exist, and its labels matter.
         """
         # The namespace comes last: a missing one counts only if everything else matches.
         found = self._resource(attributes, cluster)
@@ -336,7 +336,7 @@ def in_version(
 
 
 def request_of(attributes: Attributes, matched: APIResource) -> Object:
-    """Return an AdmissionRequest without the objects, its uid and empty texts."""
+    """Return an AdmissionRequest without the objects, uid and empty strings."""
     resource = attributes.resource
     request: Object = {
         "kind": kind_for(matched, attributes.subresource)._asdict(),

@@ -83,7 +83,7 @@ class MutatingPolicy:
 
 
 class PolicyMutator:
-    """Changes one object by all matching policies. For one event loop."""
+    """Applies all matching policies to one object. For one event loop."""
 
     def __init__(
         self,
@@ -97,15 +97,15 @@ class PolicyMutator:
         self.editing = editing
         self._decide = decide
         self._output: Object | None = None
-        #: those that ran and may run again; those that must
+        #: policies that ran and may have to run again; policies that must run again
         self.ran: frozenset[_Key] = frozenset()
         self._due: frozenset[_Key] = frozenset()
 
     def mutate(self, attributes: Attributes, turn: Round) -> None:
-        """Replace `attributes.obj` by the result of the policies.
+        """Replace `attributes.obj` with the result of the policies.
 
         Raises:
-            StatusError: 403, a policy failed, and its failures count.
+            StatusError: 403, a policy failed, and its failure policy is Fail.
         """
         found = list(self._index.applying(attributes, self.cluster))
         if not found:
@@ -131,7 +131,7 @@ class PolicyMutator:
 
 
 class _Mutation:
-    """One round of the policies over one object, which changes nothing that others see."""
+    """One round of the policies over one object. Changes nothing visible outside."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class _Mutation:
         self._patience = patience
 
     def run(self, found: Sequence[Applying[MutatingPolicy]], only: frozenset[_Key] | None) -> None:
-        """Apply the policies in their order; `only` names those of a second round."""
+        """Apply the policies in order; `only` names those of a second round."""
         invocations: list[Invocation[MutatingPolicy]] = []
         for each in found:
             if isinstance(each, Invocation):
@@ -204,7 +204,7 @@ class _Mutation:
         value = evaluation.run(mutation)
         source, target, sub = attributes.resource, found.matched, attributes.subresource
         obj = in_version(attributes.obj, source, target, sub)
-        assert obj is not None  # noqa: S101 - nothing is evaluated without an object
+        assert obj is not None  # noqa: S101 - no mutation without an object
         kind = written(target, sub)
         if mutation.program.type == OBJECT:
             changed = self._merged(obj, value, kind)
@@ -221,7 +221,7 @@ class _Mutation:
         if mismatches:
             raise _MutationError("type mismatch: " + "\n".join(mismatches))
         wanted = to_json(value)
-        assert isinstance(wanted, dict)  # noqa: S101 - the checker lets nothing else through
+        assert isinstance(wanted, dict)  # noqa: S101 - the type checker allows nothing else
         named = {key: obj[key] for key in ("apiVersion", "kind")}
         why = self._editing.check({**wanted, **named}, resource.schema)
         if why:
@@ -239,7 +239,7 @@ class _Mutation:
     def _patched(self, obj: Object, value: Value) -> Object:
         operations = []
         for each in value if isinstance(value, Sequence) else ():
-            assert isinstance(each, Mapping)  # noqa: S101 - the checker lets nothing else through
+            assert isinstance(each, Mapping)  # noqa: S101 - the type checker allows nothing else
             if "value" in each:
                 mismatches = list(_mismatches(each["value"], None))
                 if mismatches:
@@ -286,10 +286,10 @@ _LARGEST_NUMBER = 1 << 53
 
 
 def to_json(value: Value) -> object:
-    """Return the value of an expression as JSON; types that JSON lacks become text.
+    """Return the value of an expression as JSON; types that JSON lacks become strings.
 
     Raises:
-        ExpressionError: it has a key that is not a string.
+        ExpressionError: a key is not a string.
     """
     match value:
         case Optional():
@@ -312,9 +312,9 @@ def to_json(value: Value) -> object:
 
 
 def _mismatches(value: Value, path: str | None) -> list[str]:
-    """Return the objects in a value whose type name differs from their field.
+    """Return the errors of objects in a value whose type name does not match their field.
 
-    `path` is None if the first name may be any.
+    With `path` None, the outermost object may have any type name.
     """
     found: list[str] = []
     name = getattr(value, "type_name", None)
@@ -337,7 +337,7 @@ def _mismatches(value: Value, path: str | None) -> list[str]:
 
 
 def _atomics(value: object, schema: Schema, path: str) -> list[str]:
-    """Return the parts of a configuration that can only be set as a whole."""
+    """Return the paths of a configuration's atomic parts, which can only be set as a whole."""
     found: list[str] = []
     if isinstance(value, dict) and schema.form in {Form.STRUCT, Form.MAP}:
         if schema.atomic:

@@ -1,8 +1,8 @@
 """Runs long evaluations in a thread, and short ones at once.
 
-A policy's budget is worth seconds, and nothing may hold the event loop that long. So a long
-evaluation runs in a thread while the request waits, as for a webhook; then the request runs again
-with the result.
+A policy's budget allows seconds of work, which must not block the event loop. So a long evaluation
+runs in a thread while the request waits, as for a webhook; then the request runs again with the
+result.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _AT_ONCE = 20_000
 
 
 def evaluated(key: object, decide: Decide, work: Callable[[Decide, Patience | None], T]) -> T:
-    """Return the result of some work, after the request has waited for it if it takes long.
+    """Return the result of some work; the request waits for it if it takes long.
 
     Args:
         key: identifies the work; a key has the same result throughout a request.
         decide: answers the expressions' questions to `authorizer`, in the event loop.
-        work: changes nothing visible; gets what answers it, and raises TakesLongError when its time
-            is up.
+        work: changes nothing visible. Receives its own `decide`, and raises TakesLongError when its
+            time is up.
     """
     if not can_ask():
         return work(decide, None)
@@ -49,7 +49,7 @@ def evaluated(key: object, decide: Decide, work: Callable[[Decide, Patience | No
         try:
             found = work(decide, Patience(_AT_ONCE))
         except TakesLongError:
-            # the request waits, and comes here again
+            # the request waits, then runs up to here again
             raise Unanswered((question,)) from None
     return found
 
@@ -63,7 +63,7 @@ def _from_thread(decide: Decide, loop: asyncio.AbstractEventLoop) -> Decide:
         def answer() -> None:
             try:
                 outcome.set_result(decide(user, question))
-            except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
                 outcome.set_exception(error)
 
         loop.call_soon_threadsafe(answer)

@@ -1,4 +1,4 @@
-"""What other objects of the cluster decide about a new pod or claim: classes, limit ranges.
+"""Applies classes and limit ranges to new pods and claims.
 
 The rules are those of `plugin/pkg/admission/priority`, `runtimeclass` and `limitranger`.
 """
@@ -54,7 +54,7 @@ def check(resource: APIResource, namespace: str, obj: Object, lookup: Lookup) ->
 
 
 def _priority(spec: Object, lookup: Lookup) -> str:
-    """Set a pod's priority from its class; return why that is impossible."""
+    """Set a pod's priority from its class; return why the pod is refused, or ""."""
     name = spec.get("priorityClassName")
     classes = {
         each["metadata"]["name"]: each
@@ -80,7 +80,7 @@ def _priority(spec: Object, lookup: Lookup) -> str:
 
 
 def _runtime(spec: Object, lookup: Lookup) -> str:
-    """Set a pod's fields from its runtime class; return why that is impossible."""
+    """Set a pod's fields from its runtime class; return why the pod is refused, or ""."""
     name, own = spec.get("runtimeClassName"), spec.get("overhead")
     overhead: Object | None = None
     if name:
@@ -123,7 +123,7 @@ def _runtime(spec: Object, lookup: Lookup) -> str:
 
 
 def _limit_defaults(pod: Object, ranges: Iterable[Object]) -> str:
-    """Set containers' defaults from limit ranges, which never fails; return ""."""
+    """Set containers' defaults from limit ranges; return "", because that never fails."""
     notes: list[str] = []
     for limits in ranges:
         for item in (limits.get("spec") or {}).get("limits") or ():

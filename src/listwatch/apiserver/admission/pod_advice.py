@@ -35,7 +35,7 @@ _ANNOTATIONS: Mapping[str, str] = {
         'non-functional in v1.11+; use the "sysctls" field instead'
     ),
 }
-#: By the field of a volume, since when its plugin is gone.
+#: The versions since which the plugin of a volume is deprecated and gone, by the volume's field.
 GONE_VOLUMES: Mapping[str, str] = {
     "photonPersistentDisk": "deprecated in v1.11, non-functional in v1.16+",
     "gitRepo": "deprecated in v1.11, and disabled by default in v1.33+",
@@ -134,7 +134,7 @@ def node_term(term: View, path: str, key: str = "matchExpressions") -> Iterator[
 
 
 def fractions(amounts: View, path: str, names: Iterable[str] = _BYTES) -> Iterator[str]:
-    """Yield the warnings about amounts of bytes that are not whole."""
+    """Yield the warnings about amounts that are not a whole number of bytes."""
     for name in names:
         amount = amounts.get(name)
         if amount is not None and Decimal(quantity(str(amount))) % 1:
@@ -268,7 +268,7 @@ def _overlaps(volume: View) -> Iterator[str]:
 
 
 def _projection(source: View) -> tuple[str, list[str]] | None:
-    """Return what a projected source is called, and the paths that it fills."""
+    """Return the name of a projected source in warnings, and the paths of its files."""
     for key, kind in (("configMap", "ConfigMap"), ("secret", "Secret")):
         part = source.get(key)
         if part is not None:

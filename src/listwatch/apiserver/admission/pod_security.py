@@ -2,8 +2,8 @@
 
 The levels and their controls are those of the public standard
 (https://kubernetes.io/docs/concepts/security/pod-security-standards/); the labels work as in
-`pod-security-admission`. A version in a label is validated and shown, but pods are always judged by
-the newest rules.
+`pod-security-admission`. A version in a label is validated and shown, but pods are always checked
+against the newest rules.
 """
 
 import re
@@ -47,7 +47,7 @@ def policy_of(labels: Mapping[str, str]) -> Policy:
     if not any(key.startswith(_PREFIX) for key in labels):
         return _NOTHING
     enforce = _level(labels, "enforce", "privileged")
-    # without a label for warnings, what is refused also warns
+    # without a label for warnings, the level for refusals applies
     warn = _level(labels, "warn", enforce.name)
     if f"{_PREFIX}warn" not in labels:
         warn = enforce
@@ -81,7 +81,7 @@ def violations(spec: View, metadata: View, level: Level) -> list[tuple[str, str]
 
     Args:
         spec: the pod's spec, with defaults.
-        metadata: the pod's, for annotations that preceded fields.
+        metadata: the pod's; some annotations preceded fields.
         level: the level to check.
     """
     if level.name == "privileged":

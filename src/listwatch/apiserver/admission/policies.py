@@ -49,10 +49,10 @@ class Editing(msgspec.Struct, frozen=True):
             if a test in it fails.
         merge: merges an apply configuration into an object by a schema.
         check: returns why a configuration does not fit a schema, or "".
-        decode: returns an object with kind and apiVersion, decoded and defaulted; raises what
-            refuses it.
+        decode: decodes an object with kind and apiVersion, and sets defaults; raises the refusal if
+            it is invalid.
         revise: applies the JSON patch of a webhook to an object with kind and apiVersion, decodes
-            and defaults it; raises what refuses the patch or the object.
+            it and sets defaults; raises the refusal if the patch or the object is invalid.
     """
 
     json_patch: Callable[[Object, Sequence[Object]], Object]
@@ -67,7 +67,7 @@ class PatchTestError(Exception):
 
 
 class PolicyFailure(msgspec.Struct):
-    """Why a policy can't be applied, or its objection to a request.
+    """A policy's failure, or its objection to a request.
 
     Attributes:
         policy: its name.
@@ -82,7 +82,7 @@ class PolicyFailure(msgspec.Struct):
     reason: str = ""
 
     def words(self) -> str:
-        """Return the message as the refusal of a mutation words it."""
+        """Return the message in the words of a refused mutation."""
         if self.binding is None:
             return f"policy {go_quoted(self.policy)} denied request: {self.message}"
         return (
@@ -135,7 +135,7 @@ class Invocation(msgspec.Struct, Generic[PolicyT], frozen=True):
     params: Object | None
 
 
-#: A policy that applies, or one that can't be applied and why.
+#: A policy that applies, or a policy that failed, with the failure.
 Applying = Invocation[PolicyT] | tuple[BoundPolicy[PolicyT], PolicyFailure]
 
 
@@ -162,7 +162,7 @@ class PolicyIndex(Generic[PolicyT]):
         self._kind = kind
         self._configuration = configuration
         self._make = make
-        #: the state of the policies and bindings read last
+        #: the versions of the policies and bindings when last read
         self.seen: tuple[int, int] = (-1, -1)
         self._compiled: dict[_State, PolicyT] = {}
         self._policies: list[BoundPolicy[PolicyT]] = []
@@ -198,7 +198,7 @@ class PolicyIndex(Generic[PolicyT]):
         return found
 
     def _compile(self, bound: Sequence[Object]) -> dict[_State, PolicyT]:
-        """Return the compiled policies; a request waits for slow ones."""
+        """Return the compiled policies; the request waits if compiling takes long."""
         new = {_state_of(obj): obj for obj in bound if _state_of(obj) not in self._compiled}
 
         def work() -> dict[_State, PolicyT]:
@@ -262,7 +262,7 @@ def _param_resource(kind: Mapping[str, str], cluster: Cluster) -> APIResource:
 def _params(
     of: APIResource | None, reference: View | None, namespace: str, cluster: Cluster
 ) -> Sequence[Object | None]:
-    """Return the parameters of a binding; one null if it names none."""
+    """Return the parameters of a binding; a single null if it names none."""
     if of is None or reference is None:
         return [None]
     given = reference.get("namespace") or ""
@@ -297,7 +297,7 @@ def _params(
 
 
 def object_name(attributes: Attributes) -> str:
-    """Return the object's name for a refusal."""
+    """Return the object's name for the message of a refusal."""
     if attributes.name:
         return attributes.name
     metadata = (attributes.obj or {}).get("metadata") or {}

@@ -113,7 +113,7 @@ def _pod_usage(spec: Object) -> dict[str, str]:
 
 
 def _unsaid(spec: Object, hard: Mapping[str, str]) -> str:
-    """Return the limited resources that some containers don't specify, in the server's words."""
+    """Return the limited resources that some containers don't specify, as text."""
     missing: dict[str, list[str]] = {}
     for key in sorted(hard):
         group, _, name = key.rpartition(".")

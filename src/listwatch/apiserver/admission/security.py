@@ -1,4 +1,4 @@
-"""When the Pod Security Standards apply, and what follows.
+"""Applies the Pod Security Standards to writes.
 
 The rules are those of `pod-security-admission`: pods are refused, workloads cause warnings.
 """

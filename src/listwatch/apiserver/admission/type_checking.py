@@ -1,7 +1,7 @@
 """Type-checks the expressions of a policy against the matched objects.
 
-Nothing is refused because of it: the policy's status shows the result to its author. The rules are
-those of `apiserver/pkg/admission/plugin/policy/validating/typechecking.go`.
+Refuses nothing: the policy's status shows the result to its author. The rules are those of
+`apiserver/pkg/admission/plugin/policy/validating/typechecking.go`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _ObjectTypes(Mapping[str, Mapping[str, Type]]):
         self._schemas: dict[str, Schema] = {}
 
     def of(self, schema: Schema, name: str) -> Type:
-        """Return the type that a schema describes; `name` is its object type's."""
+        """Return the type that a schema describes; `name` is the name of its object type."""
         if schema.form is Form.STRUCT:
             self._schemas[name] = schema
             return object_named(name)

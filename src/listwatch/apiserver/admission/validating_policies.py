@@ -1,4 +1,4 @@
-"""ValidatingAdmissionPolicies: their decisions about a request, and the consequences.
+"""ValidatingAdmissionPolicies: their decisions about a request, and the resulting actions.
 
 The rules are those of `apiserver/pkg/admission/plugin/policy/validating`.
 """
@@ -121,7 +121,7 @@ class ValidatingPolicy:
                 outcomes.append(evaluation.run(each.expression) is True)
             except ExpressionError as error:
                 outcomes.append(error)
-        # Messages are evaluated only if there is an objection.
+        # Evaluate messages only if there is an objection.
         said = Evaluation(variables, self.vocabulary, evaluation.remaining, patience)
         for index, (each, outcome) in enumerate(zip(self.validations, outcomes, strict=True)):
             if isinstance(outcome, ExpressionError):
@@ -140,7 +140,8 @@ class ValidatingPolicy:
         """Yield the audit annotations, as keys and values.
 
         Raises:
-            ExpressionError: one failed, and errors count; those before it were yielded.
+            ExpressionError: one failed, and the failure policy is Fail; those before it were
+                yielded.
             OutOfBudgetError: all together exceed the budget.
         """
         evaluation = Evaluation(variables, self.vocabulary, BUDGET, patience)
@@ -165,7 +166,7 @@ def _message(validation: _Validation, evaluation: Evaluation) -> str:
         try:
             found = evaluation.run(validation.message_expression)
         except ExpressionError:
-            found = ""  # then the message of the validation is used
+            found = ""  # use the message of the validation instead
         text = found.strip() if isinstance(found, str) else ""
         if "\n" in text or len(text.encode()) > LONGEST_MESSAGE:
             text = ""
@@ -174,7 +175,7 @@ def _message(validation: _Validation, evaluation: Evaluation) -> str:
 
 
 class PolicyValidator:
-    """Validates one object by all matching policies. For one event loop."""
+    """Validates one object with all matching policies. For one event loop."""
 
     def __init__(
         self, index: PolicyIndex[ValidatingPolicy], cluster: Cluster, decide: Decide

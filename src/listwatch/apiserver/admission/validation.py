@@ -28,7 +28,7 @@ Object = Mapping[str, Any]
 #: Bytes of a policy whose expressions are compiled in the event loop: some ten milliseconds.
 LONG = 4_000
 
-#: Groups whose kinds accept only the values in the facts.
+#: Groups whose fields accept only the values listed in the schema facts.
 _ENUMERATED = frozenset(
     (
         "",
@@ -197,8 +197,8 @@ def validate_metadata_update(resource: APIResource, new: Object, old: Object) ->
     ):
         if new.get(key) != old.get(key):
             causes.append(invalid_value(f"metadata.{key}", new.get(key), "field is immutable"))
-    # The server checks metadata once for every kind and often once more in a kind's own rules
-    # (`ValidateObjectMetaUpdate`), and parts shared with new objects also as those of a new one.
+    # The server checks metadata once for every kind, and often again in a kind's own rules
+    # (`ValidateObjectMetaUpdate`). Parts shared with new objects are checked as for a new one, too.
     kind = kind_of(resource)
     parts = validate_labels(new.get("labels"), "metadata.labels")
     parts += validate_annotations(new.get("annotations"), "metadata.annotations")
@@ -239,7 +239,7 @@ def validate_update(
     subresource: str = "",
     warnings: list[str] | None = None,
 ) -> list[Cause]:
-    """Return the rules that a changed object violates; `warnings` gets older violations."""
+    """Return the rules that a changed object violates; `warnings` receives older violations."""
     causes = validate_metadata_update(resource, new["metadata"], old["metadata"])
     if resource.custom is not None:
         return causes + validate_custom(
@@ -255,7 +255,7 @@ def validate_update(
     ]
     causes += _own_rules(resource, new)
     kind = kind_of(resource)
-    # binding, resize and similar paths write exactly what the main path must not
+    # binding, resize and similar subresources write only fields that the main path must not change
     main = subresource in {"", "scale"}
     update_rule = kind.update_rule if main else kind.part_rules.get(subresource)
     if update_rule is not None:

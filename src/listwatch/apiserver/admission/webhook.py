@@ -80,7 +80,7 @@ class Webhook:
         revision: of the configuration.
         place: position of the webhook in it.
         obj: the webhook.
-        mutating: whether its response may have a patch.
+        mutating: whether its response may contain a patch.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Webhook:
         return Question(("admission", self.key, turn, _encode(request)), call)
 
     def check_dry_run(self, attributes: Attributes) -> None:
-        """Refuse a dry run if the webhook has side effects even then.
+        """Refuse a dry run if the webhook has side effects in dry runs, too.
 
         Raises:
             BadRequestError: 400.
@@ -236,11 +236,11 @@ class Webhook:
         for each, value in answer.annotations.items():
             key = f"{self.name}/{each}"
             if not qualified_name_problems(key):
-                # the first annotation with a key counts
+                # the first annotation with a key wins
                 attributes.annotations.setdefault(key, value)
 
 
-#: A code of HTTP has three digits; with others a real server fails (500).
+#: HTTP status codes have three digits; for any other code a real server responds with 500.
 _LAST_CODE = 999
 
 

@@ -33,12 +33,12 @@ class WebhookMutator:
     def __init__(self, source: Webhooks) -> None:
         self._source = source
         self._output: Object | None = None
-        #: those called that may be called again; those that must be
+        #: webhooks that were called and may have to be called again; webhooks that must be
         self._asked: set[object] = set()
         self._due: set[object] = set()
 
     def mutate(self, attributes: Attributes, turn: Round) -> None:
-        """Replace `attributes.obj` by the result of the webhooks.
+        """Replace `attributes.obj` with the result of the webhooks.
 
         Raises:
             Unanswered: one of them has not been called yet.
@@ -123,7 +123,7 @@ class WebhookValidator:
         self._source = source
 
     def validate(self, attributes: Attributes) -> None:
-        """Raise the first refusal that came.
+        """Raise the first refusal received.
 
         Raises:
             Unanswered: webhooks have not been called yet.

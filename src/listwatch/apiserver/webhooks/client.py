@@ -29,14 +29,14 @@ Services = Callable[[str, str, int], tuple[str, int] | None]
 ANSWER_LIMIT = 16 * 1024 * 1024
 _HEADERS = {
     "Accept": "application/json, */*",
-    "Accept-Encoding": "identity",  # so that a small body can't expand to a large one
+    "Accept-Encoding": "identity",  # a compressed body could expand beyond the limit
     "User-Agent": "kube-apiserver-admission",
 }
 _REDIRECTS = 10
-#: Connections kept open; beyond it the least recently used ones are closed.
+#: Maximum sessions kept; the least recently used one is closed.
 _KEPT = 16
 _UNKNOWN_AUTHORITY = "x509: certificate signed by unknown authority"
-#: OpenSSL's error codes for certificates, with Go's words.
+#: Go's messages by OpenSSL's error codes for certificates.
 _CERTIFICATE_WORDS = {
     9: "x509: certificate has expired or is not yet valid",
     10: "x509: certificate has expired or is not yet valid",
@@ -53,7 +53,8 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     Attributes:
         url: with a path, and without a query.
-        authority: the CA certificates, in PEM, that verify the webhook's; "" for the system's.
+        authority: CA certificates, in PEM, that verify the webhook's certificate; "" for the
+            system's.
         service: namespace, name and port of a service; None for a URL.
     """
 
@@ -116,7 +117,7 @@ class WebhookClient:
             endpoint: the webhook.
             body: the review, in JSON.
             seconds: time limit, which is also sent to the webhook.
-            told: the limit to send instead, if the request ends earlier.
+            told: the limit to send to the webhook instead, if the request ends earlier.
 
         Raises:
             WebhookCallError: no response came, or it reports a failure.
@@ -249,7 +250,7 @@ class _Call:
         return b"".join(pieces)
 
     async def certificate_words(self, error: Exception) -> str:
-        """Return the error in the webhook's certificate, in Go's words."""
+        """Return Go's message for the fault of the webhook's certificate."""
         code = getattr(error, "verify_code", 0)
         if code not in {_OTHER_HOST, _OTHER_ADDRESS}:
             return _CERTIFICATE_WORDS.get(code, _UNKNOWN_AUTHORITY)
@@ -269,7 +270,7 @@ class _Call:
         return f"x509: certificate is valid for {', '.join(hosts)}, not {name}"
 
     async def _names(self) -> list[tuple[str, str]]:
-        """Return the names in the webhook's certificate, only for the message: sends nothing."""
+        """Connect without sending anything, and return the names in the webhook's certificate."""
         host, _, port = self.host.rpartition(":")
         context = _context(self._endpoint.authority)
         context.check_hostname = False
@@ -341,8 +342,8 @@ def _refusal(code: int, body: bytes, *, text: bool) -> str:
 
     Args:
         code: of the response.
-        body: of the response; the message of a Status counts.
-        text: the body is text, and is shown.
+        body: of the response; may be a Status with a message.
+        text: the body is text, and can be shown.
     """
     try:
         status = msgspec.json.decode(body)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from listwatch.clock import Clock
 
 _T = TypeVar("_T")
-#: After this many rounds, others change the object faster than webhooks answer.
+#: After this many rounds give up: others change the object faster than webhooks answer.
 _ROUNDS = 50
 #: Maximum concurrent questions of one request.
 _AT_ONCE = 16
@@ -39,7 +39,7 @@ class Question(msgspec.Struct, frozen=True):
     Attributes:
         key: identifies the question; a key has the same answer throughout the request.
         ask: calls the webhook; gets the seconds that the request has left, and returns the
-            answer, or raises what forbids the request.
+            answer, or raises the refusal of the request.
     """
 
     key: object
@@ -78,7 +78,7 @@ class Consultation:
     def draw(self, make: Callable[[], _T]) -> _T:
         """Return the value that an earlier attempt made here, such as a uid, or make it.
 
-        Attempts do the same steps up to the first new question.
+        All attempts take the same steps up to the first new question.
         """
         if self._draws == len(self._drawn):
             self._drawn.append(make())
@@ -213,10 +213,10 @@ def in_thread(key: object, work: Callable[[], _T]) -> _T:
 
 
 def ask_all(attempts: Sequence[Callable[[], _T]]) -> list[_T]:
-    """Return the result of each attempt; open questions of all are asked at once.
+    """Return the result of each attempt; ask the open questions of all attempts at once.
 
     Raises:
-        Unanswered: with the questions of all.
+        Unanswered: with the questions of all attempts.
     """
     results: list[_T] = []
     open_: list[Question] = []

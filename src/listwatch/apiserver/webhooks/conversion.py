@@ -52,7 +52,7 @@ class ConversionWebhook:
         client: calls the webhook.
         webhook: as in `spec.conversion.webhook` of the definition.
         kind: of the objects.
-        identity: of the definition's current state: a change of it leads to new questions.
+        identity: of the definition's current state; a change leads to new questions.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ConversionWebhook:
             StatusError: 500, it can't convert the object.
         """
         metadata = obj["metadata"]
-        # like a real server storing an object, whose next resource version is unknown
+        # a real server converts before storing, when the next resource version is unknown
         shown = {key: each for key, each in metadata.items() if key != "resourceVersion"}
         whole = {"apiVersion": source, "kind": self._kind, **obj, "metadata": shown}
         key = ("conversion", self._identity, target, _encode(whole))
@@ -82,7 +82,7 @@ class ConversionWebhook:
             return await self._convert(whole, target)
 
         converted = ask(Question(key, convert))
-        # one object may be converted in several states of its metadata
+        # several states of an object, with different metadata, may share one answer
         return copy.deepcopy({**converted, "metadata": _restored(metadata, converted["metadata"])})
 
     async def _convert(self, obj: Object, target: str) -> Object:
@@ -209,8 +209,8 @@ class Versions:
         group: of the resource.
         schemas: by version, in the definition's order.
         stored: the current storage version.
-        before: the version of objects stored while there was only one.
-        webhook: converts; None changes only the apiVersion.
+        before: the version of objects stored while there was only one version.
+        webhook: converts objects; with None only the apiVersion changes.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class CustomConverter:
     def inward(self, obj: Object) -> Object:
         """Return an object of the version, or one with an `apiVersion`, in the stored form.
 
-        Converts back too: once the object is stored it is too late for questions.
+        Converts back, too: once the object is stored, it is too late for questions.
         """
         stored = dict(obj)
         if "apiVersion" not in stored:

@@ -55,7 +55,7 @@ def decode_review(data: bytes, api_version: str, form: type[_T]) -> tuple[Head, 
     Args:
         data: the body; may be YAML.
         api_version: of the review that was sent.
-        form: the kind of review; the kind's name is its name without underscores.
+        form: the kind of review; the name of the type, without underscores, is that of the kind.
 
     Raises:
         ReviewError: it is not such a review.
