@@ -1,1 +1,1 @@
-"""The API: paths and verbs, reading, watching, writing, and its descriptions."""
+"""The API: paths and verbs, reading, watching, writing, discovery and OpenAPI."""

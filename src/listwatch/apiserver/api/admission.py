@@ -27,7 +27,7 @@ from listwatch.schema.typed import WrongTypeError
 Object = dict[str, Any]
 
 _GROUP = "admissionregistration.k8s.io"
-#: What enables admission; policies without bindings do not.
+#: Resources whose objects enable admission; policies without bindings do not.
 _CONFIGURATION = (
     "mutatingadmissionpolicybindings",
     "mutatingwebhookconfigurations",
@@ -64,7 +64,7 @@ class Gate:
 
         Args:
             call: the request, whose resource is known.
-            options: those of the write, without kind and apiVersion; None: take them from the
+            options: those of the write, without kind and apiVersion; None to read them from the
                 query.
             subresource: the subresource that is written.
             dry_run: whether nothing is stored.
@@ -74,7 +74,7 @@ class Gate:
         if not (delay or self._is_configured()):
             return None
         resource = call.resource
-        assert resource is not None  # noqa: S101 - who writes has found the resource
+        assert resource is not None  # noqa: S101 - a write has found its resource before
         return self._admission(
             Attributes(
                 "",
@@ -117,7 +117,7 @@ class Gate:
 
 
 class _Slow:
-    """Delays admission, for tests: concurrent changes come first."""
+    """Delays admission, so tests can make concurrent changes first."""
 
     def __init__(self, delay: float, clock: Clock) -> None:
         self._delay = delay
@@ -127,7 +127,7 @@ class _Slow:
         """Change nothing."""
 
     def validator(self) -> "_Slow":
-        """Return this, which accepts everything."""
+        """Return itself: it accepts everything."""
         return self
 
     def validate(self, _: Attributes) -> None:
@@ -162,7 +162,7 @@ def _merged(obj: Object, wanted: Object, schema: Schema) -> Object:
 
 
 def _decoded(whole: Object, resource: APIResource) -> Object:
-    """Decode the result of a mutation; if that fails, it is an internal error."""
+    """Decode the result of a mutation; raise an internal error if that fails."""
     try:
         decoded = decode_value(copy.deepcopy(whole), resource)
     except BadRequestError as error:
@@ -192,7 +192,7 @@ def _revised(obj: Object, operations: Sequence[Object], resource: APIResource) -
     try:
         decoded = decode_value(patched, resource, msgspec.json.encode(patched))
     except BadRequestError as error:
-        # Go names only the fault in the value, not the expected type
+        # Go's message has only the error in the value, not the expected type
         why = error.message.partition(f"cannot be handled as a {resource.kind}: ")
         raise refusal.internal_error(why[2] or error.message) from None
     return {"apiVersion": resource.api_version, "kind": resource.kind, **decoded.obj}

@@ -70,7 +70,7 @@ def merge_applied(live: Any, wanted: Any, schema: Schema) -> Any:
 def _merged_order(live: Sequence[str], wanted: Sequence[str]) -> list[str]:
     """Return the keys of both lists: applied ones in their order, others in between.
 
-    A live item stays before the applied one that followed it, unless that one was moved up. The
+    A live item stays before the applied item that followed it, unless that item was moved up. The
     rule is that of `visitListItems` in structured-merge-diff's `typed/merge.go`.
     """
     asked, present = frozenset(wanted), frozenset(live)
@@ -81,7 +81,7 @@ def _merged_order(live: Sequence[str], wanted: Sequence[str]) -> list[str]:
     while left or right:
         if left and right and left[0] != right[0] and left[0] in asked and shared:
             if left[0] != shared[0]:
-                left.popleft()  # its turn comes at its applied position
+                left.popleft()  # it follows at its applied position
                 continue
         elif left and right and left[0] == right[0]:
             if shared:
@@ -119,7 +119,7 @@ def without_fields(value: Any, fields: Fields, kept: Fields, schema: Schema) -> 
                 continue
             field = schema.fields.get(key, ANY) if schema.form is Form.STRUCT else schema.item
             left = without_fields(each, below, held, field or ANY)
-            # an item without an owner that loses its last part goes too
+            # also drop a value without an owner that loses its last part
             if left or not each or held:
                 result[key] = left
         return result
@@ -206,7 +206,7 @@ def apply_object(
     reset = reset_fields(resource, context.subresource)
     managed = Managed.read((live.get("metadata") or {}).get("managedFields"))
     if live and not managed.sets:
-        # earlier writers without a name become a manager too, as in `skipNonAppliedManager`
+        # earlier writers without a name get a manager, too, as in `skipNonAppliedManager`
         owner = Owner("Update", "before-first-apply", resource.api_version, context.subresource)
         managed.update(owner, None, live, resource.schema, now=registry.now(), reset=reset)
     if entry is not None and (given_version or "0") not in {"0", str(entry.revision)}:

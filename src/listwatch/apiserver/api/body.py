@@ -52,7 +52,7 @@ def unsupported(resource: APIResource) -> Exception:
 
 
 def summary(data: bytes) -> str:
-    """Return the start of a body as messages show it."""
+    """Return the start of a body for messages."""
     if not data:
         return "<empty>"
     dots = " ..." if len(data) > 30 else ""
@@ -70,11 +70,11 @@ def decode_body(
         data: the body.
         content_type: the header; "" means JSON.
         resource: determines the kind.
-        quick: the fast decoder, tried first if given; for kinds with many bodies.
+        quick: the fast decoder for kinds with many bodies, tried first.
 
     Raises:
-        UnsupportedMediaTypeError: an unsupported media type.
-        BadRequestError: not of that type, or of another kind.
+        UnsupportedMediaTypeError: the server does not support the media type.
+        BadRequestError: the body is not of that type, or of another kind.
     """
     media_type = media_type_of(content_type)
     if media_type == JSON:
@@ -129,11 +129,11 @@ def decode_value(
     Args:
         value: the JSON object; may be kept and changed.
         resource: determines the kind.
-        data: the body, for the words of a refusal.
+        data: the body, for the message of a refusal.
         default: whether to set the kind's defaults.
 
     Raises:
-        BadRequestError: of another kind, or with a value of another type.
+        BadRequestError: the value is of another kind, or a field has the wrong type.
     """
     if resource.custom is not None:
         obj, problems = decode_custom(value, resource, data)
@@ -152,7 +152,7 @@ def decode_value(
 
 
 def _is_meant(obj: Object, resource: APIResource) -> bool:
-    """Return whether a body's kind and version are those of the path."""
+    """Return whether a body's kind and version match the path."""
     kind, version = obj.get("kind"), obj.get("apiVersion")
     return kind in {None, resource.kind} and version in {None, resource.api_version}
 
@@ -175,10 +175,10 @@ _INTERNAL_PACKAGES = {"": "core"}
 
 
 def check_kind(value: Mapping[str, Any], resource: APIResource) -> None:
-    """Refuse a body of another kind or version than the path's; missing ones are fine.
+    """Refuse a body of another kind or version than the path's; both may be missing.
 
     Raises:
-        WrongTypeError: with the server's message.
+        WrongTypeError: the kind or version is another; the message is the server's.
     """
     kind = value.get("kind") or resource.kind
     version = value.get("apiVersion") or resource.api_version
@@ -208,7 +208,7 @@ def decode_custom(value: Object, resource: APIResource, data: bytes) -> tuple[Ob
     """Turn a decoded body into an object of a custom resource.
 
     Raises:
-        BadRequestError: no kind, another version, or metadata of the wrong type.
+        BadRequestError: the kind is missing, or version or metadata are wrong.
     """
     kind, version = value.get("kind"), value.get("apiVersion")
     if not kind or not isinstance(kind, str):

@@ -17,7 +17,7 @@ Object = dict[str, Any]
 
 
 def shown_key(key: str) -> str:
-    """Return an item's key as messages show it: `[name="app"]`, of a set `[="x"]`."""
+    """Return an item's key for messages: `[name="app"]`, or `[="x"]` in a set."""
     if key.startswith("v:"):
         return f"[={key[2:]}]"
     pairs = sorted(msgspec.json.decode(key[2:]).items())
@@ -37,7 +37,7 @@ _SCALAR_WORDS = {
 
 
 def _check(value: Any, schema: Schema, place: str) -> None:
-    """Refuse fields and types that the schema lacks, in the words of apply."""
+    """Refuse unknown fields and wrong types, with the messages of apply."""
     form = schema.form
     if form is Form.ANY or value is None:
         return
@@ -61,7 +61,7 @@ def _check(value: Any, schema: Schema, place: str) -> None:
 
 
 def misfit(value: Any, schema: Schema) -> str:
-    """Return why a configuration does not fit a schema, in the words of apply; "" if it does."""
+    """Return apply's message about a configuration that does not fit a schema; "" if it fits."""
     try:
         _check(value, schema, "")
     except _RejectedError as error:
@@ -140,7 +140,7 @@ def configuration(call: Call, resource: APIResource, data: bytes) -> Object:
     """Return the apply configuration in a body, checked against its type.
 
     Raises:
-        BadRequestError: 400, it is not an object of that kind and name.
+        BadRequestError: 400, the body is not an object of that kind and name.
         StatusError: 500, it has unknown fields.
     """
     try:

@@ -9,7 +9,7 @@ from listwatch.apiserver import refusal
 from listwatch.errors import StatusError
 from listwatch.schema.parsing import parse_json
 
-#: Instead of a revision in a token: continue with the current objects.
+#: In a token instead of a revision: continue with the current objects.
 INCONSISTENT = -1
 
 
@@ -61,7 +61,7 @@ def read_token(text: str) -> tuple[int, str]:
         )
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        # each byte becomes the character with its code
+        # decode each byte as the character with its code
         token = msgspec.convert(parse_json(data.decode("latin-1").encode()), _Token)
     except (ValueError, msgspec.ValidationError) as error:
         raise refusal.bad_request(f"continue key is not valid: {error}") from None

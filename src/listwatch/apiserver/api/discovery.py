@@ -97,8 +97,8 @@ def _row(resource: APIResource) -> Object:
 
 
 def _storage_hash(resource: APIResource) -> str:
-    import base64  # noqa: PLC0415 - used here alone
-    import hashlib  # noqa: PLC0415 - used here alone
+    import base64  # noqa: PLC0415 - only used here
+    import hashlib  # noqa: PLC0415 - only used here
 
     stored = kind_of(resource).stored_as or f"{resource.group}/{resource.version}"
     text = f"{stored}/{resource.kind}"
@@ -179,7 +179,7 @@ def is_aggregated(_: str, target: Target | None) -> bool:
 def answer_aggregated(
     call: Call, table: ResourceTable, media_type: str, *, core: bool
 ) -> web.Response:
-    """Respond with all of /api (core) or /apis, unless the client has it already.
+    """Respond with all of /api (core) or /apis, unless the client already has it.
 
     Like `ServeHTTPWithETag` of apiserver/pkg/endpoints/discovery/aggregated.
     """

@@ -1,7 +1,7 @@
 """The health checks: /healthz, /livez and /readyz.
 
-Their names are a real server's, because programs request them one by one. Here all checks pass as
-soon as the server responds.
+The names are a real server's, because programs request single checks. Here all checks pass as soon
+as the server responds.
 """
 
 from aiohttp import web

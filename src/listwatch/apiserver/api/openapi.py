@@ -1,4 +1,4 @@
-"""The OpenAPI documents, with which kubectl explains and checks objects."""
+"""The OpenAPI documents, which kubectl uses to explain and check objects."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -46,7 +46,7 @@ def answer_openapi(call: Call, table: ResourceTable, path: str) -> web.StreamRes
 
 
 def _document_answer(call: Call, path: str, document: bytes) -> web.StreamResponse:
-    """Return a document; under its hash it never changes (`handler3` of kube-openapi)."""
+    """Return a document; one requested by its hash never changes (`handler3` of kube-openapi)."""
     tag = _hash_of(document)
     asked = call.first("hash")
     if asked and asked != tag:

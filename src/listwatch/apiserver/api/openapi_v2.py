@@ -1,7 +1,7 @@
 """The OpenAPI v2 document in JSON and in protobuf, the form that old kubectls request.
 
-The messages are those of gnostic's OpenAPIv2.proto (`google/gnostic`), as far as the document uses
-their fields, written as data: the path to a value's message is a few numbers.
+The messages are those of gnostic's OpenAPIv2.proto (`google/gnostic`), limited to the fields that
+the document uses, and written as data: the path to a value's message is a few numbers.
 """
 
 import struct
@@ -28,8 +28,8 @@ def wants_protobuf(accept: str) -> bool:
 def custom_schema_v2(schema: Any) -> Any:
     """Return a custom resource's schema without what version 2 can't express.
 
-    The rule is apiextensions' `ToStructuralOpenAPIV2`: a value that version 2 can't describe stays
-    undescribed, so that clients leave its check to the server.
+    Like apiextensions' `ToStructuralOpenAPIV2`: a value that version 2 can't describe stays
+    undescribed, so clients leave its check to the server.
     """
     if not isinstance(schema, dict):
         return schema
@@ -122,7 +122,7 @@ def _additional(number: int, value: Any) -> bytes:
 
 
 def _double(number: int, value: float) -> bytes:
-    # only numbers below 16 have one, so the tag is one byte
+    # only fields with numbers below 16 are doubles, so the tag is one byte
     return bytes((number << 3 | 1,)) + struct.pack("<d", value)
 
 

@@ -17,7 +17,7 @@ import msgspec
 from listwatch.schema.causes import go_quoted
 from listwatch.schema.facts import ANY, Form, Schema
 
-#: A JSON patch with more operations is refused (`apiserver/pkg/endpoints/handlers`).
+#: Maximum operations of a JSON patch (`apiserver/pkg/endpoints/handlers`).
 OPERATIONS_LIMIT = 10_000
 #: Maximum bytes that the `copy` operations of a JSON patch may copy: each may double the document
 #: (`JSONPatchMaxCopyBytes` in `apiserver/pkg/server/config.go`).
@@ -36,7 +36,7 @@ class PatchError(Exception):
 
 
 class PatchValueError(PatchError):
-    """A test in a JSON patch found another value."""
+    """A `test` in a JSON patch found another value."""
 
 
 class PatchFormatError(PatchError):
@@ -71,7 +71,7 @@ def _index(container: list[Any], part: str, *, insert: bool = False) -> int:
 
 
 def _get(container: Any, part: str) -> Any:
-    """Return a member; None if an object lacks it, as on the server."""
+    """Return a member; None if an object lacks it, as on a real server."""
     if isinstance(container, dict):
         return container.get(part)
     return container[_index(container, part)]
@@ -101,7 +101,7 @@ def _at(document: Any, path: str, missing: str) -> tuple[Any, str]:
 
 @contextmanager
 def _for(words: str) -> Iterator[None]:
-    """Add the operation to an error."""
+    """Add the operation to an error's message."""
     try:
         yield
     except PatchError as error:
@@ -339,7 +339,7 @@ def _unknown_directive(patch: Mapping[str, Any]) -> PatchError:
 
 
 def _check_order(patch: Any, order: Any, merge_key: str) -> None:
-    """Refuse an order of items that is invalid, or that the patch's own items do not follow."""
+    """Refuse an invalid order of items, or one that the patch's own items do not follow."""
     if not isinstance(order, list):
         raise PatchFormatError("invalid patch format of setElementOrder list")
     if not order or not isinstance(patch, list):
@@ -451,7 +451,7 @@ def _merge_list(old: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
     return _ordered(merged, plain, old, lambda each: _key_of(each, merge_key))
 
 
-#: The key of an item without one.
+#: The key of items that have none.
 _NOWHERE = ("no key",)
 
 
@@ -459,7 +459,7 @@ def _mark(value: Any) -> Hashable:
     """Return a hashable stand-in for a JSON value."""
     if isinstance(value, dict | list):
         return (json.dumps(value, sort_keys=True),)
-    return value  # type: ignore[no-any-return]  # what else JSON has can be hashed
+    return value  # type: ignore[no-any-return]  # all other JSON values are hashable
 
 
 def _places(values: Iterable[Any]) -> dict[Hashable, int]:
@@ -477,7 +477,7 @@ def _key_of(item: Any, merge_key: str) -> Any:
 def _ordered(
     merged: list[Any], wanted: list[Any], live: list[Any], key_of: Callable[[Any], Any]
 ) -> list[Any]:
-    """Order the items as the patch does; the others stay where they were relative to those."""
+    """Order the items as the patch does; other items keep their place relative to them."""
     order = _places(map(key_of, wanted))
     before = _places(map(key_of, live))
 

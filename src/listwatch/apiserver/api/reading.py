@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 #: How long a read waits for a future resource version, in seconds.
 FUTURE_WAIT = 3.0
-#: Lists from this size in bytes are written piece by piece, so that they are never held twice.
+#: Lists from this size in bytes are written piece by piece, to save memory.
 _STREAMED_FROM = 1 << 20
 _PIECE = 256 * 1024
-#: Objects written in protobuf at once, in a few milliseconds.
+#: Objects encoded in protobuf at once, in a few milliseconds.
 _TURN = 32
 _PARTIAL_PREFIX = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/%b",'
 
@@ -60,7 +60,7 @@ class Reader:
 
     Args:
         backlog_limit: changes that may wait for a watch's slow client before it is cut off.
-        streams: collects open watches; given for a replica, which is stopped with the others.
+        streams: collects open watches; a replica shares those of its server, to be stopped with it.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class Reader:
         await response.prepare(call.request)
         for piece in body.pieces(_PIECE):
             await response.write(piece)
-            await asyncio.sleep(0)  # other tasks run, and an end is noticed
+            await asyncio.sleep(0)  # let other tasks run, and notice a disconnected client
         await response.write_eof()
         return response
 
@@ -260,7 +260,7 @@ class Reader:
                 revision = store.revision if mirror is None else mirror.revision
                 found = bucket.span(namespace)
                 if self.stale_at is not None and options.resource_version:
-                    # a replica whose cache lags answers reads that may be stale
+                    # answer reads that may be stale like a replica whose cache lags
                     revision = min(self.stale_at, revision)
                     if version > revision:
                         await self._clock.sleep(FUTURE_WAIT)
@@ -271,7 +271,7 @@ class Reader:
         selection = Filter(options.label_selector, options.field_selector, options.shard)
         plain = selection.is_everything
         chosen: Iterable[Entry] = found if plain else filter(selection.matches, found)
-        # one extra shows whether there are more; the rest costs nothing
+        # one extra entry shows whether there are more
         entries = list(islice(chosen, limit + 1) if limit else chosen)
         metadata: dict[str, object] = {"resourceVersion": str(revision)}
         if options.shard is not None:
@@ -353,7 +353,7 @@ class Reader:
             stream.fault = fault if fault.tampers else None
         stream.lag = lambda: self.stale_at
         if representation.transform == "PartialObjectMetadataList":
-            # one object is not a list: the first event can't be written and ends the watch
+            # a real server can't write an object as a list: the first event ends the watch
             stream.make_nothing()
         if awaited > self._present():
             stream.refused = refusal.too_large_version(awaited, self._present())
@@ -423,7 +423,7 @@ class Reader:
             return event(kind, body(entry))
 
         def make_plain(kind: str, entry: Entry) -> bytes:
-            # the common case: without an extra copy
+            # the common case, without an extra copy
             return b'{"type":"%b","object":%b%b}\n' % (kind.encode(), prefix, entry.data[1:])
 
         if event is event_bytes and not transform and plain:
@@ -457,7 +457,7 @@ async def _protobuf_list(
     *,
     partial: bool,
 ) -> web.Response:
-    """Respond with a list in protobuf, written in steps so that other tasks run."""
+    """Respond with a list in protobuf, encoded in steps between which other tasks run."""
     from listwatch.apiserver.http.protobuf import (  # noqa: PLC0415 - rarely needed
         encode_item,
         encode_list,

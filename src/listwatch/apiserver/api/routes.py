@@ -79,7 +79,7 @@ class Api:
         self.address = ""
         #: records the requests, for tests
         self.request_log: RequestLog | None = None
-        #: the stale replica, for tests
+        #: the replica that may fall behind, for tests
         self.lagging: Api | None = None
         #: paths outside the API, such as the control for tests
         self.extra_paths: dict[str, Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {}
@@ -108,12 +108,12 @@ class Api:
             fault = faults.take(call)
             answer = await (self.dispatch(call) if fault is None else self._faulty(call, fault))
         except ConnectionError:
-            # the client is gone; there is nobody to answer
+            # the client is gone: nobody reads the answer
             answer = text_answer("", 499)
         except Exception as error:  # noqa: BLE001 - one bad request must not end the server; it is logged
             answer = _refused(call, error)
             if request.writer.output_size and request.transport is not None:
-                request.transport.abort()  # in the middle of an answer there is no place for it
+                request.transport.abort()  # too late to report the error within the response
         finally:
             faults.in_flight -= counted
             if log is not None:
@@ -193,7 +193,7 @@ class Api:
         resource = self.table.get(info.group, info.version, info.resource)
         custom = "." in info.group and not self.table.is_built_in(info.group)
         if custom and (resource is None or info.rest or not _has_scope(resource, info)):
-            # the handler of custom resources has no other refusal of paths
+            # the handler of custom resources refuses paths only like this
             return text_answer("404 page not found\n", 404)
         if resource is None or info.rest:
             raise refusal.no_such_resource()
@@ -237,7 +237,7 @@ class Api:
         if handler is None:
             raise refusal.method_not_allowed()
         if verb in {"create", "deletecollection"} and resource.namespaced and not info.namespace:
-            raise refusal.method_not_allowed()  # a write needs the namespace in its path
+            raise refusal.method_not_allowed()  # the path of a write must name the namespace
         if verb not in resource.verbs:
             if verb in {"create", "delete"} and resource.custom is not None:
                 raise refusal.verb_not_supported(resource, verb)
@@ -332,7 +332,7 @@ def _refused(call: Call, error: Exception) -> web.Response:
     return call.refuse(refusal.internal_error("the server failed; its log says why"))
 
 
-#: A real server's response to a request that takes too long: as text, and without a kind.
+#: A real server's response to a request that takes too long: plain text without a kind.
 _OUT_OF_TIME = {
     "metadata": {},
     "status": "Failure",
@@ -344,7 +344,7 @@ _OUT_OF_TIME = {
 
 
 def _check_custom(resource: APIResource, info: RequestInfo, *, known: bool) -> None:
-    """Refuse what the handler of custom resources refuses, which routes by verb only."""
+    """Refuse a request like the handler of custom resources, which routes only by verb."""
     if not known:
         raise refusal.verb_not_supported(resource, info.verb)
     if info.verb in {"update", "patch"} and not info.name:
@@ -352,7 +352,7 @@ def _check_custom(resource: APIResource, info: RequestInfo, *, known: bool) -> N
 
 
 def _has_scope(resource: APIResource, info: RequestInfo) -> bool:
-    """Return whether a path has the namespace that a resource needs; reads may cover all."""
+    """Return whether a path has the namespace that a resource needs; reads may omit it."""
     if resource.namespaced:
         return bool(info.namespace) or info.verb in {"list", "watch"}
     return not info.namespace

@@ -166,7 +166,7 @@ class Scales:
         return _answer(call, self._shown(resource, made))
 
     def _shown(self, resource: APIResource, entry: Entry, *, lacking: int | None = None) -> Object:
-        """Return an object's scale; `lacking` is the default for a custom one without replicas."""
+        """Return an object's scale; `lacking` is the default for a custom object's replicas."""
         obj = self._registry.present(resource, entry)
         metadata = obj["metadata"]
         shown = {
@@ -201,7 +201,7 @@ def _answer(call: Call, scale: Object) -> web.Response:
 
 
 def _compact(scale: Object) -> Object:
-    """Return a scale's spec as Go writes it, omitting zero replicas."""
+    """Return a scale with the spec as Go writes it: without zero replicas."""
     replicas = (scale.get("spec") or {}).get("replicas")
     return {"replicas": replicas} if replicas else {}
 
@@ -285,7 +285,7 @@ def _custom_scale(resource: APIResource, obj: Object, lacking: int | None) -> Ob
     """Return spec and status of a custom object's scale.
 
     Args:
-        resource: knows their paths.
+        resource: defines their paths.
         obj: the object.
         lacking: the default for an object without replicas.
 

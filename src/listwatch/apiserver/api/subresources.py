@@ -100,7 +100,7 @@ class Subresources:
             )
 
         def produce(old: Object | None, _: Entry | None) -> Object:
-            assert old is not None  # noqa: S101 - update refuses a missing object before
+            assert old is not None  # noqa: S101 - update has refused a missing object
             carry(decoded.obj, old, "status")
             return decoded.obj
 
@@ -214,7 +214,7 @@ class Subresources:
             raise refusal.bad_request("name in URL does not match name in Eviction object")
         wanted = _admitted(context, eviction, decoded.obj).get("deleteOptions") or {}
         options = self._writer.delete_options(call, resource, b"", wanted)
-        if context.dry_run:  # either place is enough
+        if context.dry_run:  # the query or the body may request it
             options = msgspec.structs.replace(options, dry_run=True)
         self._registry.evict(resource, call.namespace, call.info.name, options)
         return call.answer_value(
@@ -230,7 +230,7 @@ class Subresources:
 
 
 def _admitted(context: WriteContext, resource: APIResource, obj: Object) -> Object:
-    """Return an object as policies and webhooks admit it."""
+    """Return an object after policies and webhooks have admitted it."""
     if context.admission is None:
         return obj
     whole = context.admission.mutate_whole("CREATE", whole_of(resource, obj), None)

@@ -30,7 +30,7 @@ _DESCRIPTIONS = {
 
 
 class TableMaker:
-    """Creates tables; ages in them are as of their creation."""
+    """Creates tables, with ages as of the creation."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -25,7 +25,7 @@ from listwatch.shard_range import ShardRange
 
 #: Above this many unread bytes, changes wait here instead.
 _HIGH_WATER = 256 * 1024
-#: Bytes or events written at once; then other tasks run, and an end is noticed.
+#: Bytes or events written at once, before other tasks run.
 _PIECE_BYTES = 64 * 1024
 _PIECE_EVENTS = 1000
 #: Seconds that a client has to read the rest of an expired watch.
@@ -50,7 +50,7 @@ def entry_matches(entry: Entry, labels: LabelSelector, fields: FieldSelector) ->
 
 
 class Filter:
-    """Converts changes to what a watch with selectors sees."""
+    """Converts changes to the events of a watch with selectors."""
 
     def __init__(
         self, labels: LabelSelector, fields: FieldSelector, shard: ShardRange | None = None
@@ -69,7 +69,7 @@ class Filter:
         return entry_matches(entry, self._labels, self._fields)
 
     def apply(self, change: StoredChange) -> tuple[StoredChangeType, Entry] | None:
-        """Return the event for a change, or None if it is invisible.
+        """Return the event for a change, or None if the watch does not see it.
 
         An object that leaves the selection is DELETED, in its last matching state, at the revision
         of the change; one that enters is ADDED.
@@ -101,7 +101,7 @@ FrameMaker = Callable[[str, Entry], bytes]
 
 
 class FrameCache:
-    """The newest frames, so that one change is encoded once for all watches of one form."""
+    """The newest frames: a change is encoded once for all watches of one form."""
 
     def __init__(self, size: int = 256) -> None:
         self._size = size
@@ -159,14 +159,13 @@ def _no_lag() -> int | None:
 class WatchStream:
     """Streams the changes of a bucket into one response, until it expires or is stopped.
 
-    While the client keeps up, changes go from the commit directly into the connection's buffer. If
-    it does not, they wait as references to the store's bytes. A client that falls too far behind is
-    cut off.
+    While the client keeps up, each commit writes directly into the connection's buffer. Otherwise
+    changes wait as references to the store's bytes. A client that falls too far behind is cut off.
 
     Args:
         form: identifies the output of `make`, for the frame cache.
         make: encodes an event.
-        bookmark: encodes a bookmark at a revision; told whether it ends the initial events.
+        bookmark: encodes a bookmark; gets the revision, and whether it ends the initial events.
         error: encodes an error of the watch.
         backlog_limit: changes that may wait for a slow client.
     """
@@ -201,8 +200,8 @@ class WatchStream:
         self._stopped = False
         self._wake = asyncio.Event()
         self._transport: _Transport | None = None
-        #: returns the revision at which the server stopped following its store, None while it
-        #: follows; for tests
+        #: returns the revision at which the server stopped following its store; None while it
+        #: follows. For tests.
         self.lag: Callable[[], int | None] = _no_lag
         #: returns the revision up to which the changes of the bucket are known
         self.progress: Callable[[], int] = lambda: store.revision
@@ -238,7 +237,7 @@ class WatchStream:
             self._transport.abort()
 
     def look_again(self) -> None:
-        """Handle the end of a lag."""
+        """Continue after the end of a lag."""
         self._wake.set()
 
     def send_bookmark(self) -> None:
@@ -253,7 +252,7 @@ class WatchStream:
     def _on_change(self, change: StoredChange) -> None:
         transport = self._transport
         if transport is not None and transport.is_closing():
-            self.stop()  # before the connection reports its end, more changes may come
+            self.stop()  # more changes may come before the connection reports its end
             return
         if (
             self._direct
@@ -276,7 +275,7 @@ class WatchStream:
         self._wake.set()
 
     def _frame(self, change: StoredChange) -> bytes:
-        """Return the bytes of a change, b"" if it is invisible."""
+        """Return the bytes of a change; b"" if the watch does not see it."""
         if change.revision <= self._seen:
             return b""
         self._seen = change.revision
@@ -309,7 +308,7 @@ class WatchStream:
             try:
                 store.check_readable(options.since)
                 if options.since < bucket.since_served:
-                    raise CompactedError(bucket.since_served)  # noqa: TRY301 - told as that one
+                    raise CompactedError(bucket.since_served)  # noqa: TRY301 - handled like the store's
             except CompactedError as error:
                 self.refused = _too_old(bucket, options.since, error.revision)
             else:
@@ -323,7 +322,7 @@ class WatchStream:
             await response.prepare(request)
             transport = request.transport
             if transport is None:
-                return  # the client is gone already
+                return  # the client is already gone
             self._transport = way = self._way(transport)
             if self.refused is not None:
                 await response.write(self._error(self.refused))
@@ -361,7 +360,7 @@ class WatchStream:
         return TamperedTransport(transport, self.fault, end)
 
     async def _follow(self, response: web.StreamResponse, transport: _Transport) -> None:
-        """Write what waits whenever the client has read enough, until the end."""
+        """Write waiting changes whenever the client has read enough, until the end."""
         while not self._stopped and not transport.is_closing():
             self._wake.clear()
             if self._backlog and self.lag() is None:
@@ -389,7 +388,7 @@ class WatchStream:
             if not piece:
                 return
             if self.fault is not None:
-                for frame in filter(None, piece):  # each is counted
+                for frame in filter(None, piece):  # the fault counts frames
                     transport.write(frame)
             elif size <= 2 * _PIECE_BYTES:
                 transport.write(b"".join(piece))
@@ -400,7 +399,7 @@ class WatchStream:
         self, response: web.StreamResponse, transport: _Transport, data: bytes
     ) -> None:
         """Write bytes with little buffering, because many watches may get the same ones."""
-        direct, self._direct = self._direct, False  # nothing may be written in between
+        direct, self._direct = self._direct, False  # commits must not write in between
         try:
             for start in range(0, len(data), _PIECE_BYTES):
                 await _drained(response)
@@ -425,7 +424,7 @@ class WatchStream:
 
     def _plan_bookmarks(self, timers: list[Timer]) -> None:
         left = self._options.timeout
-        # like kube-apiserver: once a minute, and two seconds before the end
+        # like kube-apiserver, once a minute and two seconds before the end
         step = 60.0 if left > 62.0 else left - 2.0
 
         def send(remaining: float) -> None:
@@ -446,7 +445,7 @@ async def _drained(response: web.StreamResponse) -> None:
 
 
 def _too_old(bucket: Bucket, asked: int, oldest: int) -> StatusError:
-    # a real server has no watch cache for events; the message is the store's
+    # a real server has no watch cache for events: the message is that of its store
     if bucket.name == "events":
         return refusal.expired("The resourceVersion for the provided watch is too old.")
     return refusal.expired(f"too old resource version: {asked} ({oldest})")

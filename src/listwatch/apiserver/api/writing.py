@@ -243,7 +243,7 @@ class Writer:
         patch = read_patch(data, media_type)
 
         def produce(old: Object | None, entry: Entry | None) -> Object:
-            assert old is not None  # noqa: S101 - the object was found above, with no await since
+            assert old is not None  # noqa: S101 - found above, with no await since
             assert entry is not None  # noqa: S101 - as above
             return self.patched(call, resource, old, patch, media_type)
 
@@ -370,7 +370,7 @@ class Writer:
             uid=conditions.get("uid"),
             resource_version=conditions.get("resourceVersion"),
             dry_run=bool(dry_run),
-            # admission sees an eviction as an eviction
+            # admission has already seen the eviction itself
             admission=None
             if known is not None
             else self._gate.open(call, given, dry_run=bool(dry_run)),
@@ -468,17 +468,17 @@ class Writer:
 
 class _Preconditions(msgspec.Struct):
     uid: str | None = None
-    resourceVersion: str | None = None  # noqa: N815 - the wire's name
+    resourceVersion: str | None = None  # noqa: N815 - the name in JSON
 
 
 class _DeleteBody(msgspec.Struct):
-    apiVersion: str | None = None  # noqa: N815 - the wire's name
+    apiVersion: str | None = None  # noqa: N815 - the name in JSON
     kind: str | None = None
-    gracePeriodSeconds: int | None = None  # noqa: N815 - the wire's name
-    propagationPolicy: str | None = None  # noqa: N815 - the wire's name
-    orphanDependents: bool | None = None  # noqa: N815 - the wire's name
+    gracePeriodSeconds: int | None = None  # noqa: N815 - the name in JSON
+    propagationPolicy: str | None = None  # noqa: N815 - the name in JSON
+    orphanDependents: bool | None = None  # noqa: N815 - the name in JSON
     preconditions: _Preconditions | None = None
-    dryRun: list[str] | None = None  # noqa: N815 - the wire's name
+    dryRun: list[str] | None = None  # noqa: N815 - the name in JSON
 
 
 def _delete_query(call: Call) -> Object:
@@ -528,7 +528,7 @@ def read_patch(data: bytes, media_type: str) -> Any:
     """Decode the body of a patch.
 
     Raises:
-        BadRequestError: not of that media type.
+        BadRequestError: the body is not of that media type.
     """
     try:
         patch = parse_json(data)
@@ -565,7 +565,7 @@ _OPERATION_KEYS = frozenset(("op", "path", "from", "value"))
 
 
 def _operation_problems(patch: Any) -> list[str]:
-    """Return the ignored fields of a JSON patch's operations."""
+    """Return problems about ignored fields in a JSON patch's operations."""
     if not isinstance(patch, list):
         return []
     return [
@@ -586,7 +586,7 @@ def apply_patch(whole: Mapping[str, Any], patch: Any, media_type: str, schema: A
     Raises:
         InvalidError: 422, the patch does not fit.
         BadRequestError: a directive of a strategic merge has the wrong form.
-        StatusError: 500, another of them is wrong.
+        StatusError: 500, a directive is wrong in another way.
     """
     try:
         if media_type == JSON_PATCH:
@@ -612,7 +612,7 @@ def failed_patch() -> Exception:
 
 
 def _as_patched(before: Any, after: Any) -> Any:
-    """Return the result of a patch, with sorted keys where it changed something, as Go does."""
+    """Return the result of a patch with sorted keys where the patch changed something, like Go."""
     if before == after or not isinstance(after, dict):
         return after
     old = before if isinstance(before, dict) else {}

@@ -69,7 +69,7 @@ def _objects(authority: str) -> Iterator[tuple[str, str, Object]]:
             },
         },
     )
-    if authority:  # without a CA the object would be empty
+    if authority:  # without a CA the ConfigMap would be empty
         yield (
             "",
             "configmaps",
@@ -111,7 +111,7 @@ def _resource(table: ResourceTable, group: str, plural: str) -> APIResource:
 
 
 def bootstrap(registry: Registry, table: ResourceTable, authority: str = "") -> None:
-    """Create the missing objects that a real server creates itself.
+    """Create the objects that a real server creates itself, if they are missing.
 
     Args:
         registry: used to create them.

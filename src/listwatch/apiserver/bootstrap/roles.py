@@ -153,7 +153,7 @@ ROLES: Sequence[Made] = (
     _binding("system:basic-user", f"Group {AUTHENTICATED}"),
     _role("system:public-info-viewer", _paths(_HEALTH)),
     _binding("system:public-info-viewer", f"Group {AUTHENTICATED}", f"Group {UNAUTHENTICATED}"),
-    # to be bound by administrators
+    # for administrators to bind
     _role(
         "system:auth-delegator",
         _rule("create", "authentication.k8s.io", "tokenreviews"),

@@ -1,1 +1,1 @@
-"""The server's HTTP: connections, requests, response forms. Knows nothing of verbs."""
+"""The server's HTTP: connections, requests, response forms. Independent of the API's verbs."""

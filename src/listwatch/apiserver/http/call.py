@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 #: Maximum size of a body in bytes (`apiserver/pkg/server/config.go`).
 BODY_LIMIT = 3 * 1024 * 1024
-#: Maximum characters of all warnings in a response; beyond it, of each warning.
+#: Maximum characters of all warnings in a response, and of each if there are too many.
 _WARNINGS_LIMIT = 4 * 1024
 _WARNING_LIMIT = 256
 #: The characters of Unicode's category Cc.
@@ -103,7 +103,7 @@ class Call:
         Raises:
             RequestEntityTooLargeError: it exceeds the limit.
             BadRequestError: its HTTP framing is invalid.
-            AllottedTimeError: it does not come in time.
+            AllottedTimeError: it does not arrive in time.
         """
         if self._body is not None:
             return self._body
@@ -209,7 +209,7 @@ class Call:
 def _fitting(warnings: Iterable[str]) -> list[str]:
     """Return the warnings to send, as in `apiserver/pkg/endpoints/filters/warning.go`.
 
-    Each appears once; unsendable ones are dropped; many are shortened.
+    Drops repeated warnings and those that a header can't contain; shortens them if there are many.
     """
     kept = [each for each in dict.fromkeys(warnings) if each and _CONTROL.search(each) is None]
     if sum(map(len, kept)) <= _WARNINGS_LIMIT:

@@ -48,7 +48,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         user_agent: a pattern of the User-Agent header.
         skip: the first matching requests to let pass.
         times: the number of requests to hit after that; 0 for all.
-        probability: the chance of a matching request to be hit, from the server's `seed`.
+        probability: the chance that a matching request is hit; drawn from the server's `seed`.
         delay: seconds to wait before anything else.
         status: answer with this HTTP status instead.
         reason: the reason in the Status; "" for the usual one of its code.
@@ -199,11 +199,11 @@ class Faults:
         return len(self._rules)
 
     def add(self, *faults: Fault) -> None:
-        """Append faults to those added before."""
+        """Append faults."""
         self._rules += map(_Rule, faults)
 
     def replace(self, faults: Iterable[Fault]) -> None:
-        """Replace all faults by these."""
+        """Replace all faults with these."""
         self._rules = [_Rule(fault) for fault in faults]
 
     def clear(self) -> None:
@@ -230,7 +230,7 @@ class Faults:
         return None
 
     async def before(self, call: Call, fault: Fault) -> web.StreamResponse | None:
-        """Apply what comes before a response; return a replacement, or None."""
+        """Apply the effects before a response; return a replacement for it, or None."""
         if fault.delay > 0:
             await self._clock.sleep(fault.delay)
         watching = call.info.verb == "watch"
@@ -311,7 +311,7 @@ class TamperedTransport:
         self._look_ahead()
 
     def _look_ahead(self) -> None:
-        """Apply at once what does not need another event."""
+        """Apply at once the effects that don't wait for another event."""
         if self._left > 0 or self._ended:
             return
         if self._fault.error_event:

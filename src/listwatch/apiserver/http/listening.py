@@ -22,8 +22,8 @@ from listwatch.apiserver.http.negotiation import JSON
 from listwatch.clock import Clock, Timer
 from listwatch.errors import ConfigError
 
-#: Seconds for which a client may read nothing of what waits for it. The system reports progress
-#: only once a third of its buffer is free again, which is a megabyte or more.
+#: Seconds for which a client may read nothing although data waits. The system reports progress only
+#: once a third of its buffer is free again, which is a megabyte or more.
 _PATIENCE = 300.0
 #: Maximum line of a request's headers, in bytes: Go's limit for all of them.
 _HEAD_LIMIT = 1 << 20
@@ -58,7 +58,7 @@ class Listening:
 async def listen(
     handle: Handle, host: str, port: int, clock: Clock, tls: ssl.SSLContext | None = None
 ) -> Listening:
-    """Start to answer requests on an address; `close` of the result ends it.
+    """Start to answer requests on an address, until the result's `close`.
 
     Raises:
         ConfigError: it can't listen on the address.
@@ -80,7 +80,7 @@ async def listen(
         sockets = await listening_sockets(host or None, port)
     except OSError as error:
         await runner.cleanup()
-        named = isinstance(error, socket.gaierror)  # its numbers are not errno's
+        named = isinstance(error, socket.gaierror)  # its number is not an errno
         why = error.strerror if named or not error.errno else os.strerror(error.errno)
         raise ConfigError(
             f"cannot listen on {host}:{port}: {str(why or error).lower()}; choose another port, "
@@ -146,7 +146,7 @@ class _Connection(RequestHandler):
             self._awaited = None
 
     def pause_writing(self) -> None:
-        """Note that too much waits for the client."""
+        """Note that too much data waits for the client."""
         super().pause_writing()
         if self.transport is not None:
             self._be_patient(self.transport)
@@ -163,7 +163,7 @@ class _Connection(RequestHandler):
         self._patience = self._clock.call_later(_PATIENCE, look)
 
     def resume_writing(self) -> None:
-        """Note that the client has read."""
+        """Note that the client has read data."""
         super().resume_writing()
         self._end_patience()
 

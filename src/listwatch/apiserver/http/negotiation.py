@@ -23,7 +23,7 @@ _PARTIAL = b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/%b","meta
 
 
 class Representation(msgspec.Struct, frozen=True):
-    """The form of a response: a media type, and what objects are converted to ("" for nothing)."""
+    """The form of a response: a media type, and the kind to convert objects to ("" for none)."""
 
     media_type: str = JSON
     transform: str = ""
@@ -174,7 +174,7 @@ def _negotiated(
     if allows is not _allows_custom and not any(
         part.partition(";")[0].strip() in {*_OFFERED, "*/*", ""} for part in header.split(",")
     ):
-        # the built-in resources' router, which does not know application/*, lists it first
+        # the router of built-in resources refuses first, and does not know application/*
         streams = f", {_STREAMS}" if watchable else ""
         raise refusal.not_acceptable(
             f"406: Not Acceptable\n\nAvailable representations: {', '.join(_OFFERED)}{streams}",
@@ -260,7 +260,7 @@ def list_body(
     """
     head = msgspec.json.encode(metadata)
     if partial and not entries:
-        # `asPartialObjectMetadataList` of apiserver leaves an empty list out
+        # `asPartialObjectMetadataList` of apiserver omits an empty list
         return ListBody(
             b'{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/%b","metadata":%b,'
             b'"items":null}\n' % (partial.encode(), head),

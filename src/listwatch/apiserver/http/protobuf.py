@@ -238,7 +238,7 @@ def encode_value(value: Object) -> bytes:
     """Return an object with kind and apiVersion in protobuf.
 
     Raises:
-        NotAcceptableError: 406, its kind has no protobuf form here.
+        NotAcceptableError: 406, the kind has no protobuf form here.
     """
     version, kind = value.get("apiVersion", ""), value.get("kind", "")
     return enveloped(version, kind, writer_of(_known(version, kind))(value))

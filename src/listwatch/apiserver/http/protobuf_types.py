@@ -66,7 +66,7 @@ def fields_of(message: str) -> tuple[Field, ...]:
         raise DataError(f"no such message: {message}")
     definition = facts().definitions.get(message)
     known = (definition or {}).get("properties")
-    # for some fields the tables have Go's spelling, such as Webhooks, and no - and $
+    # some field names in the tables have Go's spelling, such as Webhooks, and lack - and $
     spelling = {_plain(name): name for name in known or ()}
     fields = []
     for number, name, kind, *rest in rows:

@@ -1,6 +1,6 @@
 """Encodes JSON values as protobuf messages.
 
-The encoder of each message is built once, because lists have many objects of one type.
+Builds the encoder of each message once, because lists contain many objects of one type.
 """
 
 import base64
@@ -81,7 +81,7 @@ def writer_of(message: str) -> Writer:
 
 
 def _later(message: str) -> Writer:
-    """Return an encoder that looks at a message's fields on first use, because types nest."""
+    """Return an encoder that looks up a message's fields on first use: types may be recursive."""
     found: Writer | None = None
 
     def write(value: Any) -> bytes:

@@ -36,12 +36,12 @@ class RequestInfo(msgspec.Struct, frozen=True):
     subresource: str = ""
     namespace: str = ""
     name: str = ""
-    #: the part of the path after the subresource, which no resource has
+    #: the part of the path after the subresource; valid paths have none
     rest: tuple[str, ...] = ()
     legacy_watch: bool = False
-    #: whether the path is that of a namespace itself or a part of it
+    #: whether the path is that of a namespace itself or of its subresource
     of_namespace: bool = False
-    #: the one name that a list or watch selects by a field selector
+    #: the single name that a list's or watch's field selector selects
     selected_name: str = ""
 
     @property
@@ -119,14 +119,14 @@ def parse_request(method: str, raw_path: str, query: Query) -> RequestInfo:
 
 
 def _selected_name(query: Query, verb: str) -> str:
-    """Return the one name that a field selector selects; "" if it selects more than one."""
+    """Return the single name that a field selector selects; "" if it may select several."""
     selector = _first(query, "fieldSelector")
     if not selector or verb not in {"list", "watch", "deletecollection"}:
         return ""
     try:
         fields = parse_field_selector(selector)
     except SelectorError:
-        return ""  # refused when the options are parsed
+        return ""  # an invalid selector is refused when the options are parsed
     found = [each for each in fields.requirements if each.field == "metadata.name"]
     return found[0].value if len(found) == 1 and not found[0].negated else ""
 

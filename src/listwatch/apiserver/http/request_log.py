@@ -77,7 +77,7 @@ class RequestLog:
         self._open[id(call)] = entry
 
     def end(self, call: Call, response: web.StreamResponse | None) -> None:
-        """Record the response to a request; None if the client left before."""
+        """Record the response to a request; None if the client disconnected first."""
         entry = self._open.pop(id(call), None)
         if entry is not None:
             entry.user = call.user.name

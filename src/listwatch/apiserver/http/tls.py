@@ -16,11 +16,11 @@ class TLS(msgspec.Struct, frozen=True):
 
     Attributes:
         context: for the server's connections.
-        authority: the CA certificate, in PEM, with which clients verify the server; "" if they know
-            it.
+        authority: the CA certificate, in PEM, with which clients verify the server; "" if they
+            already trust it.
         client_certificate: for the kubeconfig, in PEM; "" for none.
         client_key: of that certificate.
-        issue: uses another certificate for new connections, expired if requested; None if the CA's
+        issue: makes new connections use another certificate, expired if requested; None if the CA's
             key is unavailable.
     """
 

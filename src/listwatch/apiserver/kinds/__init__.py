@@ -1,1 +1,1 @@
-"""How kinds differ from each other."""
+"""The differences between kinds: defaults, rules, conversions, tables."""

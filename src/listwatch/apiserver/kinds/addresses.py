@@ -8,8 +8,8 @@ Object = dict[str, Any]
 
 #: The range of node ports.
 FIRST_PORT, LAST_PORT = 30_000, 32_767
-# The lower parts of both ranges are given out last, since users choose from there (KEP-3668 for
-# ports, KEP-3070 for addresses; the sizes are theirs for these ranges).
+# The lower parts of both ranges are allocated last, because users choose from there (KEP-3668 for
+# ports, KEP-3070 for addresses; both define the sizes).
 _STATIC_PORTS = 86
 _STATIC_HOSTS = 256
 
@@ -44,7 +44,7 @@ class Addresses:
         self._services = services
         self._hosts = itertools.cycle(_hosts())
         self._ports = itertools.cycle(_ports())
-        #: allocated; also freed ones, until a look at the services shows that they are free
+        #: allocated addresses and ports; freed ones stay until the services are read again
         self._taken: set[str | int] | None = None
 
     def _look(self) -> set[str | int]:
@@ -77,7 +77,7 @@ class Addresses:
         return self._next(self._ports, LAST_PORT - FIRST_PORT + 1)
 
     def claim(self, wanted: str | int) -> bool:
-        """Take an address or a port; return False if a service has it."""
+        """Take an address or port; return False if a service already has it."""
         taken = self._look() if self._taken is None else self._taken
         if wanted in taken and wanted in self._look():
             return False

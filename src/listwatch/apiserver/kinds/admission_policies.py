@@ -109,8 +109,8 @@ def _check_validating(obj: View) -> list[Cause]:
 
 
 def _common(spec: View) -> tuple[list[Cause], "Vocabulary"]:
-    """Return the violations in what both kinds of policies share, and the expressions' scope."""
-    from listwatch.cel.admission import Vocabulary  # noqa: PLC0415 - a parser that few need
+    """Return the violations in the parts that both kinds of policies share, and the vocabulary."""
+    from listwatch.cel.admission import Vocabulary  # noqa: PLC0415 - a parser, seldom needed
 
     causes = one_of(spec, "spec", "failurePolicy", FAILURE_POLICIES)
     kind = spec.get("paramKind")
@@ -244,7 +244,7 @@ def _check_mutating(obj: View) -> list[Cause]:
 
 
 def _mutable(match: View | None, path: str) -> list[Cause]:
-    """Return the listed operations in which nothing can be mutated."""
+    """Return the violations by listed operations that can't be mutated."""
     return [
         not_supported(f"{path}.resourceRules.operations", each, _MUTABLE)
         for rule in (match or {}).get("resourceRules") or ()
@@ -312,7 +312,7 @@ def _param_reference(reference: View, path: str) -> list[Cause]:
 
 def _check_validating_binding(obj: View) -> list[Cause]:
     spec = obj.get("spec") or {}
-    # the reference misspells the path
+    # a real server misspells the path
     causes = _bound(spec, "spec.matchResouces")
     path, actions = "spec.validationActions", spec.get("validationActions") or []
     for index, each in enumerate(actions):

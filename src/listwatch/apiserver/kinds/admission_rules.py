@@ -1,4 +1,4 @@
-"""What webhook and policy configurations share: rules, selectors, conditions.
+"""Parts shared by webhook and policy configurations: rules, selectors, conditions.
 
 The rules are those of `pkg/apis/admissionregistration/validation`.
 """
@@ -94,7 +94,7 @@ def _resources(resources: Sequence[str], path: str) -> list[Cause]:
             continue
         name, slash, sub = each.partition("/")
         if not slash:
-            # as in the reference, the last one counts
+            # as on a real server, the last one decides
             bare = each != "*"
             continue
         if name in whole:
@@ -142,7 +142,7 @@ def condition_causes(
     """
     if not conditions:
         return []
-    from listwatch.cel.admission import Vocabulary  # noqa: PLC0415 - a parser that few need
+    from listwatch.cel.admission import Vocabulary  # noqa: PLC0415 - a parser, seldom needed
     from listwatch.cel.types import BOOL  # noqa: PLC0415 - as above
 
     causes: list[Cause] = []
@@ -181,7 +181,7 @@ def expression_causes(
         wanted: the accepted types of its value; none means any.
         shown: shown in the refusal instead of the expression.
     """
-    from listwatch.cel.admission import compile_as  # noqa: PLC0415 - a parser that few need
+    from listwatch.cel.admission import compile_as  # noqa: PLC0415 - a parser, seldom needed
 
     found = compile_as(text, vocabulary.environment(), *wanted)
     return compiled_causes(found, path, text if shown is None else shown)

@@ -118,7 +118,7 @@ def _behavior_of(found: Any) -> Object:
     try:
         Conversion().convert(found or {}, facts().definition(name))
     except WrongTypeError:
-        return {}  # as for an invalid annotation
+        return {}  # ignored like an invalid annotation
     return dict(found or {})
 
 
@@ -172,7 +172,7 @@ def _newer_metrics(found: Any, of: str) -> list[Object]:
     try:
         return [_newer(each, of) for each in found or ()]
     except (AttributeError, TypeError):
-        return []  # no list of metrics, which has no content either
+        return []  # not a list of metrics: ignored like an empty one
 
 
 def _newer(metric: Object, of: str) -> Object:

@@ -55,7 +55,7 @@ _PLAIN = Kind()
 
 
 def kind_of(resource: APIResource) -> Kind:
-    """Return what a resource's kind has of its own; all custom resources share one."""
+    """Return the kind of a resource; all custom resources share one."""
     if resource.custom is not None:
         return _CUSTOM
     group = resource.group
@@ -77,7 +77,7 @@ def apply_defaults(resource: APIResource, obj: Object) -> None:
 def spec_changed(resource: APIResource, new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
     """Return whether an update increments the generation.
 
-    A change of the spec counts; without a spec, any change except of metadata and status.
+    A change of the spec does. Without a spec, any change except of metadata and status does.
 
     A Deployment's generation also changes with its annotations (`registry/apps/deployment`), an
     EndpointSlice's with its labels (`registry/discovery/endpointslice`).

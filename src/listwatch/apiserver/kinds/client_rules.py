@@ -63,7 +63,7 @@ def _url_causes(url: str, path: str) -> list[Cause]:
 
 
 def _service_causes(service: View, path: str) -> list[Cause]:
-    # the reference swaps the two, and so names the wrong field
+    # a real server swaps the two, and so names the wrong field
     swapped = (("name", "namespace"), ("namespace", "name"))
     causes = [required(f"{path}.{named}") for named, key in swapped if not service.get(key)]
     port = service.get("port", 443)

@@ -36,7 +36,7 @@ def _check_config_map(obj: View) -> list[Cause]:
     ]
     size = sum(len(value.encode()) for value in data.values())
     size += _decoded_size(binary)
-    # Go's field.Path shows a path of one empty name, as ValidateConfigMap has it, as "[]"
+    # Go's field.Path prints a path of one empty name, which ValidateConfigMap uses, as "[]"
     # (kubernetes/pkg/apis/core/validation/validation.go)
     return causes + _too_long("[]", size)
 

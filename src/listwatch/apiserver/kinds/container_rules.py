@@ -65,7 +65,7 @@ _ONE_SOURCE = "may not have more than one field specified at a time"
 
 
 class _Shared(NamedTuple):
-    """What the containers of one pod share."""
+    """Data shared by the containers of one pod."""
 
     names: set[str]
     volumes: Mapping[str, View]
@@ -101,7 +101,7 @@ def check_containers(
     for index, container in enumerate(spec.get("initContainers") or ()):
         here = f"{path}.initContainers[{index}]"
         causes += _check_container(container, here, shared)
-        # each is checked alone; like the real server, causes name the first
+        # each is checked alone, so causes name index 0, as on a real server
         where = f"{path}.initContainers[0]"
         causes += _check_host_ports(container, where, set(), {}, is_pod=is_pod)
         if container.get("restartPolicy") == "Always":
@@ -117,7 +117,7 @@ def check_containers(
     return causes
 
 
-#: Fields that clients must not set on an ephemeral container.
+#: Fields that an ephemeral container must not have.
 _LASTING = (
     "ports",
     "resources",

@@ -28,7 +28,7 @@ def validate_custom(
     Args:
         resource: the object's.
         obj: the whole object.
-        old: the previous state; unchanged parts are not refused.
+        old: the previous state; violations in unchanged parts are tolerated.
         status_only: only its status is written.
         warnings: receives violations in unchanged parts.
     """
@@ -47,7 +47,7 @@ def validate_custom(
             causes = validate(obj["status"], part, "status", "", before)
         return causes + _rule_causes(resource, obj, old, causes, warnings)
     value = {key: each for key, each in obj.items() if key not in {"metadata", "kind"}}
-    # kind, apiVersion and metadata have separate rules
+    # kind, apiVersion and metadata are checked by their own rules
     checked = {
         **raw,
         "required": [
@@ -62,7 +62,7 @@ def validate_custom(
     return causes + _rule_causes(resource, obj, old, causes, warnings)
 
 
-# With such an error, the object does not have the shape that its rules were compiled for.
+# With one of these errors, the object lacks the shape for which its rules were compiled.
 _BLOCKING = frozenset(
     {
         "FieldValueNotSupported",
@@ -91,7 +91,7 @@ def _rule_causes(
         return []
     if any(cause.reason in _BLOCKING for cause in causes):
         return [invalid_value("<nil>", None, _NOT_CHECKED)]
-    # The stored object lacks them, and rules at the root may read them.
+    # The stored object lacks these fields, but rules at the root may read them.
     named = {"apiVersion": resource.api_version, "kind": resource.kind}
     result = rules.validate({**obj, **named}, None if old is None else {**old, **named})
     if warnings is not None:
@@ -103,7 +103,7 @@ def rules_of(raw: Mapping[str, Any]) -> "Rules | None":
     """Return the compiled rules of a schema, or None if it has none."""
     if not has_rules(raw):
         return None
-    from listwatch.cel import Rules  # noqa: PLC0415 - a parser that most servers never need
+    from listwatch.cel import Rules  # noqa: PLC0415 - a parser, seldom needed
 
     return Rules(raw)
 

@@ -47,7 +47,7 @@ def json_path(text: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _steps(expression: str) -> list[_Step]:
-    # a dot in a key is written with a backslash before it
+    # a backslash escapes a dot in a key
     return [_step(each) for each in _STEP.finditer(expression.replace("\\.", "\0"))]
 
 
@@ -102,7 +102,7 @@ def _filter(text: str) -> _Step:
         try:
             return compare(found[0], wanted)
         except TypeError:
-            return False  # of another type
+            return False  # the value has another type
 
     return lambda value: filter(chosen, value) if isinstance(value, list) else ()
 

@@ -209,13 +209,13 @@ def _default(raw: Raw, path: str, default: Any, *, in_meta: bool) -> Iterator[Ca
         return
     from listwatch.cel import CompilationError, Rules  # noqa: PLC0415 - as in custom.rules_of
 
-    # rules at the root use metadata, which a default lacks
+    # rules at the root use metadata, which a default does not have
     key = "default"
     try:
         rules = Rules({"type": "object", "properties": {key: raw}})
     except CompilationError:
         return  # reported when the rules themselves are checked
-    # as an unchanged value and as a new one: rules may use the old value
+    # check the default as an unchanged and as a new value: rules may use the old value
     value = {key: default}
     for one in rules.validate(value, value).errors or rules.validate(value).errors:
         yield Cause(f"{path}{one.field.removeprefix(key)}", one.reason, one.message)

@@ -18,7 +18,7 @@ EMBEDDED = "x-kubernetes-embedded-resource"
 _EITHER = "x-kubernetes-int-or-string"
 _JUNCTORS = ("allOf", "anyOf", "oneOf")
 _EITHER_TYPES = [{"type": "integer"}, {"type": "string"}]
-#: Keywords that only a describing schema may have, and the message about them.
+#: Keywords that only a schema outside of allOf, anyOf, oneOf and not may have, with the message.
 _DESCRIBING: Mapping[str, str] = {
     "type": "must be empty to be structural",
     "additionalProperties": "must be undefined to be structural",
@@ -46,7 +46,7 @@ UNSUPPORTED = (
 
 
 def inner(raw: Raw, key: str) -> Raw | None:
-    """Return the schema under a key of another; None if there is none."""
+    """Return the schema under a key of a schema; None if there is none."""
     found = raw.get(key)
     return found if isinstance(found, Mapping) else None
 
@@ -188,7 +188,7 @@ def _nested(raw: Raw, path: str, *, either: bool = False) -> Iterator[Cause]:
 def _completeness(
     raw: Raw, described: Raw | None, path: str, place: str, *, nested: bool = False
 ) -> Iterator[Cause]:
-    """Yield the restricted places that are not described at the path."""
+    """Yield the restricted places that no schema outside describes."""
     if described is None:
         yield required(path, f"because it is defined in {place}")
         return

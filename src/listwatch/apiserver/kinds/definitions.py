@@ -152,7 +152,7 @@ def _version_causes(version: Mapping[str, Any], path: str, *, first: bool) -> li
     causes = []
     name = version.get("name", "")
     if not _LABEL.fullmatch(name):
-        # the first version stands for all in a field from before there were several
+        # the first version is also in a field that is older than `versions`
         places = (f"{path}.name", "spec.version") if first and name else (f"{path}.name",)
         causes += [invalid_value(place, name, _LABEL_WORDS) for place in places]
     warning = version.get("deprecationWarning")
@@ -174,9 +174,9 @@ def _version_causes(version: Mapping[str, Any], path: str, *, first: bool) -> li
 
 
 def _parts_causes(versions: list[Object]) -> list[Cause]:
-    """Return the violations in parts of versions that may be equal in all of them.
+    """Return the violations in the parts that all versions may have in common.
 
-    The server stores these once, outside of the versions, and uses those paths.
+    If they are equal in all versions, a real server keeps them once, outside, and uses that path.
     """
     causes: list[Cause] = []
     for part, place, check in (
@@ -262,7 +262,7 @@ def _conversion_causes(conversion: Mapping[str, Any]) -> list[Cause]:
 def _inside(versions: list[Object]) -> list[Object] | None:
     """Return the versions in the server's internal form; None if there are none.
 
-    Parts common to all versions, such as a schema, are not kept in each.
+    Parts common to all versions, such as a schema, are missing in each.
     """
     return [
         {
@@ -309,7 +309,7 @@ def _carry_stored(new: Object, _: Mapping[str, Any]) -> None:
 
 
 def _validate_change(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Cause]:
-    """Return the violations of a definition's change of what objects are stored by."""
+    """Return the violations in changes of a definition's fields on which stored objects depend."""
     spec, before = new.get("spec") or {}, old.get("spec") or {}
     names, names_before = spec.get("names") or {}, before.get("names") or {}
     pairs = [

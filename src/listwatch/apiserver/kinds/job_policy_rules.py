@@ -169,7 +169,7 @@ def _check_success(spec: View, policy: View, path: str) -> list[Cause]:
 
 
 def count_indexes(text: str, whole: int) -> tuple[int, str]:
-    """Return the number of indexes in a text such as `1,3-5`, and its fault, if any."""
+    """Return the number of indexes in a text such as `1,3-5`, and its problem or ""."""
     total, last = 0, -1
     for part in text.split(",") if text else ():
         found = _INTERVAL.fullmatch(part)
@@ -269,7 +269,7 @@ def _of(path: str, why: str) -> Cause:
     return Cause(path, "FieldValueInvalid", f"Invalid value: {why}")
 
 
-#: The parts of its template that a waiting job may still change.
+#: The scheduling fields of the template that may change while a job waits.
 _DIRECTIVES = ("nodeSelector", "tolerations", "schedulingGates")
 
 

@@ -1,4 +1,4 @@
-"""What the server does with one kind: everything in which it differs from others."""
+"""The server's behavior for one kind, where it differs from the others."""
 
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -54,7 +54,7 @@ class Ending(Enum):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """What the server does with one kind.
+    """The server's behavior for one kind.
 
     Attributes:
         name_rule: "subdomain", "label", "dns1035" or "path" (any name without "/" and "%").
@@ -67,10 +67,10 @@ class Kind(msgspec.Struct, frozen=True):
         orphan_by_default: whether deleting without a policy orphans the dependents.
         graceful: whether a deletion waits for the grace period.
         keeps_status: whether a create keeps the client's status.
-        status_leaves: the part of metadata that a write to the status does not change, if any.
+        status_leaves: the part of metadata that a write to the status leaves unchanged, if any.
         new_generation: the generation of a new object; 0 for none.
         generation_moves: returns whether a change increments the generation.
-        generation_with: parts of metadata whose change increments the generation like the spec's.
+        generation_with: parts of metadata whose change also increments the generation.
         immortal: names of objects that can't be deleted.
         deprecation: the warning in each response.
         deletion_warning: the warning for a deletion without a propagation policy.
@@ -88,15 +88,15 @@ class Kind(msgspec.Struct, frozen=True):
         part_rules: the violations of a change through such a subresource, like update_rule.
         carry: keeps the parts of the old object that a write to the main path must not change.
         settle: completes a written status; gets the new and old object and a timestamp.
-        allocate: allocates addresses for a new or changed object; returns what prevents it.
+        allocate: allocates addresses for a new or changed object; returns the violations.
         end: starts a deletion; gets the object, which it may mark, and a timestamp.
-        held: returns whether an object without finalizers in its metadata must still be kept.
+        held: returns whether an object must be kept even without finalizers in its metadata.
         rule: returns the violations of an object, at every write.
-        compiles: whether `rule` compiles expressions, which takes long where they are long.
+        compiles: whether `rule` compiles expressions; long ones take time.
         new_rule: returns further violations of a new object.
         update_rule: returns the violations of a change; gets the new and the old object.
         checks_metadata: how often the metadata of a change is checked, as the causes show.
-        checks_whole: whether a change is checked by the rules for a new object, too.
+        checks_whole: whether a change is also checked by the rules for a new object.
         cells: the cells of its tables, by column.
         conditions: returns the conditions of its row in a table.
         hidden_annotations: annotations that PartialObjectMetadata lacks.

@@ -1,7 +1,7 @@
 """The rules of volume mounts and block devices in containers.
 
-They are those of `ValidateVolumeMounts` and `ValidateVolumeDevices` in `pkg/apis/core/validation`;
-like there, some causes don't name the mount.
+They are those of `ValidateVolumeMounts` and `ValidateVolumeDevices` in `pkg/apis/core/validation`.
+As there, some causes don't name the mount.
 """
 
 from collections.abc import Mapping

@@ -163,7 +163,7 @@ def _check_limit_range(obj: View) -> list[Cause]:
 
 
 _PARTS = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
-#: Which amounts must not exceed which, and the path of the violation.
+#: Pairs of amounts of which the first must not exceed the second, and the path of the violation.
 _ORDERED = (
     ("min", "max", "min"),
     ("min", "defaultRequest", "defaultRequest"),

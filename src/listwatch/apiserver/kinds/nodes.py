@@ -13,7 +13,7 @@ from listwatch.schema.causes import Cause, duplicate, forbidden_value, invalid_v
 
 def _default_node(obj: Object) -> None:
     spec = obj.setdefault("spec", {})
-    # a single range is the first of many, whichever field a client sets
+    # podCIDR equals the first of podCIDRs, whichever of them a client sets
     first = spec.get("podCIDR")
     if first and (spec.get("podCIDRs") or [None])[0] != first:
         spec["podCIDRs"] = [first]

@@ -59,7 +59,7 @@ def _check_image(image: str | None, path: str) -> list[Cause]:
 
 
 def _check_deadline(spec: View, before: View) -> tuple[list[Cause], bool]:
-    """Return the violations of the new deadline, and whether nothing else is checked."""
+    """Return the violations of the new deadline, and whether to skip all other checks."""
     where = "spec.activeDeadlineSeconds"
     now, was = spec.get("activeDeadlineSeconds"), before.get("activeDeadlineSeconds")
     if now is None:
@@ -136,7 +136,7 @@ def _check_terms(affinity: View, before: View) -> list[Cause]:
 def _only_adds(term: View, old: View) -> bool:
     parts = ("matchExpressions", "matchFields")
     if not any(old.get(part) for part in parts):
-        # an empty term matches nothing, and an addition must not change that
+        # an empty term matches nothing, so adding to it would allow more nodes
         return not any(term.get(part) for part in parts)
     return all(
         (term.get(part) or [])[: len(old.get(part) or [])] == (old.get(part) or [])

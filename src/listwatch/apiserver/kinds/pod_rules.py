@@ -371,7 +371,7 @@ def _check_dns(config: View, path: str) -> list[Cause]:
         causes.append(invalid_value(f"{path}.searches", searches, why))
     for index, search in enumerate(searches):
         where = f"{path}.searches[{index}]"
-        bare = "a" if search == "." else search.removesuffix(".")  # a dot alone is the root
+        bare = "a" if search == "." else search.removesuffix(".")  # a single dot is the DNS root
         if not _SEARCH.fullmatch(bare):
             causes.append(invalid_value(where, bare, _SEARCH_WORDS))
     causes += [
@@ -479,7 +479,7 @@ def check_pod_template(template: View, path: str) -> list[Cause]:
 
 
 def check_lasting_template(template: View, path: str, kind: str) -> list[Cause]:
-    """Return the rules that a template violates whose pods don't end by themselves.
+    """Return the rules that a template of pods without an end violates.
 
     Args:
         template: the template.

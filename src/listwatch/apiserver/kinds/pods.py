@@ -115,7 +115,7 @@ def _pod_gates(pod: View, _: float) -> str:
 def _default_pod(obj: Object) -> None:
     spec = obj.setdefault("spec", {})
     default_pod_spec(spec)
-    # not in templates, whose limits may still change (`SetDefaults_Pod`)
+    # for pods only: the limits of templates may still change (`SetDefaults_Pod`)
     for group in ("initContainers", "containers"):
         for container in spec.get(group) or ():
             limits = container["resources"].get("limits")
@@ -198,7 +198,7 @@ def _keep_but_resources(new: Object, old: View) -> None:
     for group in ("containers", "initContainers"):
         given, present = wanted.get(group) or [], kept.get(group) or []
         if [each.get("name") for each in given] != [each.get("name") for each in present]:
-            return  # validation reports that
+            return  # validation refuses the change
         for container, before in zip(given, present, strict=True):
             for key in ("resources", "resizePolicy"):
                 carry(before, container, key)

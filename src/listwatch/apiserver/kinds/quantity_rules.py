@@ -6,7 +6,7 @@ They are those of `pkg/apis/core/validation` and `pkg/apis/core/helper`.
 from listwatch.apiserver.kinds.rules import NOT_NEGATIVE, qualified_name, quantity
 from listwatch.schema.causes import Cause, invalid_value
 
-#: Resources with whole amounts only.
+#: Resources that only have whole amounts.
 _COUNTED = (
     "pods",
     "services",
@@ -34,12 +34,12 @@ _HUGE = ("hugepages-", "requests.hugepages-")
 
 
 def is_extended(name: str) -> bool:
-    """Tell whether a resource is one that others than Kubernetes define."""
+    """Return whether a resource is an extended one, not defined by Kubernetes."""
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
 def resource_name(path: str, name: str) -> list[Cause]:
-    """Return why a name is not a resource's."""
+    """Return why a name is not the name of a resource."""
     if name in STANDARD_RESOURCES:
         return []
     causes = qualified_name(path, name)

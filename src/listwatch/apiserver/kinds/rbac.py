@@ -92,7 +92,7 @@ def _check_role_binding_update(new: View, old: View) -> list[Cause]:
     role = new.get("roleRef") or {}
     if role == (old.get("roleRef") or {}):
         return []
-    # the server shows its internal value, with internal names
+    # a real server shows its internal value, with internal names
     inside = {
         "APIGroup": role.get("apiGroup", ""),
         "Kind": role.get("kind", ""),

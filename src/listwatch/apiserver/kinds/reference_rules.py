@@ -57,7 +57,7 @@ def check_field_ref(reference: View, path: str, *, file: bool = False) -> list[C
     Args:
         reference: the reference.
         path: its path.
-        file: it is for a file instead of a variable, which allows other fields.
+        file: it is for a file, not for a variable; other fields are allowed.
     """
     where, named = f"{path}.fieldPath", reference.get("fieldPath", "")
     if not reference.get("apiVersion", "v1"):
@@ -134,7 +134,7 @@ def check_mode(source: View, path: str, key: str) -> list[Cause]:
 
 
 def descending_path(path: str, text: str) -> list[Cause]:
-    """Return why a path does not stay below where it begins."""
+    """Return why a path does not stay below its start."""
     causes = []
     if text.startswith("/"):
         causes.append(invalid_value(path, text, "must be a relative path"))

@@ -28,8 +28,8 @@ class APIResource:
         storage: the storage key of its objects, shared by all versions of a resource.
         custom: facts from the custom resource definition; None for built-in kinds.
         convert: converts objects from and to the stored form of another version.
-        versions: does so for a custom resource with several versions; its rules apply to the
-            request's version, not the stored one.
+        versions: like `convert`, for a custom resource with several versions, whose rules apply to
+            the request's version, not the stored one.
         mirror: the objects of a custom resource, converted to this version by a webhook.
     """
 

@@ -196,7 +196,7 @@ def known_values(of: str, key: str) -> tuple[str, ...]:
 def enumeration(
     obj: View, path: str, key: str, of: str, *, but: Container[str] = ()
 ) -> list[Cause]:
-    """Return the value under a key if its type does not include it.
+    """Return the value under a key if it is not one of its type's values.
 
     Args:
         obj: contains the value.

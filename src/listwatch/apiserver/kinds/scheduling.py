@@ -31,7 +31,7 @@ def _check_disruption_budget(obj: View) -> list[Cause]:
     least, most = spec.get("minAvailable"), spec.get("maxUnavailable")
     causes = []
     if least is not None and most is not None:
-        # the server shows its internal value, with internal names
+        # a real server shows its internal value, with internal names
         inside = {
             "MinAvailable": least,
             "Selector": spec.get("selector"),

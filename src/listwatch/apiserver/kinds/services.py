@@ -51,7 +51,7 @@ def allocate(new: Object, old: Object | None, addresses: Addresses) -> list[Caus
         causes.append(invalid_value("spec.clusterIPs", [address], why))
     spec.setdefault("clusterIPs", [address])
     if address == "None" and not spec.get("selector"):
-        # such a service has no known targets, so it may use both families
+        # the targets of such a service are unknown, so it may use both families
         spec.setdefault("ipFamilyPolicy", "RequireDualStack")
         families = spec.setdefault("ipFamilies", ["IPv4"])
         if spec["ipFamilyPolicy"] != "SingleStack" and len(families) == 1:
@@ -146,7 +146,7 @@ _POLICIES = ("PreferDualStack", "RequireDualStack", "SingleStack")
 
 
 def _check_stacks(spec: View) -> list[Cause]:
-    """Return what a cluster with only IPv4 addresses can't provide."""
+    """Return the requests that a cluster with only IPv4 addresses can't fulfil."""
     if spec.get("clusterIP") == "None" and not spec.get("selector"):
         return []
     if spec.get("ipFamilyPolicy") == "RequireDualStack":
@@ -189,7 +189,7 @@ def _allocate_ports(spec: Object, own: set[int], addresses: Addresses) -> list[C
 
 
 def carry_addresses(new: Object, old: View) -> None:
-    """Keep what an update omitted, and drop what belonged to the previous type of the service."""
+    """Keep fields that an update omitted, and drop those of the service's previous type."""
     spec, before = new.setdefault("spec", {}), old.get("spec") or {}
     had, has = before.get("type"), spec.get("type")
     if has == "ExternalName":
@@ -290,7 +290,7 @@ def _check_endpoint_slice(obj: View) -> list[Cause]:
 
 
 def _check_moved_endpoints(new: View, old: View) -> list[Cause]:
-    # about addresses of another type, the server says only that the type must not change
+    # if the type changes, the server reports only that
     return _check_listed(new) if new.get("addressType") == old.get("addressType") else []
 
 

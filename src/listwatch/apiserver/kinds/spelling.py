@@ -1,7 +1,7 @@
 """Fields whose exact JSON text matters.
 
-A real server keeps a field with foreign JSON as the received bytes, and compares bytes. A patch
-rewrites it without spaces, so it differs from a body with spaces. Here objects are values, and a
+A real server keeps a field of arbitrary JSON as the received bytes, and compares bytes. A patch
+rewrites it without spaces, so it differs from a body with spaces. Here objects are decoded, and the
 field's position records its form: last means with spaces.
 """
 

@@ -47,8 +47,8 @@ def status_causes(storage: str, schema: Schema, new: View, old: View) -> list[Ca
 
 
 _OF_REPLICAS = "cannot be greater than status.replicas"
-#: Which counts must not exceed which, with the message, by kind. No count of these kinds may be
-#: negative (`pkg/apis/apps/validation` and others).
+#: By kind, pairs of counts of which the first must not exceed the second, with the message. No
+#: count may be negative (`pkg/apis/apps/validation` and others).
 _COUNTING: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "apps/daemonsets": (),
     "apps/deployments": (

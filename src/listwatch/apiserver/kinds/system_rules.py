@@ -1,4 +1,4 @@
-"""What a pod must not request from its operating system (`validateOS` and similar)."""
+"""The rules about fields that a pod's operating system lacks (`validateOS` and similar)."""
 
 from collections.abc import Iterator
 
@@ -87,7 +87,7 @@ def _for_windows(spec: View, path: str) -> Iterator[Cause]:
 
 
 def _check_host_processes(spec: View, path: str) -> list[Cause]:
-    """Return the rules that containers violate that are host processes of a Windows node."""
+    """Return the rules that Windows host process containers violate."""
     options = (spec.get("securityContext") or {}).get("windowsOptions") or {}
     whole = options.get("hostProcess")
     causes: list[Cause] = []

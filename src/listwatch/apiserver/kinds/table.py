@@ -1,4 +1,4 @@
-"""The served resources, built-in and custom."""
+"""The table of served resources, built-in and custom."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -36,7 +36,7 @@ _PLAIN = Kind()
 
 
 class ResourceTable:
-    """The resources served at present: built-in ones and those of the definitions.
+    """The resources served now: built-in ones and those of the definitions.
 
     One task of the server's event loop changes it; readers in that loop see consistent states.
     """

@@ -1,6 +1,6 @@
 """The rules of volumes of pods and of persistent volumes (`pkg/apis/core/validation`).
 
-Like a real server's, some causes name another path than the field's.
+As on a real server, some causes name another path than that of the field.
 """
 
 import re
@@ -78,7 +78,7 @@ def check_one_source(
         volume: contains the sources.
         path: its path.
         sources: their keys.
-        lasting: whether it is a persistent volume.
+        lasting: whether the volume is a persistent one.
     """
     ordered = [kind for kind in _ORDER if kind in sources]
     if not ordered:

@@ -56,7 +56,7 @@ def default_claim(obj: Object) -> None:
 
 
 def _match_sources(spec: Object) -> None:
-    """Set a claim's source in both fields, the second without owner (`NormalizeDataSources`)."""
+    """Copy a claim's source to both fields; nobody owns the copy (`NormalizeDataSources`)."""
     source, newer = spec.get("dataSource"), spec.get("dataSourceRef")
     if source is not None and not source.get("kind") and not source.get("name"):
         del spec["dataSource"]
@@ -120,7 +120,7 @@ def _check_claim_update(new: View, old: View) -> list[Cause]:
     size = quantity(_storage(before))
     for key in ("volumeName", "storageClassName"):
         if not before.get(key) and (key == "volumeName" or after.get(key) is not None):
-            before[key] = after.get(key)  # missing fields of a claim may be set once
+            before[key] = after.get(key)  # an unset field may be set once
     if bound and (after.get("resources") or {}).get("requests"):
         after["resources"] = _with_storage(after["resources"], _storage(before))
     if bound and attributes is not None:

@@ -44,7 +44,7 @@ def _admit_daemon_set(obj: Object) -> None:
 
 
 def _carry_daemon_set(new: Object, old: View) -> None:
-    """Count the changes of the template, in an annotation that clients can't change."""
+    """Count the template's changes in an annotation that clients can't change."""
     before = (old["metadata"].get("annotations") or {}).get(_TEMPLATE_GENERATION, "1")
     spec, was = new.get("spec") or {}, old.get("spec") or {}
     moved = spec.get("template") != was.get("template")
@@ -152,7 +152,7 @@ def _check_replica_set(obj: View) -> list[Cause]:
 
 
 def _strategy(spec: View, key: str) -> tuple[Any, Any, Object]:
-    """Return a strategy's type, its rolling update, and the server's display of it."""
+    """Return a strategy's type, its rolling update, and the strategy as the server shows it."""
     strategy = spec.get(key) or {}
     kind, rolling = strategy.get("type"), strategy.get("rollingUpdate")
     return kind, rolling, {"Type": kind, "RollingUpdate": rolling}
@@ -199,7 +199,7 @@ def _check_daemon_set(obj: View) -> list[Cause]:
 
 def _check_stateful_set(obj: View) -> list[Cause]:
     spec = obj.get("spec") or {}
-    # a negative limit keeps all revisions
+    # a negative revisionHistoryLimit keeps all revisions
     causes = not_negative(spec, "spec", "replicas", "minReadySeconds")
     causes += not_negative(spec.get("ordinals") or {}, "spec.ordinals", "start")
     policy = spec.get("podManagementPolicy")

@@ -44,7 +44,7 @@ def step_claim(observed: Observed, claim: View) -> Steps:
         if volume is not None:
             return _bind(claim, volume["metadata"]["name"])
         if claim["spec"].get("storageClassName") == "":
-            return []  # it needs a volume from an administrator
+            return []  # an administrator must create a volume
         made = _made_for(claim)
         return [Create(VOLUMES, made), *_bind(claim, made["metadata"]["name"])]
     volume = observed.find(VOLUMES, "", name)
@@ -64,7 +64,7 @@ def step_claim(observed: Observed, claim: View) -> Steps:
         spec = {**volume["spec"], "claimRef": _reference(claim)}
         steps.append(Update(VOLUMES, {**volume, "spec": spec}))
     elif reference.get("uid") != metadata["uid"]:
-        return []  # it belongs to another provisioner
+        return []  # the volume is bound to another claim
     return [*steps, *status_update(CLAIMS, claim, {**(claim.get("status") or {}), **status})]
 
 

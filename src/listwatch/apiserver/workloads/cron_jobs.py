@@ -62,7 +62,7 @@ class _Cron:
         ]
         known = {each.get("uid"): each for each in self._before_active()}
         for each in self._status["active"]:
-            # the version is from when the Job was first seen
+            # the reference has the version that the Job had when first seen
             if each["uid"] in known:
                 each["resourceVersion"] = known[each["uid"]].get("resourceVersion")
         if not self._status["active"]:
@@ -122,7 +122,7 @@ class _Cron:
             return later
         policy = self._spec.get("concurrencyPolicy", "Allow")
         if policy == "Forbid" and self._active:
-            return later  # checked again when the running Job has ended
+            return later  # the end of the running Job triggers the next check
         steps: Steps = []
         if policy == "Replace":
             steps = [Delete(JOBS, job, propagation="Background") for job in self._active]

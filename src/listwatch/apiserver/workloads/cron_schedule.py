@@ -17,7 +17,7 @@ _DESCRIPTORS = {
 }
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"([\d.]+)(ns|us|µs|ms|s|m|h)")
-#: What is not due within this many days never is, such as 30 February.
+#: Days to search: a schedule that is not due within them, such as 30 February, never is.
 _DAYS = 5 * 366
 
 
@@ -39,7 +39,7 @@ class Schedule(NamedTuple):
             return cls((), both=True, period=max(1.0, float(int(seconds))))
         words = _DESCRIPTORS.get(text, text).split()
         fields = tuple(_values(word, field) for word, field in zip(words, FIELDS, strict=True))
-        # if one of the two allows every value, the other decides
+        # if one of the two fields allows every value, the other decides
         return cls(fields, both=any(map(_says_nothing, (words[2], words[4]))))
 
     def next(self, after: float, zone: tzinfo = UTC) -> float | None:
@@ -59,20 +59,20 @@ class Schedule(NamedTuple):
                 for minute in sorted(minutes):
                     local = datetime.combine(day, time(hour, minute), zone)
                     found = local.timestamp()
-                    # skip a time that the clocks leave out
+                    # skip times that do not exist when the clocks go forward
                     exists = datetime.fromtimestamp(found, zone).time() == local.time()
                     if found > after and exists:
                         return found
         return None
 
     def latest(self, after: float, until: float, zone: tzinfo = UTC) -> float | None:
-        """Return when the schedule was last due after one time and not after another, or None."""
+        """Return when the schedule was last due after `after` and up to `until`, or None."""
         first = self.next(after, zone)
         if first is None or first > until:
             return None
         if self.period:
             return first + (until - first) // self.period * self.period
-        # the first after `low` is in time, the first after `high` is not
+        # invariant: the next time after `low` is at most `until`, the next after `high` is later
         low, high = after, until
         while high - low > 1:
             middle = (low + high) / 2

@@ -116,7 +116,7 @@ class _Daemons:
             found = self._pods.get(node, [])
             ended = [pod for pod in found if is_finished(pod) and not is_deleting(pod)]
             steps += [Delete(PODS, pod) for pod in ended]
-            # the next one is created when the last one is gone
+            # its replacement is created once the last one is gone
             living = [pod for pod in found if not is_deleting(pod) and pod not in ended]
             if not found:
                 steps.append(Create(PODS, self._pod(node)))
@@ -151,13 +151,13 @@ class _Daemons:
             missing += not available
             if living and not self._is_new(living[0]):
                 old.append((available, living[0]))
-        # unavailable pods go at once
+        # delete unavailable pods at once
         steps: Steps = [Delete(PODS, pod) for available, pod in old if not available]
         serving = [pod for available, pod in old if available]
         return steps + [Delete(PODS, pod) for pod in serving[: max(0, limit - missing)]]
 
     def _roll_over(self) -> Steps:
-        """Start new pods beside the old ones, which go when the new ones are available."""
+        """Start new pods next to the old ones; delete an old one when its new one is available."""
         steps: Steps = []
         surging = 0
         for node in self._wanted:

@@ -45,7 +45,7 @@ _HISTORY = "deployment.kubernetes.io/revision-history"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 #: Annotations of a Deployment that its ReplicaSets don't get.
 _OWN = frozenset((_LAST_APPLIED, _REVISION, _HISTORY, DESIRED, MOST))
-#: The value of a missing deadline.
+#: The deadline that means none.
 _NEVER = 2**31 - 1
 
 
@@ -139,7 +139,7 @@ class _Rollout:
         return {DESIRED: str(total), MOST: str(total + surge_and_unavailable(self._deployment)[0])}
 
     def _scale_steps(self, plan: dict[str, int], *, retell: bool = False) -> Steps:
-        """Return the writes that scale ReplicaSets; with `retell` also those of their bounds."""
+        """Return the writes that scale ReplicaSets; with `retell` also update their annotations."""
         steps: Steps = []
         for each in self._sets:
             replicas = plan.get(each["metadata"]["name"], replicas_of(each))
@@ -159,7 +159,7 @@ class _Rollout:
         digest = name_hash(template, collisions)
         name = f"{metadata['name']}-{digest}"
         if self._observed.find(REPLICA_SETS, metadata["namespace"], name) is not None:
-            # it belongs to another owner: try another name, as in `getNewReplicaSet`
+            # another owner's ReplicaSet has the name: try the next one, as in `getNewReplicaSet`
             status = {**self._status, "collisionCount": collisions + 1}
             return status_update(DEPLOYMENTS, self._deployment, status)
         template["metadata"] = dict(template.get("metadata") or {})

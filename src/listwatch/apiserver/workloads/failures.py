@@ -49,7 +49,7 @@ class PodFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Rule:
-    """A failure, and what it has hit: each attempt of a pod counts once, however often checked."""
+    """A failure, and the attempts it has hit: each counts once, however often it is checked."""
 
     def __init__(self, failure: PodFailure) -> None:
         self.failure = failure

@@ -154,7 +154,7 @@ class _Work:
         waiting = self._status["uncountedTerminatedPods"].get(name) or ()
         return int(self._status.get(name, 0)) + len(waiting)
 
-    # -- what to do -----------------------------------------------------------------------------
+    # -- decisions ------------------------------------------------------------------------------
 
     def steps(self) -> Steps:
         later: Steps = []
@@ -276,7 +276,7 @@ class _Work:
     def _scale(self) -> Steps:
         wanted = self._wanted()
         if len(self._active) > wanted:
-            # unready ones go first, then the youngest
+            # delete unready pods first, then the youngest
             order = sorted(
                 self._active,
                 key=lambda pod: (is_ready(pod), _backwards(pod["metadata"]["creationTimestamp"])),

@@ -78,7 +78,7 @@ class _Run:
         return max((each.get("restartCount", 0) for each in self._states), default=0)
 
     def _wait(self, state: str, seconds: float) -> Steps:
-        """Return the wait until a pod has been in a state this long; nothing if it has."""
+        """Return the wait until a pod has been in a state this long; no steps if it has."""
         left = seconds - self._observed.elapsed(self._pod["metadata"]["uid"], state)
         return [Later(left)] if left > 0 else []
 
@@ -129,7 +129,7 @@ class _Run:
             return waiting
         steps: Steps = []
         if metadata.get("finalizers") and not is_finished(self._pod):
-            # a finalizer's owner sees how it ended
+            # the owner of a finalizer must see how the pod ended
             steps = self._write(self._ended(_TERMINATED, causes.ERROR, phase="Failed"))
         return [*steps, *self._gone()]
 
@@ -168,12 +168,12 @@ class _Run:
         return self._wait("starting", self._options.start_seconds) or self._start()
 
     def _restarting(self) -> Steps:
-        if self.attempt == 0:  # like a kubelet's, the first restart comes at once
+        if self.attempt == 0:  # as with a real kubelet, the first restart comes at once
             return self._start(restarts=1)
         return self._write(self._backing_off())
 
     def _start(self, restarts: int = 0) -> Steps:
-        # a pod that will fail never becomes ready, so that nothing relies on it
+        # a pod that will fail never becomes ready: nothing may rely on it
         failure = self._failures.of(self._pod, self.attempt + restarts)
         ready = failure is None or failure.reason not in _CRASHES
         return self._write(self._started(restarts, ready=ready))
@@ -196,7 +196,7 @@ class _Run:
         return waiting or self._write(self._ended(0, "Completed"))
 
     def _run_seconds(self) -> float | None:
-        """Return how long the containers run; None for ever."""
+        """Return how long the containers run, in seconds; None for ever."""
         text = (self._pod["metadata"].get("annotations") or {}).get(RUN_SECONDS)
         if text is not None:
             try:

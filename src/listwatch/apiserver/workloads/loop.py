@@ -74,7 +74,7 @@ class _Controller(NamedTuple):
 
 _Key = tuple[str, str]
 
-#: The resources of kinds that own pods, and of those that lead to them, by group and kind.
+#: The resources of kinds that own pods, directly or through other owners, by group and kind.
 _OWNERS: Mapping[tuple[str, str], str] = {
     ("apps", "Deployment"): kinds.DEPLOYMENTS,
     ("apps", "ReplicaSet"): kinds.REPLICA_SETS,
@@ -190,7 +190,7 @@ class RunningWorkloads:
     # -- life --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start to work, on existing objects and on each change."""
+        """Start with all existing objects, then follow every change."""
         if self._task is None:
             self._make_nodes()
             self._wake = wake = asyncio.Event()
@@ -269,7 +269,7 @@ class RunningWorkloads:
         if name not in nodes:
             raise ValueError(f"no such node: {name}; there are {', '.join(nodes) or 'none'}")
 
-    # -- what to look at -----------------------------------------------------------------------
+    # -- planning ------------------------------------------------------------------------------
 
     def _plan(self, controller: str, key: str) -> None:
         if self._wake is not None:
@@ -419,7 +419,7 @@ class RunningWorkloads:
             _log.warning("%s of %s: tried again: %s", name, place, error)
             self._again(key, _NOT_STORED_SECONDS)
             return
-        except Exception:  # noqa: BLE001 - one object must not end the work; it is logged
+        except Exception:  # noqa: BLE001 - one object must not end the loop; it is logged
             _log.exception("%s of %s failed; it is looked at again when it changes", name, place)
             return
         uid = "" if obj is None else obj["metadata"]["uid"]
@@ -439,7 +439,7 @@ class RunningWorkloads:
         elif uid and uid not in self._observed.refusals:
             # keep the first message: later ones may differ only by a generated name
             self._observed.refusals[uid] = refused.message
-            self._plan(*key)  # its status reports that
+            self._plan(*key)  # the next step reports the refusal in the status
         else:
             self._again(key, WORK_ITEM.delay(failures))
 

@@ -31,7 +31,7 @@ REVISIONS = "apps/controllerrevisions"
 REPLICATION_CONTROLLERS = "replicationcontrollers"
 JOBS = "batch/jobs"
 CRON_JOBS = "batch/cronjobs"
-#: What workloads adopt if it has no controller.
+#: Resources whose objects workloads adopt if they have no controller.
 _ADOPTED = frozenset((PODS, REPLICA_SETS, REVISIONS, JOBS))
 #: Number of pod addresses.
 _HOSTS = 65_000
@@ -186,7 +186,7 @@ class Observed:
         return [self.view(resource, entry) for entry in bucket.current(namespace)]
 
     def entries(self, resource: str, namespace: str = "") -> Iterable[Entry]:
-        """Yield the same in the stored form, if only names and labels are needed."""
+        """Yield what `objects` returns, in the stored form: enough for names and labels."""
         return self._store.bucket(resource).span(namespace)
 
     def orphans(self, resource: str, namespace: str) -> list[View]:

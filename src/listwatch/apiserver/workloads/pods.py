@@ -1,4 +1,4 @@
-"""Pods from their owners' view: which count, in which order they go, how one is created."""
+"""Pods as seen by their owners: which count, the order of deletion, how to create one."""
 
 import copy
 import json
@@ -69,7 +69,7 @@ def available_in(observed: Observed, pod: View, min_ready: int) -> float | None:
 
 
 class Counts:
-    """The numbers of ready and available pods, and when the next one becomes available."""
+    """Counts of ready and available pods, and the time until the next one becomes available."""
 
     def __init__(self, observed: Observed, pods: Iterable[View], min_ready: int) -> None:
         self.ready = self.available = 0
@@ -85,7 +85,7 @@ class Counts:
                 self.next = seconds
 
     def later(self) -> Steps:
-        """Return the steps to look again then."""
+        """Return the step to look again when the next pod becomes available."""
         return [] if self.next is None else [Later(self.next)]
 
 
@@ -149,7 +149,7 @@ def claim(
 ) -> tuple[list[View], Steps]:
     """Return the objects that an owner controls, and the steps to adopt and release others.
 
-    It adopts orphans that it selects, and releases what it no longer selects, like
+    It adopts orphans that match its selector, and releases objects that no longer match, like
     `ControllerRefManager`.
     """
     kept: list[View] = []

@@ -66,7 +66,7 @@ def revisions_of(
     same = [each for each in found if each["data"] == data]
     if same:
         update = same[-1]
-        if number_of(update) < latest:  # a rollback: the old one becomes the newest
+        if number_of(update) < latest:  # a rollback: the old revision becomes the newest
             steps.append(Update(REVISIONS, {**update, "revision": latest + 1}))
         return Revisions(found, update, None, steps)
     collisions = (owner.get("status") or {}).get("collisionCount") or 0
@@ -105,7 +105,7 @@ def forget_old(
 
     Args:
         revisions: all, oldest first.
-        live: the names of those in use, or their values of a label.
+        live: the names of those in use, or their values of the label.
         limit: how many others to keep; a negative limit keeps all.
         names: the label, or "name".
     """

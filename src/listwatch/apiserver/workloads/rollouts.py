@@ -53,7 +53,7 @@ def new_replicas(deployment: View, new: View, sets: list[View]) -> int:
 def old_replicas(deployment: View, new: View, old: list[View]) -> dict[str, int]:
     """Return the next replicas of older ReplicaSets, by name, for those that change.
 
-    Unready ones shrink first, then as many as the available ones allow.
+    Shrinks unready ones first, then as many as the number of available pods allows.
     """
     if not sum(map(replicas_of, old)):
         return {}
@@ -107,7 +107,7 @@ def scaled(deployment: View, new: View | None, old: list[View]) -> dict[str, int
 
 
 def _in_proportion(active: list[View], add: int, allowed: int) -> dict[str, int]:
-    # the largest first; among equals the newest if replicas are added, otherwise the oldest
+    # largest first; among equals the newest first when adding replicas, otherwise the oldest
     order = sorted(active, key=lambda each: each["metadata"]["creationTimestamp"], reverse=add > 0)
     order.sort(key=replicas_of, reverse=True)
     plan, added = {}, 0

@@ -82,7 +82,7 @@ class _Members:
         pause: Steps = [Later(min(self._waits))] if self._waits else []
         return [*steps, *self._forget(), *status, *pause]
 
-    # -- what a pod is -----------------------------------------------------------------------
+    # -- states of pods ----------------------------------------------------------------------
 
     def _is_available(self, pod: View) -> bool:
         seconds = available_in(self._observed, pod, self._spec.get("minReadySeconds") or 0)
@@ -116,7 +116,7 @@ class _Members:
                 continue
             if self._ordered:
                 return steps
-        # surplus pods go from the last one on
+        # delete surplus pods, the last one first
         for ordinal in sorted(self._pods, reverse=True):
             if ordinal in self._wanted:
                 continue
@@ -128,7 +128,7 @@ class _Members:
         return steps or self._roll()
 
     def _roll(self) -> Steps:
-        """Delete pods of an older revision, from the last one on, within maxUnavailable."""
+        """Delete pods of an older revision, the last one first, within maxUnavailable."""
         strategy = self._spec.get("updateStrategy") or {}
         if strategy.get("type") == "OnDelete":
             return []
@@ -167,7 +167,7 @@ class _Members:
         return self._update
 
     def _count(self, revision: View) -> int:
-        """Return how many remaining pods are of a revision."""
+        """Return the number of remaining pods of a revision."""
         name = revision["metadata"]["name"]
         return sum(
             self._revision(pod) == name and not is_deleting(pod) and not is_finished(pod)
@@ -240,7 +240,7 @@ class _Members:
         return [each for each in found if each is not None]
 
     def _retain_claims(self) -> Steps:
-        """Set the claims' owner to the StatefulSet, or to nobody, by the retention policy."""
+        """Make the StatefulSet the owner of the claims, or nobody, by the retention policy."""
         uid = self._obj["metadata"]["uid"]
         delete = self._retention("whenDeleted") == "Delete"
         steps: Steps = []
@@ -259,7 +259,7 @@ class _Members:
         return steps
 
     def _orphan_claims(self, pod: View) -> Steps:
-        """Let the claims of a surplus pod go with it, if the policy says so."""
+        """Make a surplus pod the owner of its claims, if the policy deletes them with it."""
         if self._retention("whenScaled") != "Delete":
             return []
         reference = self._plain_reference("Pod", pod)

@@ -1,4 +1,4 @@
-"""Performs the controllers' writes: by the rules for every write, including admission."""
+"""Performs the controllers' writes, by the same rules as clients' writes, including admission."""
 
 from typing import Protocol
 
@@ -120,7 +120,7 @@ class Writes:
             self._registry.delete(resource, namespace, name, options)
 
     def make(self, step: Create, manager: str) -> None:
-        """Create an object of the server's own, without admission."""
+        """Create one of the server's own objects, without admission."""
         resource = self._resource(step.resource)
         obj = _copied(step.obj)
         apply_defaults(resource, obj)
@@ -149,7 +149,7 @@ class Writes:
             ):
                 raise refusal.conflict(resource, name)
             new = _copied(step.obj)
-            # what this plan itself has written since does not stand in the way
+            # as checked above, only this plan has written it since
             new["metadata"].pop("resourceVersion", None)
             return new
 
@@ -170,7 +170,7 @@ class Writes:
 
 
 def _user(manager: str, controller: str) -> User:
-    """Return who a program is to policies and webhooks."""
+    """Return the user of a program, as policies and webhooks see it."""
     if manager == "kube-controller-manager":
         return User(f"system:serviceaccount:kube-system:{controller}", _ACCOUNTS)
     if manager == "kubelet":
@@ -179,6 +179,6 @@ def _user(manager: str, controller: str) -> User:
 
 
 def _copied(obj: Object) -> Object:
-    """Return a copy that shares nothing with what is observed."""
+    """Return a copy that shares nothing with the observed objects."""
     copied: Object = msgspec.json.decode(msgspec.json.encode(obj))
     return copied
