@@ -1,4 +1,4 @@
-"""What other objects of a cluster say about a new pod: classes, limits, quotas and budgets."""
+"""Admission of pods by other objects: priority classes, limits, quotas and disruption budgets."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -20,7 +20,7 @@ BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindi
 
 
 class Recorder:
-    """Notes what it is asked; labels what it may, and refuses what is labelled so."""
+    """Record each call, label objects, and refuse objects whose label says so."""
 
     def __init__(self, name: str, log: list[tuple[Any, ...]], *, again: bool = False) -> None:
         self.name = name
@@ -50,7 +50,7 @@ class Recorder:
             raise ForbiddenError(f"refused by {self.name}")
 
     def _note(self, what: str, attributes: Attributes) -> None:
-        # what is made of the object later is not what was shown
+        # Copy it: later mutations must not change the record.
         shown = msgspec.structs.replace(attributes, obj=copy.deepcopy(attributes.obj))
         self.seen.append(shown)
         sub = f"/{attributes.subresource}" if attributes.subresource else ""

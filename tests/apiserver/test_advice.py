@@ -1,4 +1,4 @@
-"""Warnings about writes, and the owners of fields that nobody applied."""
+"""Warnings about writes, and the owners of fields that were not applied."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Owners of applied fields: of named types, and after client-side apply."""
+"""Owners of applied fields: in typed objects, and after client-side apply."""
 
 import json
 from collections.abc import AsyncIterator
@@ -76,7 +76,7 @@ def _map(data: dict[str, str], **annotations: str) -> dict[str, Any]:
 
 
 async def _made_by_client(client: Client, data: dict[str, str], said: dict[str, str]) -> None:
-    """Create a map as `kubectl apply` does, whose annotation says what was applied."""
+    """Create a ConfigMap as client-side `kubectl apply` does; `said` is the last-applied state."""
     body = _map(data, **{_LAST: json.dumps(_map(said))})
     path = f"{CORE}/configmaps?fieldManager=kubectl-client-side-apply"
     await client.call("POST", path, body, expect=201)
@@ -93,7 +93,7 @@ async def _apply(client: Client, data: dict[str, str], manager: str, code: int) 
     [
         ({"k": "1"}, {"k": "1"}, "kubectl", 200),
         ({"k": "1"}, {"k": "1"}, "other", 409),
-        # somebody has changed it since
+        # changed since the last apply
         ({"k": "1"}, {"k": "0"}, "kubectl", 409),
         ({"k": "1"}, {}, "kubectl", 409),
     ],

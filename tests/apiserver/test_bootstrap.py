@@ -1,4 +1,4 @@
-"""What a new cluster has, and that it costs little."""
+"""Contents of a new cluster, and the cost of creating them."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -103,5 +103,5 @@ async def test_nobody_is_checked_until_a_binding_names_them(client: Client) -> N
     pods = "/api/v1/namespaces/default/pods"
     await client.call("GET", pods, headers=ALICE, expect=200)
     await client.call("DELETE", f"{pods}/x", headers=ALICE, expect=403)
-    # who asks without impersonation may do everything
+    # Without impersonation, every request is allowed.
     await client.call("DELETE", f"{pods}/x", expect=404)

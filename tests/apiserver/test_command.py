@@ -195,7 +195,7 @@ def test_a_signal_ends_the_command_and_then_the_server(number: signal.Signals) -
         [*_COMMAND, "--", "sh", "-c", script],
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # without a terminal, whatever the tests have
+        start_new_session=True,  # detached from any terminal of the tests
     ) as process:
         assert first_line(process) == "on"
         process.send_signal(number)

@@ -1,4 +1,4 @@
-"""The server behaves as a real one was recorded to behave."""
+"""The server behaves like the recorded real one."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ _CHOSEN = scenarios()
 
 
 class _OneSecond(Clock):
-    """The recordings of managedFields, which are in order of time, were made within one second."""
+    """Stand still: managedFields are sorted by time, and were recorded within one second."""
 
     def time(self) -> float:
         return 1_700_000_000.0
@@ -24,7 +24,7 @@ class _OneSecond(Clock):
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, str]:
-    """Replay all scenarios at once on one server; each test then looks at its own."""
+    """Replay all scenarios on one server; each test checks its own."""
 
     async def run() -> dict[str, str]:
         tokens = read_tokens(TOKENS, "tokens")

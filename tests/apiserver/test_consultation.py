@@ -1,4 +1,4 @@
-"""The webhooks' answers for a request: each is called once, concurrently where possible."""
+"""Webhook calls for a request: each is made once, concurrently where possible."""
 
 import asyncio
 from functools import partial
@@ -20,7 +20,7 @@ from listwatch.errors import ListWatchError, StatusError
 
 
 class _Webhook:
-    """Counts how often it is asked."""
+    """Count the calls."""
 
     def __init__(self, answer: Any = "yes") -> None:
         self.answer = answer

@@ -33,7 +33,7 @@ def owned_by(owner: Any, *, block: bool = False) -> dict[str, Any]:
 
 
 async def family(client: Client, *, block: bool = False) -> None:
-    """Make owner, its child, and the child's child."""
+    """Create an owner, its child and its grandchild."""
     owner = await client.create(MAPS, "owner")
     child = await client.create(MAPS, "child", metadata=owned_by(owner, block=block))
     await client.create(MAPS, "grandchild", metadata=owned_by(child, block=block))
@@ -174,7 +174,7 @@ async def test_what_was_orphaned_by_a_restart_is_collected_after_it() -> None:
 async def test_a_namespace_of_many_objects_is_emptied_between_other_requests(
     client: Client,
 ) -> None:
-    """In slices; each change asks for one look at what is left, however many there are."""
+    """It is emptied in slices, and many deletions together plan only one further slice."""
     server = client.server
     await client.call("POST", "/api/v1/namespaces", {"metadata": {"name": "full"}}, expect=201)
     resource = server.table.get("", "v1", "configmaps")

@@ -16,7 +16,7 @@ _FIELDS = {"v1": "a", "v2": "b"}
 
 
 def _convert(request: Object) -> Object:
-    """Rename the field of the spec as the versions have it."""
+    """Rename the spec's field to its name in the desired version."""
     target = request["desiredAPIVersion"]
     converted = []
     for obj in request["objects"]:

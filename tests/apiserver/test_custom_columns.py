@@ -1,4 +1,4 @@
-"""What the columns of custom resources show."""
+"""Printer columns of custom resources."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the schema of a custom resource definition may say."""
+"""Validation of the schemas in custom resource definitions."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Nobody hands out rights that they do not hold."""
+"""Nobody can grant permissions that they do not hold."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -166,7 +166,7 @@ async def test_a_list_is_cut_in_its_middle(client: Client) -> None:
 
 @asynccontextmanager
 async def _raw_watch(client: Client, query: str = SINCE) -> AsyncIterator[asyncio.StreamReader]:
-    """Open a watch without a client library, which may drop what came before a broken end."""
+    """Open a watch over a bare socket: a client library may drop data before a broken end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", client.server.port)
     writer.write(f"GET {MAPS}?watch=1&{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     try:
@@ -180,7 +180,7 @@ async def _raw_watch(client: Client, query: str = SINCE) -> AsyncIterator[asynci
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[list[bytes], bool]:
-    """Read to the end of the answer; returns its lines and whether it ended cleanly."""
+    """Read to the end of the response; return its lines and whether it ended cleanly."""
     received = b""
     with suppress(ConnectionResetError):
         async with asyncio.timeout(10):
@@ -259,14 +259,14 @@ async def test_bookmarks_are_withheld_from_one_watch_or_all_and_sent_on_demand(
     query = f"{SINCE}&allowWatchBookmarks=true"
     server.faults.add(Fault(verb="watch", withhold_bookmarks=True))
     async with client.watch(MAPS, query) as one, client.watch(MAPS, query) as other:
-        # the streams of the server alone know
+        # Only the reader knows its streams.
         assert [stream.withhold_bookmarks for stream in server._reader.streams].count(True) == 1
         server.send_bookmarks()
         (bookmark,) = await events(other, 1)
         assert bookmark["type"] == "BOOKMARK"
         assert bookmark["object"]["metadata"]["resourceVersion"] == str(server.store.revision)
         server.withhold_bookmarks = True
-        # the streams of the server alone know
+        # Only the reader knows its streams.
         assert all(stream.withhold_bookmarks for stream in server._reader.streams)
         assert (await events(one, 1))[0]["type"] == "BOOKMARK", "what is asked for is sent"
 

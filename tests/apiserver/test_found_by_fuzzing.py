@@ -33,7 +33,7 @@ async def client() -> AsyncIterator[Client]:
 async def test_managed_fields_that_can_not_be_read_change_nothing(
     entry: dict[str, Any], client: Client
 ) -> None:
-    """The owners stay those of the stored object, as in `fieldmanager.Update` upstream."""
+    """The stored object's owners stay, as in `fieldmanager.Update` upstream."""
     url = f"{MAPS}?fieldManager=first"
     metadata = {"name": "a"}
     made = await client.call("POST", url, {"metadata": metadata, "data": {"k": "v"}}, expect=201)
@@ -76,7 +76,7 @@ _DIGITS = "9" * 5000
 
 @pytest.mark.parametrize("query", ["limit", "timeoutSeconds", "resourceVersion"])
 async def test_a_number_of_many_digits_in_a_query_is_refused(client: Client, query: str) -> None:
-    """Python itself reads no more than 4300 of them."""
+    """Python's int() refuses more than 4300 digits."""
     refused = await client.call("GET", f"{MAPS}?{query}={_DIGITS}", expect=400)
     assert refused["message"].endswith(f'parsing "{_DIGITS}": value out of range')
 
@@ -163,7 +163,7 @@ async def test_headers_of_any_bytes_are_answered(
 
 
 async def test_copies_that_double_what_there_is_are_refused(client: Client) -> None:
-    """Twenty of them stand for a gigabyte."""
+    """Twenty such copies make a gigabyte of a kilobyte."""
     await client.create(MAPS, "a", data={"k": "x" * 1000})
     patch = [{"op": "copy", "from": "", "path": f"/x{number}"} for number in range(20)]
     form = {"Content-Type": "application/json-patch+json"}
@@ -171,7 +171,7 @@ async def test_copies_that_double_what_there_is_are_refused(client: Client) -> N
 
 
 async def test_long_lists_are_merged_in_a_time_that_grows_as_they_do(client: Client) -> None:
-    """Where each item of one was compared with each of the other, this took a minute."""
+    """Comparing each item with each other one took a minute."""
     old, new = ([f"{letter}.com/{number}" for number in range(20_000)] for letter in "ab")
     await client.create(MAPS, "a", metadata={"finalizers": old})
     patch = {"metadata": {"finalizers": new}}
@@ -295,7 +295,7 @@ async def test_a_long_set_is_looked_through_once(client: Client) -> None:
 async def test_a_schema_may_be_a_hundred_levels_deep(
     client: Client, levels: int, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever is stored can be described."""
+    """OpenAPI can describe every schema that is stored."""
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(levels):
         schema = {"type": "object", "properties": {"a": schema}}
@@ -333,7 +333,7 @@ async def test_a_name_of_half_a_surrogate_pair_is_refused(client: Client) -> Non
 async def test_times_of_the_first_years_are_kept_with_four_digits(
     client: Client, earlier: int
 ) -> None:
-    """And the first instant of all is none, in Go's types; whichever way the body is read."""
+    """Go's zero time counts as unset, on the exact and the fast path of decoding."""
     path = f"{CORE}/events"
 
     def event(name: str, time: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whatever is sent, the server answers, and never because something in it broke."""
+"""The server answers every request, and never with an internal failure."""
 
 import asyncio
 import json
@@ -249,7 +249,7 @@ _WIDGETS = {
 
 
 class _Fuzzed:
-    """A server and a client on one event loop, for as many requests as it takes."""
+    """A server and a client on one event loop, shared by all requests."""
 
     def __init__(self) -> None:
         self._loop = asyncio.Runner()

@@ -1,4 +1,4 @@
-"""Objects of every built-in kind with nearly valid values: refused or stored, never a failure."""
+"""Nearly valid objects of every built-in kind are stored or refused, and never cause a failure."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ _ACCEPTS = (
 
 
 def _value(pick: random.Random, schema: Schema, depth: int = 0) -> Any:
-    """Make a value of a type, now and then one of another."""
+    """Return a value of the schema's type, and now and then one of another type."""
     if pick.random() < 0.05 or depth > 9:
         return pick.choice(_ANYTHING)
     if schema.form is Form.STRUCT:
@@ -80,7 +80,7 @@ def _object(pick: random.Random, resource: APIResource) -> dict[str, Any]:
 
 
 class _Kinds:
-    """A server, and requests to it."""
+    """A server and its built-in resources."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()

@@ -1,4 +1,4 @@
-"""Kinds around the workloads: what is stored, what is refused, and the messages."""
+"""Kinds other than workloads: defaults, refusals and their messages."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -601,7 +601,7 @@ def base64_of(size: int) -> str:
 async def test_a_mebibyte_of_data_is_the_limit(
     client: Client, plural: str, field: str, over: int
 ) -> None:
-    """To the byte, and without what base64 adds."""
+    """The limit is exact, and counts decoded bytes."""
     plain = (plural, field) == ("configmaps", "data")
     value = "x" * 2**19 if plain else base64_of(2**19)
     rest = "x" * (2**19 + over) if plain else base64_of(2**19 + over)

@@ -1,4 +1,4 @@
-"""Clients that go away, or stop to read, within a response: it ends, and nothing stays."""
+"""Clients that hang up or stop reading in the middle of a response: it ends and leaves nothing."""
 
 import asyncio
 import logging
@@ -36,14 +36,14 @@ _PAYLOAD = "x" * 1000
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 20  # a test that hangs here would never be ended
+    limit = time.monotonic() + 20  # A test that hangs here would never end.
     while not condition():
         assert time.monotonic() < limit, "it never became true"
         await asyncio.sleep(0)
 
 
 def open_files() -> int:
-    """Return how many files the event loop looks at: one of its own, the listener, connections."""
+    """Count the event loop's files: its own one, the listener, and connections."""
     return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined] # of every selector loop
 
 
@@ -54,7 +54,7 @@ def pods_of(server: EmbeddedAPIServer) -> APIResource:
 
 
 def fill(server: EmbeddedAPIServer, count: int = _COUNT) -> None:
-    """Put so many pods in place without requests."""
+    """Store `count` pods directly."""
     resource, store = pods_of(server), server.store
     bucket = server.registry.bucket(resource)
     for number in range(count):
@@ -70,7 +70,7 @@ def fill(server: EmbeddedAPIServer, count: int = _COUNT) -> None:
 
 
 def change(server: EmbeddedAPIServer, count: int) -> None:
-    """Make so many changes, without giving way."""
+    """Make `count` changes without yielding to the event loop."""
     store, bucket = server.store, server.registry.bucket(pods_of(server))
     for entry in bucket.current()[:count]:
         store.put(bucket, entry.at_revision(store.revision + 1))
@@ -82,7 +82,7 @@ def reset(sock: socket.socket) -> None:
 
 
 class Peer:
-    """A client that speaks over a bare socket."""
+    """A client on a bare socket."""
 
     def __init__(self, server: EmbeddedAPIServer) -> None:
         self._address = server.host, server.port
@@ -91,19 +91,18 @@ class Peer:
         self.socket.setblocking(False)
 
     async def send(self, path: str) -> None:
-        """Send a request."""
         loop = asyncio.get_running_loop()
         await loop.sock_connect(self.socket, self._address)
         await loop.sock_sendall(self.socket, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
 
     async def ask(self, path: str) -> None:
-        """Send a request, and read the beginning of the answer."""
+        """Send a request and read the beginning of the response."""
         loop = asyncio.get_running_loop()
         await self.send(path)
         assert (await loop.sock_recv(self.socket, 1000)).startswith(b"HTTP/1.1 200 OK\r\n")
 
     async def read(self) -> bytes:
-        """Read what is there."""
+        """Read up to 64 KiB."""
         return await asyncio.get_running_loop().sock_recv(self.socket, 65536)
 
     def __enter__(self) -> Self:
@@ -132,7 +131,7 @@ def clock() -> FakeClock:
 async def server(
     clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> AsyncIterator[EmbeddedAPIServer]:
-    """Serve pods; whatever a test does, nothing is logged and no task is left."""
+    """Serve pods; afterwards check that nothing was logged and that no task is left."""
     server = EmbeddedAPIServer(controllers=False, clock=clock)
     fill(server)
     async with server:
@@ -143,13 +142,13 @@ async def server(
 
 
 class Frames:
-    """Counts the events that are made, and lets something happen in the middle of one."""
+    """Count encoded events, and run `then` while the `at`-th one is encoded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made = 0
         self.at = 0
         self.then: Callable[[], None] = lambda: None
-        frames = Reader._frames  # counted: the cost is the promise
+        frames = Reader._frames  # The tests promise a cost, so count the work.
 
         def counted(reader: Reader, *form: Any) -> Any:
             make, *others = frames(reader, *form)
@@ -186,7 +185,7 @@ async def test_a_watch_that_waits_for_its_client_ends_when_that_goes(
 async def test_nothing_is_written_to_a_client_that_has_gone_in_the_middle(
     server: EmbeddedAPIServer, frames: Frames, path: str
 ) -> None:
-    """Neither the first events nor the replay of the history."""
+    """Neither initial events nor replayed history are written."""
     with Peer(server) as peer:
         frames.at, frames.then = 5, peer.reset
         await peer.send(path)
@@ -198,7 +197,7 @@ async def test_nothing_is_written_to_a_client_that_has_gone_in_the_middle(
 async def test_nothing_is_written_to_an_encrypted_connection_that_has_gone(
     frames: Frames, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such a transport learns of its end only in the next turn of the event loop."""
+    """A TLS transport learns of its end only in the next turn of the event loop."""
     tls = generated_tls("127.0.0.1")
     files = tmp_path / "cert.pem", tmp_path / "key.pem"
     files[0].write_text(tls.client_certificate)
@@ -290,7 +289,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_it(
             times += 1
             if times % 100 == 0:
                 await clock.advance(30.0)
-        assert times > 1100  # which took longer than the server waits for nothing
+        assert times > 1100  # longer in total than the server waits for a client that reads nothing
 
 
 @_ANSWERS
@@ -306,7 +305,7 @@ async def test_the_end_of_the_server_waits_for_no_client(
 async def test_what_fails_in_the_middle_of_an_answer_breaks_it_off(
     server: EmbeddedAPIServer, frames: Frames, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A second answer in its place would be taken for a part of it."""
+    """The client would take an error response for a part of the body."""
 
     def fail() -> None:
         raise ValueError("no such luck")

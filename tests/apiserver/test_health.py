@@ -1,4 +1,4 @@
-"""The checks of health, all together and one by one."""
+"""Health checks, together and one by one."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""The real helm installs, upgrades, rolls back and removes a release on the server."""
+"""The real helm installs, upgrades, rolls back and uninstalls a release on the server."""
 
 import json
 import os
@@ -80,7 +80,7 @@ spec:
 
 
 class Helm:
-    """Runs helm on one chart and one server, with a home of its own."""
+    """Run helm on one chart and one server, with its own home directory."""
 
     def __init__(self, home: Path, kubeconfig: Path) -> None:
         self.chart = home / "web"
@@ -98,7 +98,7 @@ class Helm:
         }
 
     def __call__(self, line: str, code: int = 0) -> str:
-        """Return what a command prints; `@` in it is the chart."""
+        """Run a command, in which `@` is the chart, and return its output."""
         arguments = [str(self.chart) if word == "@" else word for word in line.split()]
         return self._run("helm", *arguments, code=code)
 

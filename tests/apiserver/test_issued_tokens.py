@@ -1,4 +1,4 @@
-"""Tokens of service accounts: given out, accepted, and over when they should be."""
+"""Service account tokens: issued, accepted, and expired or revoked in time."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -27,12 +27,12 @@ class World:
         return await self.client.call(method, path, body, headers=_ADMIN, expect=expect)
 
     async def token(self, **spec: Any) -> str:
-        """Return a new token of the account."""
+        """Issue a token of the account."""
         answer = await self.call("POST", f"{_ACCOUNTS}/a/token", {"spec": spec})
         return str(answer["status"]["token"])
 
     async def who(self, token: str) -> str:
-        """Return whom the server takes the bearer of a token for; "" for nobody."""
+        """Return the user that a token authenticates; "" if it is refused."""
         headers = {"Authorization": f"Bearer {token}"}
         answer = await self.client.call("POST", _WHO, {}, headers=headers)
         return str(answer["status"]["userInfo"]["username"]) if answer["kind"] != "Status" else ""

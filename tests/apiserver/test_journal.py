@@ -143,7 +143,7 @@ async def test_a_number_that_can_be_none_is_damage(tmp_path: Path, name: str, va
 async def test_a_process_that_was_killed_while_it_made_the_file_leaves_one_that_can_be_used(
     tmp_path: Path,
 ) -> None:
-    """It has its head already, and no tables."""
+    """The file has SQLite's header, but no tables yet."""
     half = tmp_path / "half.db"
     connection = sqlite3.connect(half, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
@@ -159,7 +159,7 @@ async def test_a_process_that_was_killed_while_it_made_the_file_leaves_one_that_
 
 
 async def test_the_file_keeps_no_more_history_than_the_server(tmp_path: Path) -> None:
-    """Give or take a thousand changes, after which the oldest are forgotten at once."""
+    """The oldest changes are deleted in batches of a thousand."""
     data = tmp_path / "data.db"
     async with EmbeddedAPIServer(data=data, history_limit=50) as server, Client(server) as client:
         await client.create(MAPS, "a")
@@ -196,7 +196,7 @@ def _request(url: str, method: str, path: str, body: Any = None) -> Any:
 
 
 def _write_until_killed(url: str, process: "subprocess.Popen[str]", after: int) -> dict[str, str]:
-    """Create objects one by one, kill the server in mid-work; returns what was acknowledged."""
+    """Create objects, kill the server after some, and return the acknowledged ones."""
     acknowledged: dict[str, str] = {}
     for number in range(10_000):
         if number == after:
@@ -212,7 +212,7 @@ def _write_until_killed(url: str, process: "subprocess.Popen[str]", after: int) 
 
 
 def test_nothing_that_was_acknowledged_is_lost_when_the_server_is_killed(tmp_path: Path) -> None:
-    """Killed at random instants again and again, the file has every object, and versions grow."""
+    """After each kill, the file has every acknowledged object, and versions keep growing."""
     data = tmp_path / "data.db"
     random.seed(5)
     known: dict[str, str] = {}
@@ -288,10 +288,10 @@ def test_a_file_that_is_refused_keeps_its_mode(tmp_path: Path) -> None:
 
 
 def _fill_the_disk(server: EmbeddedAPIServer, *, full: bool) -> None:
-    # SQLite's own limit gives the error of a full disk; no public way leads to the connection
+    # SQLite's page limit fails like a full disk. The connection is private.
     journal = server.store.journal
     assert isinstance(journal, SQLiteJournal)
-    journal._db.execute(f"PRAGMA max_page_count={1 if full else 1_000_000}")  # a disk that is full
+    journal._db.execute(f"PRAGMA max_page_count={1 if full else 1_000_000}")
 
 
 async def test_a_full_disk_refuses_writes_and_says_so(tmp_path: Path) -> None:
@@ -318,17 +318,17 @@ async def test_a_full_disk_refuses_writes_and_says_so(tmp_path: Path) -> None:
 
 
 class _FullForMaps:
-    """A journal that has no room for config maps."""
+    """A journal without room for ConfigMaps."""
 
     full = True
 
     def record(self, bucket: str, change: StoredChange, key: str) -> None:
-        """Keep a change, if there is room."""
+        """Fail for ConfigMaps."""
         if self.full and bucket == "configmaps":
             raise NotStoredError(f"no room for the {change.type.value} {key}")
 
     def record_compaction(self, revision: int) -> None:
-        """Forget nothing."""
+        """Do nothing."""
 
 
 async def test_what_a_controller_could_not_store_it_tries_again_later(

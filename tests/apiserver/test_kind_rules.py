@@ -1,4 +1,4 @@
-"""The rules of services, endpoints, volumes, classes, nodes and autoscalers, by kind."""
+"""Validation of services, endpoints, volumes, classes, nodes and autoscalers, by kind."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from listwatch.apiserver.kinds.catalog import KINDS
 
 
 def broken(name: str, obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[str]:
-    """Return the fields of the causes of a new object, or of what an update changes."""
+    """Return the fields of the causes that refuse a new object or an update."""
     kind = KINDS[name]
     whole = {"metadata": {"name": "x"}, **obj}
     if old is not None:

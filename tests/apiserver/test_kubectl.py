@@ -52,7 +52,7 @@ def _manifest(name: str) -> str:
 
 
 class Kubectl:
-    """Runs kubectl against one server, with a cache and home of its own."""
+    """Run kubectl against one server, with its own home and cache."""
 
     def __init__(self, program: str, kubeconfig: Path, home: Path) -> None:
         self._program = program
@@ -66,7 +66,7 @@ class Kubectl:
         self._minor = int(told["clientVersion"]["minor"].rstrip("+"))
 
     def since(self, minor: int, why: str) -> None:
-        """Skip the test where this kubectl is older."""
+        """Skip the test if this kubectl is older."""
         if self._minor < minor:
             pytest.skip(f"{why} since 1.{minor}, and this one is 1.{self._minor}")
 
@@ -84,11 +84,11 @@ class Kubectl:
         )
 
     def run(self, *arguments: str, stdin: str = "", code: int = 0) -> str:
-        """Return what a command prints, after checking its exit code."""
+        """Run a command, check its exit code, and return its output."""
         process = self.start(*arguments)
         out, err = process.communicate(stdin, timeout=30)
         assert process.returncode == code, (arguments, out, err)
-        out = out.replace(" from default namespace\n", "\n")  # said by newer versions alone
+        out = out.replace(" from default namespace\n", "\n")  # only newer versions print it
         return out if code == 0 else out + err
 
     def __call__(self, line: str, stdin: str = "", code: int = 0) -> str:
@@ -213,8 +213,8 @@ def test_waits_end_with_the_condition_the_deletion_or_the_time(kubectl: Kubectl)
     wait = kubectl.start("wait", "--for=delete", "pod/waited", "--timeout=20s")
     kubectl("delete pod waited --grace-period=0 --force")
     out, err = wait.communicate(timeout=30)
-    # it may have begun after the deletion, which old kubectls call NotFound or no matching
-    # resources, by how far they had come
+    # The wait may begin after the deletion. Old kubectls then report NotFound or no matching
+    # resources, depending on how far they got.
     begun_late = "(NotFound)" in err or "no matching resources found" in err
     assert "condition met" in out or begun_late or (wait.returncode, out, err) == (0, "", "")
 
@@ -238,7 +238,7 @@ def test_a_watch_prints_changes(kubectl: Kubectl) -> None:
     kubectl("create configmap w0")
     watch = kubectl.start("get", "configmaps", "-w", "-o", "name")
     assert watch.stdout is not None
-    # It watches from the version of the list that it prints, so nothing after this is missed.
+    # The watch starts at the version of the printed list, so it misses nothing after this.
     assert watch.stdout.readline() == "configmap/w0\n"
     kubectl("create configmap w1")
     assert watch.stdout.readline() == "configmap/w1\n"
@@ -281,7 +281,7 @@ def test_custom_resources_are_applied_explained_and_printed(kubectl: Kubectl) ->
 def test_strict_validation_names_unknown_fields(kubectl: Kubectl) -> None:
     wrong = _manifest("bad").replace("replicas: 2", "replicaz: 2")
     refused = kubectl("create -f -", wrong, code=1)
-    # the server's words since 1.25, before that the client's from the OpenAPI document
+    # Since 1.25 the server reports it; before, kubectl did, from the OpenAPI document.
     assert 'unknown field "spec.replicaz"' in refused or (
         kubectl.is_before(25)
         and 'ValidationError(Deployment.spec): unknown field "replicaz"' in refused
@@ -330,7 +330,7 @@ def test_a_diff_of_what_is_the_same_says_nothing_and_of_what_is_new_everything(
     kubectl("apply -f -", fresh)
     assert kubectl("diff -f -", fresh) == ""
     kubectl.since(26, "kubectl leaves the owners of fields out of a diff")
-    # the server writes the annotation of client-side apply anew, a little different
+    # The server rewrites the annotation of client-side apply, slightly differently.
     assert "last-applied-configuration" in kubectl("diff --server-side -f -", fresh, code=1)
     kubectl("apply --server-side -f -", fresh)
     assert kubectl("diff --server-side -f -", fresh) == ""

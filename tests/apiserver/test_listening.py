@@ -24,7 +24,7 @@ async def test_a_connection_that_comes_in_as_the_server_stops_is_closed(turns: i
 
 @contextlib.contextmanager
 def no_more_files() -> Iterator[None]:
-    """Let this process open no file or socket beyond those that it has."""
+    """Keep this process from opening any more files or sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket() as probe:
         lowest = probe.fileno()

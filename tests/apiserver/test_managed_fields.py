@@ -21,7 +21,7 @@ from listwatch.schema.facts import facts
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 ME = Owner("Update", "me", "v1")
 CONFIG_MAP = facts().schema("", "v1", "ConfigMap")
-#: Sets of fields in the form of the wire.
+#: Field sets in wire format.
 TREES: st.SearchStrategy[dict[str, Any]] = st.recursive(
     st.just({}),
     lambda below: st.dictionaries(
@@ -95,7 +95,7 @@ def test_owners_that_come_with_a_new_object_keep_what_it_has_not() -> None:
 
 
 def paths(fields: dict[str, Any], above: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
-    """Return the members of a set, each as its path."""
+    """Return the members of a field set as paths."""
     found = {
         path for key, below in fields.items() if key != "." for path in paths(below, (*above, key))
     }

@@ -1,4 +1,4 @@
-"""The requests that a webhook or a policy applies to, and the match conditions."""
+"""Requests that a webhook or a policy applies to, and match conditions."""
 
 from typing import Any
 

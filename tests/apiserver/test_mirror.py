@@ -1,4 +1,4 @@
-"""A mirror of converted objects follows its bucket, also while conversions fail."""
+"""A mirror of converted objects follows its bucket even while conversions fail."""
 
 import asyncio
 from collections.abc import Sequence
@@ -142,7 +142,7 @@ def test_a_mirror_ends_up_as_its_bucket_and_tells_a_consistent_history(
 
 
 def _check(told: Sequence[tuple[StoredChangeType, str, int]]) -> None:
-    """Check that each object is added, then updated, then deleted, in the order of revisions."""
+    """Check that revisions grow and that each object is added before it is changed or deleted."""
     alive: set[str] = set()
     last = 0
     for kind, name, revision in told:

@@ -1,4 +1,4 @@
-"""Which form of an answer an Accept header chooses, and what the forms are when they are empty."""
+"""Content negotiation: the format that Accept selects, and the formats themselves."""
 
 import json
 from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ _PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 
 
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the fields of a message, numbers as int, the rest as bytes."""
+    """Yield the fields of a message: numbers as int, the rest as bytes."""
     at = 0
 
     def number() -> int:
@@ -38,7 +38,7 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def named(data: bytes, number: int) -> dict[str, bytes]:
-    """Return a message's named parts of this number: map entries of a name and a value."""
+    """Return the entries of field `number` by name; each entry is a pair of name and value."""
     entries = [dict(fields(each)) for found, each in fields(data) if found == number]
     return {entry[1].decode(): entry[2] for entry in entries}
 

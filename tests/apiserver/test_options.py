@@ -1,4 +1,4 @@
-"""Options that can be in two places: which one counts."""
+"""Options that may stand in the query or in the body: which of them counts."""
 
 from collections.abc import AsyncIterator
 
@@ -103,7 +103,7 @@ async def test_a_dry_run_of_an_eviction_may_stand_in_either_place(
     [
         ("/api/v1/configmaps", 405),
         ("/apis/apps/v1/deployments", 405),
-        # the handler of custom resources has no such path
+        # The handler of custom resources does not know this path.
         ("/apis/example.com/v1/widgets", 404),
     ],
 )

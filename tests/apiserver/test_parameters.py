@@ -1,4 +1,4 @@
-"""Nobody has policies read parameters that they may not read themselves."""
+"""Nobody can let a policy read parameters that they may not read themselves."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -32,7 +32,7 @@ async def grant(client: Client, name: str, *rules: dict[str, Any]) -> None:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    """A server on which alice may write policies, and read nothing else."""
+    """A server on which alice may write policies, and nothing else."""
     async with EmbeddedAPIServer(tokens=TOKENS) as server, Client(server) as client:
         rule = {
             "apiGroups": ["admissionregistration.k8s.io"],

@@ -1,4 +1,4 @@
-"""What a write to a subresource changes, and what it leaves unchanged."""
+"""Fields that a write to a subresource changes, and those that it keeps."""
 
 from collections.abc import AsyncIterator
 from typing import Any

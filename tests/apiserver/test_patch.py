@@ -32,7 +32,7 @@ def without_nulls(value: Any) -> Any:
 
 @given(JSON, JSON)
 def test_a_merge_patch_leaves_what_the_rfc_says(document: Any, patch: Any) -> None:
-    """Applying twice is applying once, the document stays, and an object without nulls is there."""
+    """It is idempotent and keeps its input; a patch that is no object replaces the document."""
     before = copy.deepcopy(document)
     once = merge_patch(document, patch)
     assert document == before

@@ -1,4 +1,4 @@
-"""Evaluations that take long don't hold up the event loop, and come to the same."""
+"""Long evaluations don't block the event loop, and have the same result."""
 
 import asyncio
 import threading
@@ -18,12 +18,12 @@ from listwatch.testing import eventually
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 MAPS = f"{CORE}/configmaps"
-#: How the event loops name the threads of their executors.
+#: Thread names of the event loops' executors.
 EXECUTORS = ("asyncio_", "uvloop_")
 NUMBERS = "[" + ",".join(["1"] * 150) + "]"
-#: costs a good part of what one expression may cost
+#: Costs a good part of the limit of one expression.
 DEAR = f"{NUMBERS}.all(a, {NUMBERS}.all(b, a + b == 2))"
-#: costs more than is spent in the event loop, and little time
+#: Costs more than the event loop may spend, but takes little time.
 ASKED = "authorizer.path('/healthz').check('get').allowed()"
 RULES = {
     "resourceRules": [
@@ -82,12 +82,12 @@ async def test_a_mutation_that_waited_is_applied_once(client: Client) -> None:
     assert changed["data"] == {"n": "2"}
 
 
-#: takes a thread some tenths of a second to compile
+#: Takes some tenths of a second to compile.
 LONG = "object.metadata.name != 'x'" + " && true" * 2_000
 
 
 async def in_a_thread(client: Client) -> None:
-    """Return when something is worked on in a thread, while others are answered."""
+    """Wait until a thread works on something; other requests are answered meanwhile."""
     async with asyncio.timeout(20):
         while not any(each.name.startswith(EXECUTORS) for each in threading.enumerate()):
             await client.call("GET", "/version", expect=200)

@@ -1,4 +1,4 @@
-"""The rules of pods, of the templates of pods, and of what selects them."""
+"""Validation of pods, pod templates and their selectors."""
 
 from typing import Any
 
@@ -210,7 +210,7 @@ def test_a_job_keeps_the_labels_that_the_server_makes() -> None:
         "a",
         "batch.kubernetes.io/controller-uid",
     ]
-    # what the client asked for stays, and selects no pod of the job's
+    # The client's label stays, and does not match the template.
     found = [cause.field for cause in kind.rule(job)]
     assert found == ["spec.selector", "spec.template.metadata.labels"]
 

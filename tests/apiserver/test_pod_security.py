@@ -1,4 +1,4 @@
-"""The Pod Security Standards, as the labels of a namespace ask for them."""
+"""Pod Security Standards, enforced as the labels of a namespace say."""
 
 from collections.abc import AsyncIterator
 from typing import Any

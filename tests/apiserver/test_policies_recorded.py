@@ -1,4 +1,4 @@
-"""Policies act as a real server was recorded to let them act."""
+"""Policies act as on the recorded real server."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ _AUDITED = [name for name, each in _CHOSEN.items() if "audit" in each.get("requi
 
 
 def _without_waiting(scenario: dict[str, Any]) -> dict[str, Any]:
-    """Return a scenario without the pauses that a real server's caches need."""
+    """Remove the pauses that a real server's caches need."""
     return {**scenario, "steps": [step for step in scenario["steps"] if "sleep" not in step]}
 
 
@@ -29,7 +29,7 @@ class _Replayed(NamedTuple):
 
 @pytest.fixture(scope="module")
 def replayed() -> _Replayed:
-    """Replay all scenarios at once on one server; each test then looks at its own."""
+    """Replay all scenarios on one server; each test checks its own."""
 
     async def run() -> _Replayed:
         server = EmbeddedAPIServer(
@@ -57,7 +57,7 @@ def test_the_audit_of_a_recorded_scenario_is_the_same(name: str, replayed: _Repl
     for each in replayed.requests:
         if each.verb == "create" and each.resource == "configmaps" and "dryRun" not in each.query:
             found.setdefault(each.namespace, []).append(dict(each.annotations))
-    # each scenario has a namespace of its own, whose name has the random part of all its names
+    # Each scenario has its own namespace; its random suffix is that of all names in it.
     matching = [
         namespace
         for namespace, annotations in found.items()

@@ -25,19 +25,19 @@ _SAMPLES: dict[Form, Any] = {
     Form.TIME: "2024-01-02T03:04:05Z",
     Form.MICRO_TIME: "2024-01-02T03:04:05.123456Z",
     Form.BYTES: "eA==",
-    Form.ANY: {"type": "text"},  # also a schema, where there may be one
+    Form.ANY: {"type": "text"},  # also valid where a schema is expected
 }
-#: Alpha fields that have other names in the messages of later releases.
+#: Alpha fields that later releases rename.
 _RENAMED = frozenset(
     ("Device.nodeAllocatableResourceMappings", "NodeAllocatableResourceClaimStatus.resources")
 )
-#: An object without fields, whose type is not in the facts.
+#: An object without fields; the schema facts lack its type.
 _EMPTY = ("CustomResourceSubresources", "status")
 _KINDS = {f"{each.api_version}/{each.kind}": each for each in ResourceTable(facts())}
 
 
 def full(schema: Schema, depth: int = 0) -> Any:
-    """Return a value in which every field of a type has a value."""
+    """Return a value with every field set."""
     if schema.form is Form.LIST and schema.item is not None:
         return [full(schema.item, depth)]
     if schema.form is Form.MAP and schema.item is not None:

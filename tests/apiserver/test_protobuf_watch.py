@@ -1,4 +1,4 @@
-"""Watches and metadata in protobuf: as captured from a real server, in the wire/protobuf folder."""
+"""Watches and metadata in protobuf, compared with a real server's (in wire/protobuf)."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ _VOLATILE = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "se
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the fields of a message that has none but texts and messages."""
+    """Yield the fields of a message that has only strings and messages."""
     at = 0
     while at < len(message):
         number, size, shift, at = message[at] >> 3, 0, 0, at + 1
@@ -43,7 +43,7 @@ def _event(frame: bytes) -> tuple[str, Any]:
 
 
 def _events(body: bytes) -> list[tuple[str, Any]]:
-    """Return the events of a stream: of each frame its length, in four bytes, comes first."""
+    """Return the events of a stream; each frame starts with its length in four bytes."""
     found = []
     while body:
         size = int.from_bytes(body[:4], "big")
@@ -53,7 +53,7 @@ def _events(body: bytes) -> list[tuple[str, Any]]:
 
 
 def _essence(event: tuple[str, Any]) -> tuple[str, Any]:
-    """Return an event without what differs each time, and without what is there but empty."""
+    """Return an event without volatile and empty fields."""
 
     def filled(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -82,7 +82,7 @@ async def _make(client: Client) -> None:
 
 
 async def _read(answer: aiohttp.ClientResponse, body: bytes, count: int) -> bytes:
-    """Return a stream's bytes up to the end of so many events."""
+    """Return a stream's bytes up to the end of event number `count`."""
     while True:
         at = found = 0
         while len(body) >= at + 4 and found < count:
@@ -98,7 +98,7 @@ async def _read(answer: aiohttp.ClientResponse, body: bytes, count: int) -> byte
 async def _watched(
     client: Client, session: aiohttp.ClientSession, accept: str, initial: int
 ) -> list[tuple[str, Any]]:
-    """Return the events of a watch-list, of a change after the initial ones, and a bookmark."""
+    """Return a watch-list's initial events, an update, a deletion and a bookmark."""
     url = f"{client.server.url}{CORE}/configmaps?watch=1&{_WATCH_LIST}"
     async with session.get(url, headers={"Accept": accept}) as answer:
         assert answer.headers["Content-Type"] == f"{_PROTOBUF};stream=watch"
@@ -124,7 +124,7 @@ async def test_a_watch_of_metadata_has_none_but_metadata(
     await _make(client)
     events = await _watched(client, session, f"{_METADATA},application/json", 4)
     captured = _events((_CAPTURED / "metadata-watch-list.body").read_bytes())
-    # a label was there already, and an object gone, when this was captured
+    # The capture began after the label was set and the object deleted.
     assert _essence(events[2]) == _essence(captured[1])
     assert _essence(events[3]) == _essence(captured[2])
     assert [kind for kind, _ in events] == [

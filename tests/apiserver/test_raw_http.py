@@ -1,4 +1,4 @@
-"""Bytes that no client library would send: each is answered or hung up on, and does no harm."""
+"""Bytes that no client library sends: the server answers or hangs up, and stays well."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from listwatch.apiserver.http.call import BODY_LIMIT
 
 
 class _Raw:
-    """A server, and connections to it that say anything."""
+    """A server that is sent raw bytes."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -30,7 +30,7 @@ class _Raw:
         self._runner.close()
 
     def send(self, data: bytes, *, half_close: bool = False) -> bytes:
-        """Return the answer's head and the beginning of its body; b"" where it hangs up."""
+        """Return the beginning of the response; b"" if the server hangs up."""
         return self._runner.run(self._send(data, half_close=half_close))
 
     async def _send(self, data: bytes, *, half_close: bool) -> bytes:
@@ -154,13 +154,13 @@ def test_no_bytes_harm_the_server(
     junk: bytes,
     half_close: bool,
 ) -> None:
-    """Bytes made of the protocol's words, or a good request with some of them changed."""
+    """Send random HTTP tokens, and a good request with some bytes replaced."""
     good = _request("POST", _SPACES, "Content-Type: application/json", body=b'{"metadata":{}}')
     place %= len(good)
     broken = good[:place] + junk + good[place + len(junk) :]
     closing = _request("GET", "/healthz", "Connection: close")
     for data in (b"".join(pieces), broken):
-        # what follows ends the wait of a request that is not complete, one way or the other
+        # The rest completes a request that is incomplete, or makes it invalid.
         raw.send(data + b"\r\n\r\n" + closing * 3 + b"\x00", half_close=half_close)
     assert raw.is_well()
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []

@@ -15,7 +15,7 @@ from listwatch.clock import FakeClock
 async def pages(
     reader: Reader, resource: APIResource, namespace: str, between: Any, **query: str
 ) -> tuple[list[list[Entry]], list[dict[str, Any]]]:
-    """Read a list page by page, with changes between two of them."""
+    """Read a list page by page, and call `between` after each page."""
     found: list[list[Entry]] = []
     heads: list[dict[str, Any]] = []
     token = ""
@@ -50,7 +50,7 @@ def test_pages_are_the_list_at_the_revision_of_the_first_one_cut_into_pieces(
     limit: int,
     selector: str,
 ) -> None:
-    """Whatever changes between them; and each tells how many follow where that is known."""
+    """Changes between pages don't show; pages say how many items follow if that is known."""
     resource = _SERVER.table.get("", "v1", "configmaps")
     assert resource is not None
     store, bucket = _SERVER.store, _SERVER.registry.bucket(resource)
@@ -84,7 +84,6 @@ def test_pages_are_the_list_at_the_revision_of_the_first_one_cut_into_pieces(
 
     query = {"limit": str(limit)} | ({"labelSelector": selector} if selector else {})
     revision = str(store.revision)
-    # the streams of the server alone know
     found, heads = asyncio.run(pages(_SERVER._reader, resource, namespace, change, **query))
     assert found == [expected[at : at + limit] for at in range(0, max(1, len(expected)), limit)]
     assert {head["resourceVersion"] for head in heads} == {revision}

@@ -1,4 +1,4 @@
-"""The server replays the further recordings of a real one as before: differences are listed.
+"""The server answers the further recordings of a real one as before; known differences are listed.
 
 The list is `differing.txt` beside the recordings. `python tools/recorded.py` replays them all and
 rewrites the list, and the table in docs/testing.md.
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.timeout(240)
 
 _TOOL = Path(__file__).parents[2] / "tools" / "recorded.py"
 _EVERY = 8
-"""Of which scenarios of a theme `make test` takes one; they share a server."""
+"""`make test` replays one of so many scenarios of a theme; they share a server."""
 _HINT = "run `python tools/recorded.py`, which takes them from the list, and commit what it writes"
 
 
 def _compare(chosen: dict[str, dict[str, Any]]) -> None:
-    """Replay scenarios on a server of their own and compare what differs with the list."""
+    """Replay scenarios on one server and compare the differences with the list."""
 
     async def run() -> dict[str, str]:
         tokens = read_tokens(TOKENS, "tokens")

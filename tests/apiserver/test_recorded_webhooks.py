@@ -9,9 +9,9 @@ from hooks_replay import replay, scenarios
 pytestmark = pytest.mark.timeout(240)
 
 _EVERY = 9
-"""Of which scenarios of a theme `make test` takes one."""
+"""`make test` replays one of so many scenarios of a theme."""
 _DIFFERING = frozenset({"04-definitions/versions"})
-"""What is still answered otherwise."""
+"""Scenarios that the server still answers differently."""
 
 
 def _compare(chosen: dict[str, dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The rules between requests and the storage: what a write makes of an object, and when it may."""
+"""The registry, between requests and the storage: what a write stores, and when it is refused."""
 
 import random
 from typing import Any
@@ -70,7 +70,7 @@ def pod(**spec: Any) -> Object:
 
 
 def put(registry: Registry, kind: APIResource, new: Object, context: WriteContext = ME) -> Entry:
-    """Replace the object `a` in the namespace as a PUT does."""
+    """Replace the object `a` as PUT does."""
     return registry.update(kind, "ns", "a", lambda *_: new, context, is_put=True)[0]
 
 

@@ -1,4 +1,4 @@
-"""Requests with special responses on a real server: methods, YAML, time-outs, names."""
+"""Requests that a real server treats specially: methods, YAML, time-outs, names."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Reviews are answered as recorded, and stored nowhere."""
+"""Reviews are answered as recorded, and not stored."""
 
 from collections.abc import AsyncIterator
 

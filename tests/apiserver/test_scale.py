@@ -1,4 +1,4 @@
-"""Replicas under many managers: what a write to /scale makes of the object's managedFields."""
+"""The managedFields of an object after writes to /scale by several managers."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -52,7 +52,7 @@ async def _apply(client: Client, path: str, replicas: int, manager: str, **how: 
 
 
 async def _owners(client: Client, path: str) -> list[tuple[str, str, str, bool]]:
-    """Return who owns the replicas: manager, operation, subresource, and whether it has a time."""
+    """Return the owners of replicas: manager, operation, subresource, and if a time is set."""
     obj = await client.call("GET", path, expect=200)
     return [
         (each["manager"], each["operation"], each.get("subresource", ""), "time" in each)

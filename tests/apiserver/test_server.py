@@ -22,7 +22,7 @@ async def client() -> AsyncIterator[Client]:
 
 
 async def test_it_starts_and_stops_at_once_and_leaves_no_task() -> None:
-    EmbeddedAPIServer()  # the schema facts are read once for the whole process
+    EmbeddedAPIServer()  # reads the schema facts, once a process
     before = len(asyncio.all_tasks())
     begun = time.perf_counter()
     async with EmbeddedAPIServer() as server, Client(server) as client:
@@ -106,7 +106,7 @@ async def test_a_watch_gets_every_change_in_order_with_one_chunk_each(client: Cl
 
 
 async def test_a_client_that_never_reads_is_cut_off() -> None:
-    """The changes wait as references to the store's bytes, up to a bound, then the client goes."""
+    """Changes wait as references to the store's bytes; at the limit, the client is cut off."""
     async with EmbeddedAPIServer(backlog_limit=50) as server, Client(server) as client:
         with socket.socket() as idle:
             idle.setblocking(False)
@@ -128,7 +128,7 @@ async def test_a_client_that_never_reads_is_cut_off() -> None:
 
 @pytest.mark.parametrize("query", ["resourceVersion=0", "resourceVersion=1"])
 async def test_a_client_that_never_reads_does_not_outlive_its_watch(query: str) -> None:
-    """Neither with initial events nor with later ones; meanwhile it costs one buffer."""
+    """Initial and later events cost at most one buffer until the watch times out."""
     clock = FakeClock()
     async with EmbeddedAPIServer(clock=clock) as server, Client(server) as client:
         for number in range(30):
@@ -142,9 +142,8 @@ async def test_a_client_that_never_reads_does_not_outlive_its_watch(query: str) 
             await loop.sock_sendall(idle, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             await loop.sock_recv(idle, 10)
             await clock.advance(64)
-            (stream,) = server._reader.streams  # the streams of the server alone know
-            assert stream._transport is not None  # the streams of the server alone know
-            # the streams of the server alone know
+            (stream,) = server._reader.streams
+            assert stream._transport is not None
             assert stream._transport.get_write_buffer_size() < 1_000_000
             await clock.advance(1)
             assert server.statistics().watchers == 0
@@ -259,7 +258,7 @@ async def test_metrics_tell_the_figures_of_the_store(client: Client) -> None:
 
 
 async def test_every_collection_can_be_listed_as_json_table_and_metadata(client: Client) -> None:
-    """No built-in resource fails in any of the forms that clients ask for."""
+    """No built-in resource fails in any of these formats."""
     table = "application/json;as=Table;v=v1;g=meta.k8s.io"
     partial = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
     for resource in client.server.table:

@@ -1,4 +1,4 @@
-"""What the server gives services, and takes back."""
+"""Addresses and ports that the server allocates to services and releases."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -140,7 +140,7 @@ async def test_a_policy_local_comes_with_a_port_for_health_checks_and_goes_with_
     number = made["healthCheckNodePort"]
     assert 30_000 <= number <= 32_767
     assert number != made["ports"][0]["nodePort"]
-    # An update that leaves it out keeps it.
+    # An update without it keeps it.
     body = {"metadata": {"name": "a"}, "spec": {"ports": [{"port": 81}], **local}}
     kept = await client.call("PUT", f"{SERVICES}/a", body, expect=200)
     assert kept["spec"]["healthCheckNodePort"] == number

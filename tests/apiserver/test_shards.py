@@ -1,4 +1,4 @@
-"""`shardSelector` (KEP-5866) as the server answers it."""
+"""`shardSelector` (KEP-5866) on the server."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Clients that send slowly, do nothing, or don't read: they are cut off, and others are served."""
+"""Clients that send slowly, idle or don't read are cut off, and others are served."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ async def connected(server: EmbeddedAPIServer) -> AsyncIterator[Streams]:
 
 
 async def arrived(clock: FakeClock) -> None:
-    """Let what was sent over loopback arrive."""
+    """Give bytes sent over loopback the time to arrive."""
     for _ in range(5):
         await asyncio.sleep(0.005)
         await clock.settle()
@@ -107,7 +107,7 @@ async def test_a_large_event_is_not_held_by_each_watch_that_does_not_read() -> N
     watch = f"GET {CORE}/configmaps?watch=1&resourceVersion=0 HTTP/1.1\r\nHost: x\r\n\r\n"
     async with EmbeddedAPIServer() as server, Client(server) as client:
         async with connected(server) as (_, writer):
-            # Every event loop's transport has it; uvloop's is of another class.
+            # uvloop's transport has the same methods, but is of another class.
             transport = cast("asyncio.Transport", writer.transport)
             transport.pause_reading()
             writer.write(watch.encode())

@@ -1,4 +1,4 @@
-"""The text of a ControllerRevision's data matters: a patch rewrites it without spaces."""
+"""A ControllerRevision's data is compared as text; a patch rewrites it without spaces."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the status path refuses, keeps and completes."""
+"""Writes to /status: what is refused, kept and defaulted."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -86,7 +86,7 @@ OPERATIONS = st.lists(
 def test_every_readable_revision_is_as_a_plain_model_has_it(
     operations: list[tuple[str, int]],
 ) -> None:
-    """Each revision that is not compacted reads as the copy that was made of it then."""
+    """Each revision that is not compacted reads as the copy taken at that time."""
     store = Storage(FakeClock())
     bucket = store.bucket("pods")
     copies: dict[int, list[bytes]] = {1: []}
@@ -120,7 +120,7 @@ def test_every_readable_revision_is_as_a_plain_model_has_it(
 def test_entries_from_a_key_on_are_those_of_all_that_follow_it(
     writes: list[tuple[str, str]], namespace: str, start: str, reads: list[int]
 ) -> None:
-    """At each revision, whichever were read between the changes; and they are counted."""
+    """At each revision, with reads of any revisions in between; the count is right too."""
     store = Storage(FakeClock())
     bucket = store.bucket("pods")
     states = {store.revision: dict(bucket.entries)}
@@ -146,7 +146,7 @@ def test_entries_from_a_key_on_are_those_of_all_that_follow_it(
 
 
 class Counted(dict[str, Entry]):
-    """Entries, and how many were looked at."""
+    """Count lookups."""
 
     looked_at = 0
 
@@ -171,7 +171,7 @@ def test_a_page_costs_nothing_of_what_follows_it(store: Storage, past: bool) -> 
 
 
 def test_many_changes_between_two_pages_are_all_taken_in(store: Storage) -> None:
-    """More than are taken in one by one."""
+    """So many that they are not applied one by one."""
     bucket = store.bucket("pods")
     for number in range(1500):
         store.put(bucket, entry(f"p{number:04d}", store.revision + 1))
@@ -193,7 +193,7 @@ def test_what_differed_at_a_revision_is_forgotten_with_it(store: Storage) -> Non
     for revision in (2, 3):
         bucket.span(revision=revision)
     store.compact(3)
-    assert list(bucket._pasts) == [3]  # what stays behind shows nowhere else
+    assert list(bucket._pasts) == [3]  # No public attribute shows leftovers.
     assert [each.name for each in bucket.span(revision=3)] == ["a", "b"]
     store.compact(4)
-    assert not bucket._pasts  # what stays behind shows nowhere else
+    assert not bucket._pasts  # No public attribute shows leftovers.

@@ -27,7 +27,7 @@ def switching_all_the_time() -> Iterator[None]:
 
 
 def at_once(work: Callable[[int], object]) -> None:
-    """Run work in several threads, which begin together; raises what any of them raises."""
+    """Run work in several threads that start together; raise the first failure."""
     start = threading.Barrier(_THREADS)
 
     def run(number: int) -> None:

@@ -73,7 +73,7 @@ async def test_a_generated_authority_stands_in_the_kubeconfig(tmp_path: Path) ->
 
         answer = await asyncio.to_thread(
             subprocess.run,
-            # of all kubectls; whoami is newer than some
+            # not `auth whoami`, which older kubectls lack
             [kubectl, "--kubeconfig", str(path), "auth", "can-i", "--list"],
             capture_output=True,
             text=True,

@@ -1,4 +1,4 @@
-"""The server in an event loop of another kind."""
+"""The server on uvloop."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Admission webhooks of the embedded server: which are called, and the effect of failures."""
+"""Admission webhooks: which are called, and what failures do."""
 
 import asyncio
 import base64
@@ -207,7 +207,7 @@ async def test_a_dry_run_is_refused_where_the_webhook_has_effects(
     hooks.on("/v", lambda _: None)
     configuration = _configuration("Validating", "v", hooks.client_config("/v"))
     await client.create(configuration)
-    # such a configuration is refused today; older ones are in the store
+    # Such a configuration is refused today, but may be stored already.
     entry = server.embedded.store.bucket(
         "admissionregistration.k8s.io/validatingwebhookconfigurations"
     ).entries["v"]
@@ -247,7 +247,7 @@ async def test_an_answer_nested_too_deeply_is_a_failure_of_the_webhook(
     monkeypatch.setattr(webhook_server, "_GARBAGE", answer)
     await hooks.fail("garbage")
     config = hooks.client_config("/m")
-    versions = ["v1beta1"]  # whose answers need no uid
+    versions = ["v1beta1"]  # Its responses need no uid.
     await client.create(_configuration("Mutating", "m", config, admissionReviewVersions=versions))
     with pytest.raises(StatusError, match="failed calling webhook") as raised:
         await client.create(_config_map("a"))

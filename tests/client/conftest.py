@@ -11,9 +11,9 @@ from listwatch.testing.scripted_server import ScriptedServer
 
 @pytest.fixture(params=["httptools", "aiofastnet", "aiohttp"])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What is read comes by each transport, one after the other.
+    """Run the test with each transport.
 
-    The package's own, with asyncio's connections and with aiofastnet's, and aiohttp.
+    They are the package's own, with asyncio's and with aiofastnet's connections, and aiohttp.
     """
     monkeypatch.setattr(connections, "_HAS_TRANSPORT", request.param != "aiohttp")
     monkeypatch.setattr(own_transport, "_HAS_AIOFASTNET", request.param == "aiofastnet")

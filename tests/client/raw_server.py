@@ -1,4 +1,4 @@
-"""A server whose connections a test writes byte by byte, and how tests ask it."""
+"""A server whose responses a test writes byte by byte, and requests to it."""
 
 import asyncio
 import ssl
@@ -20,17 +20,17 @@ Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 async def serving(
     handle: Handle, host: str = "127.0.0.1", *, path: Path | None = None, **options: Any
 ) -> AsyncIterator[str]:
-    """Handle connections until the body ends, and yield the URL; then none is left open.
+    """Handle connections until the body ends, and yield the URL.
 
-    A connection ends with its handler, and a handler with the body at the latest; one that fails
-    fails the test. A client that goes away is no failure.
+    A connection ends with its handler, and a handler at the latest with the body. A handler that
+    fails fails the test, unless its client has gone away.
     """
     tasks: set[asyncio.Task[None]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(_run(handle, reader, writer))
         tasks.add(task)
-        # Also where it was cancelled before it ran, or while its client read nothing.
+        # Also if the task was cancelled before it ran, or while the client read nothing.
         task.add_done_callback(lambda _: writer.transport.abort())
 
     if path is None:
@@ -44,7 +44,7 @@ async def serving(
     try:
         yield url
     finally:
-        for _ in range(5):  # asyncio loses a connection whose listener closes as it comes in
+        for _ in range(5):  # asyncio loses a connection that comes in as the listener closes
             await asyncio.sleep(0)
         server.close()
         for task in tasks:
@@ -64,7 +64,7 @@ async def _run(handle: Handle, reader: asyncio.StreamReader, writer: asyncio.Str
 
 
 def raw_server(pieces: list[bytes], *, close: bool = False) -> AbstractAsyncContextManager[str]:
-    """Answer the first request of a connection with the pieces, then close it or keep silent."""
+    """Answer the first request of a connection with the pieces, then close it or stay silent."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -82,7 +82,7 @@ async def get(url: str, clock: FakeClock | None = None, **config: Any) -> bytes:
 
 
 async def soon(event: asyncio.Event) -> None:
-    """Wait for a hundred turns of the loop at most: milliseconds, on a machine of any load."""
+    """Wait for at most a hundred turns of the event loop; fail if the event is not set by then."""
     for _ in range(100):
         if event.is_set():
             return

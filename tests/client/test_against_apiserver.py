@@ -1,4 +1,4 @@
-"""The client and the embedded API server speak with each other as with the real ones."""
+"""The client against the embedded API server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -155,7 +155,7 @@ async def test_custom_resources_are_found_once_they_are_there(real: Client) -> N
         while True:
             try:
                 await real.create({**widget, "spec": {"size": 1}})
-            except NotFoundError:  # served a moment after it was made
+            except NotFoundError:  # served a moment after its definition was created
                 continue
             break
     whole = await real.list("wi")
@@ -193,7 +193,7 @@ async def test_subresources_are_read_and_written_apart(real: Client) -> None:
 
     def tell(value: dict[str, Any]) -> None:
         value["status"] = {"replicas": 3}
-        value["spec"]["replicas"] = 9  # no business of the status
+        value["spec"]["replicas"] = 9  # not part of the status
 
     told = await real.update_existing("deploy", "web", tell, subresource="status")
     assert (told["status"]["replicas"], told["spec"]["replicas"]) == (3, 3)

@@ -1,4 +1,4 @@
-"""aiohttp is loaded when something is to be sent that the package's own transport doesn't send."""
+"""aiohttp is loaded only for requests that the package's own transport does not send."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import pytest
 
 from listwatch.apiserver.server import EmbeddedAPIServer
 
-#: Tells after each step whether aiohttp is loaded, and what the step returned.
+#: Prints, for each step, whether aiohttp is loaded afterwards, and the step's result.
 PROGRAM = """
 import asyncio, json, sys
 from listwatch import Client, SharedInformer
@@ -41,7 +41,7 @@ print(json.dumps(told))
 
 
 async def run(program: str, *arguments: str) -> Any:
-    """Run a Python program in a process of its own, and return the JSON that it prints."""
+    """Run a Python program in a new process and return the JSON that it prints."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, *arguments, stdout=asyncio.subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""Every request carries the current credentials, and none goes without."""
+"""Every request carries the current credentials."""
 
 import base64
 import os
@@ -29,7 +29,7 @@ from listwatch.testing.scripted_server import ScriptedServer, respond
 
 
 def rewrite(path: Path, content: str, *, same_time: bool = False) -> None:
-    """Replace a file as a kubelet does: by another one."""
+    """Replace a file by another one, as the kubelet does."""
     new = path.with_name("new")
     new.write_text(content)
     if same_time:
@@ -81,7 +81,7 @@ async def test_a_token_file_that_vanishes_or_breaks_leaves_the_last_token_in_use
         assert server.header("authorization") == "Bearer two"
     damage()
     async with HTTP(Config(server=server.url, token_file=str(file))) as http:
-        with pytest.raises(ConfigError, match="token"):  # and never an anonymous request
+        with pytest.raises(ConfigError, match="token"):  # rather than send an anonymous request
             await http.request("GET", "/x")
     assert len(server.requests) == 5
 
@@ -134,7 +134,7 @@ async def test_a_refused_token_is_read_again_and_tried_once_more(
     def answer(request: bytes) -> object:
         if b"Bearer new" in request:
             return {"ok": True}
-        file.write_text("new")  # in place, in the same instant, of the same size
+        file.write_text("new")  # in place, at the same time, with the same size
         return respond(b"who?", code=401, type_="text/plain")
 
     server.answers["/x"] = answer

@@ -1,4 +1,4 @@
-"""Each verb sends what the API asks for and returns what the server says."""
+"""Each verb sends the right request and returns the server's response."""
 
 import asyncio
 import json
@@ -209,7 +209,7 @@ async def test_delete(server: ScriptedServer, client: Client) -> None:
         "details": {"name": "c"},
     }
     assert await client.delete(CM, "c", dry_run=True) is None
-    assert server.targets[-1] == f"DELETE {path}"  # a body makes a server ignore the query
+    assert server.targets[-1] == f"DELETE {path}"  # with a body, a server ignores the query
     assert server.body() == {"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]}
 
 
@@ -256,7 +256,7 @@ async def test_pages_that_lead_nowhere_end_a_list(server: ScriptedServer, client
     assert server.targets.count("GET /api/v1/configmaps?limit=1&continue=again") == 1
 
 
-# --- What is tried again -------------------------------------------------------------------------
+# --- Retries -------------------------------------------------------------------------------------
 
 
 def put_off(code: int, seconds: float) -> bytes:
@@ -264,7 +264,7 @@ def put_off(code: int, seconds: float) -> bytes:
 
 
 async def settled(clock: FakeClock, call: Awaitable[Any]) -> tuple[Any, float]:
-    """Return what the call returned, or raised, and the seconds that it took on the clock."""
+    """Return the result or the exception of the call, and its duration on the clock."""
     begin = clock.now()
     task = asyncio.ensure_future(call)
     while not task.done():
@@ -274,7 +274,7 @@ async def settled(clock: FakeClock, call: Awaitable[Any]) -> tuple[Any, float]:
 
 
 class Putting:
-    """Answers with what is put first, then with the object."""
+    """Answer with the given responses first, then with the object."""
 
     def __init__(self, *first: bytes) -> None:
         self.first = list(first)
@@ -335,7 +335,7 @@ async def test_what_is_put_off_for_ever_or_for_long_is_refused(
 
 
 class Versioned:
-    """An object that refuses an outdated version, and that others change as often as told."""
+    """An object that refuses outdated versions; others change it after the first `others` reads."""
 
     def __init__(self, value: dict[str, Any], others: int = 0) -> None:
         self.value = value
@@ -383,7 +383,7 @@ async def test_update_existing_changes_the_newest_state(
     sent = len(server.requests)
     again, _ = await settled(clock, client.update_existing(CM, "c", mutate))
     assert again.resource_version == obj.resource_version
-    assert server.targets[sent:] == [f"GET {PATH}"]  # nothing to change, nothing sent
+    assert server.targets[sent:] == [f"GET {PATH}"]  # Nothing changes, so nothing is written.
 
 
 async def test_update_existing_gives_up_some_time(

@@ -1,4 +1,4 @@
-"""`listwatch config` prints the configuration without secrets, and whether the server responds."""
+"""`listwatch config` prints the configuration without secrets and checks the server."""
 
 import asyncio
 from pathlib import Path
@@ -178,7 +178,7 @@ async def test_waiting_for_a_server_ends_when_it_answers(server: ScriptedServer)
 
     waiting = asyncio.ensure_future(wait_for_server(load, 30, clock=clock))
     while not waiting.done():
-        await asyncio.sleep(0.001)  # the connections are real
+        await asyncio.sleep(0.001)  # Real connections take real time.
         await clock.advance(0.2)
     await waiting
     assert len(tries) == 3

@@ -1,4 +1,4 @@
-"""With any kubeconfig, `listwatch config` ends with one line and shows no secret."""
+"""With any kubeconfig, `listwatch config` ends with one line and no secret in it."""
 
 import base64
 import copy
@@ -111,7 +111,7 @@ VALUES = st.recursive(
 )
 
 
-#: Where a password may stand in a URL.
+#: Keys whose URLs may contain a password.
 URLS = {"server", "proxy-url", "idp-issuer-url"}
 WITH_PASSWORDS = st.sampled_from(
     [
@@ -128,7 +128,7 @@ WITH_PASSWORDS = st.sampled_from(
 
 @st.composite
 def kubeconfigs(draw: st.DrawFn) -> Any:
-    """A good kubeconfig with one or two values that are something else."""
+    """Draw a good kubeconfig with one or two values replaced."""
     value: Any = {**KUBECONFIG, "users": [{"name": "c", "user": draw(st.sampled_from(USERS))}]}
     for _ in range(draw(st.integers(1, 2))):
         path = draw(st.sampled_from(list(places(value))))
@@ -137,7 +137,7 @@ def kubeconfigs(draw: st.DrawFn) -> Any:
     return value
 
 
-#: Below these keys a secret is one.
+#: Keys below which secrets are expected.
 SECRET_KEYS = {
     *("token", "password", "client-certificate-data", "client-key-data", "args", "env"),
     *("client-secret", "id-token", "refresh-token", *URLS),
@@ -145,7 +145,7 @@ SECRET_KEYS = {
 
 
 def stands_elsewhere(value: Any) -> bool:
-    """Tell whether damage has moved the secret to where none is expected, such as a group."""
+    """Check for a secret that damage moved to an unexpected place, such as a group."""
     if isinstance(value, dict):
         return any(
             any(secret in str(key) for secret in SECRETS)

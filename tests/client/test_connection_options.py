@@ -1,4 +1,4 @@
-"""kubectl's global flags, and what they make of a kubeconfig."""
+"""kubectl's global flags, applied to a kubeconfig."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ from listwatch.errors import ConfigError
 
 @pytest.fixture
 def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A kubeconfig with two clusters and users, of which one has every credential."""
+    """A kubeconfig with two clusters and users, one of them with every credential."""
     data = base64.b64encode(b"pem").decode()
     path = tmp_path / "config"
     path.write_text(

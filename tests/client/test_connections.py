@@ -1,4 +1,4 @@
-"""Connections are kept, shared and closed alike by either transport."""
+"""Both transports keep, share and close connections alike."""
 
 import asyncio
 from importlib.metadata import version
@@ -35,7 +35,7 @@ async def test_what_is_read_on_a_kept_connection_that_is_dead_is_asked_once_more
         assert (await http.request(method, "/x")).body == b'{"ok": 1}'
         if method == "GET":
             assert (await http.request(method, "/x")).body == b'{"ok": 2}'
-        else:  # which may have been carried out
+        else:  # The server may have carried it out.
             with pytest.raises(DisconnectedError, match="the server closed the connection"):
                 await http.request(method, "/x")
     assert asked == ([[b"GET", b"GET"], [b"GET"]] if method == "GET" else [[b"POST", b"POST"]])
@@ -78,7 +78,7 @@ async def test_closing_ends_the_wait_for_a_connection() -> None:
 
     async def serve(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         connected.set()
-        await reader.read()  # and says nothing of TLS
+        await reader.read()  # without a TLS handshake
 
     async with serving(serve) as url:
         secure = url.replace("http:", "https:")
@@ -139,7 +139,7 @@ async def test_a_request_whose_turn_does_not_come_is_given_up(
         while not all(task.done() for task in asking):
             await asyncio.sleep(0)
             await clock.advance(1)
-    assert clock.now() < 1000 + 160  # the other's silence ends it then
+    assert clock.now() < 1000 + 160  # no later than the other request ends by silence
 
 
 async def test_names_that_are_not_ascii_are_sent_as_utf_8(server: ScriptedServer) -> None:
@@ -172,7 +172,7 @@ async def test_the_user_agent_tells_the_installed_version(server: ScriptedServer
 async def test_a_client_of_another_event_loop_says_so_and_goes_on_in_its_own(
     server: ScriptedServer,
 ) -> None:
-    """It would wait for what comes in elsewhere. A process that was forked off has its own loop."""
+    """It would wait for data that arrives in the first loop. A forked process has its own loop."""
     server.answers["/x"] = {}
     async with HTTP(Config(server=server.url)) as http:
         await get(http)
@@ -183,7 +183,7 @@ async def test_a_client_of_another_event_loop_says_so_and_goes_on_in_its_own(
 
 @pytest.mark.parametrize("watch", [False, True])
 async def test_what_begins_at_once_is_asked_for_once_more_on_a_new_connection(watch: bool) -> None:
-    """A connection that is dead and does not show it: 30 s, and the answer comes by another."""
+    """A dead connection gives no sign; after 30 s, the request is repeated on a new one."""
     clock = FakeClock()
     asked = asyncio.Event()
     connections: list[list[bytes]] = []
@@ -206,7 +206,7 @@ async def test_what_begins_at_once_is_asked_for_once_more_on_a_new_connection(wa
         assert not streaming.done()
         await clock.advance(1)
         assert await streaming == b"{}"
-    if watch:  # which has a connection of its own in any case
+    if watch:  # A watch never uses a kept connection.
         assert connections == [[b"/kept"], [b"/long"], [b"/long"]]
     else:
         assert connections == [[b"/kept", b"/long"], [b"/long"]]

@@ -1,4 +1,4 @@
-"""Only proof that a resource is no longer defined counts."""
+"""A resource counts as gone only with proof that it is no longer defined."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ UNAVAILABLE = respond(b"starting", code=503, type_="text/plain")
 
 
 def aggregated(*resources: str, freshness: str = "Current", group: str = "e.com") -> Any:
-    """Return a discovery answer of one group, and another that is always there."""
+    """Return a discovery response with a group, and with `apps`, which is always there."""
     listed = [
         {"resource": name, "scope": "Namespaced", "responseKind": {"kind": "X"}}
         for name in resources
@@ -54,7 +54,7 @@ async def is_gone(
     then: dict[str, Any] | None = None,
     resource: Resource = WIDGETS,
 ) -> tuple[bool, list[str]]:
-    """Ask twice, some seconds apart; return the second answer and all that was asked."""
+    """Ask twice, `seconds` apart; return the second answer and all requests."""
     clock = FakeClock()
     async with (
         ScriptedServer() as server,
@@ -154,14 +154,14 @@ async def test_two_answers_of_discovery_must_both_lack_it() -> None:
 
 @pytest.mark.parametrize("group", ["", "apps", "resource.k8s.io"])
 async def test_what_is_built_in_has_no_definition(group: str) -> None:
-    """An older replica knows it not, and a list says 404 there."""
+    """A list may get 404 from an older replica that does not know the resource yet."""
     resource = Resource(group=group, version="v1", plural="widgets", kind="Widget")
     served = {"/apis": aggregated("widgets", group="resource.k8s.io")}
     _, asked = await is_gone(served, resource=resource)
     assert not [path for path in asked if "customresourcedefinitions" in path]
 
 
-# --- As a list and watch of the client has it ---------------------------------------------------
+# --- Through the client's list and watch ---------------------------------------------------------
 
 
 async def listed(source: Any) -> None:
@@ -196,7 +196,7 @@ async def test_the_list_must_say_so_first() -> None:
             await listed(source)
         assert await source.is_gone() is False
         for answer in (NOT_FOUND, NO_PAGE):
-            # Discovery has it no more, and the list is asked all the same.
+            # Discovery no longer has it, but the list is still requested.
             server.answers[path] = answer
             with pytest.raises(NotFoundError):
                 await listed(source)
@@ -206,7 +206,7 @@ async def test_the_list_must_say_so_first() -> None:
         for _ in range(10):
             with pytest.raises(NotFoundError):
                 await listed(source)
-        assert len(server.targets) == asked + 10  # what is served was not looked up each time
+        assert len(server.targets) == asked + 10  # no discovery
         await clock.advance(60)
         server.answers[path] = empty
         await listed(source)

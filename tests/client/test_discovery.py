@@ -1,4 +1,4 @@
-"""Words mean the resources that kubectl would take them for."""
+"""Words mean the same resources as for kubectl."""
 
 import json
 from pathlib import Path
@@ -164,7 +164,7 @@ async def test_words_mean_what_kubectl_takes_them_for(
     serve(server, SERVED + CUSTOM)
     for word, meant in WORDS.items():
         assert (await client.discovery.find(word)).full_name == meant, word
-    # Asked once for all, and all at once where the server can.
+    # One discovery serves all words; an aggregated one takes two requests.
     if form == "aggregated":
         assert len(server.targets) == 2
     else:

@@ -1,4 +1,4 @@
-"""An odd part of what a server serves costs only itself."""
+"""An odd part of a discovery response affects only itself."""
 
 import copy
 import json
@@ -86,7 +86,7 @@ def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
 
 
 def read(value: Any) -> Any:
-    """Return what a server's JSON reads as, NaN included."""
+    """Decode a value as sent by a server, NaN included."""
     return answers.decode(json.dumps(value).encode(), "/apis")
 
 

@@ -1,4 +1,4 @@
-"""A credential plugin is run as kubectl runs it, once for all, and its failure is an error."""
+"""A credential plugin runs as under kubectl, once for all requests; its failure is an error."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ exec(open(here + "/answer").read())
 
 
 class Plugin:
-    """A plugin that does what the file `answer` says, and notes how it was run."""
+    """A plugin that runs the code in the file `answer`, and records each run."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -55,7 +55,7 @@ class Plugin:
     def does(self, code: str) -> None:
         new = self.directory / "new"
         new.write_text(code)
-        new.rename(self.directory / "answer")  # a plugin that runs reads one or the other
+        new.rename(self.directory / "answer")  # A running plugin reads the old file or the new one.
 
     @property
     def runs(self) -> list[dict[str, Any]]:
@@ -153,7 +153,7 @@ async def test_a_credential_is_renewed_before_its_end(plugin: Plugin) -> None:
     plugin.answers({"token": "c"})
     clock.set_time(1_700_000_640)
     assert (await source.credentials()).authorization == "Bearer c"
-    clock.set_time(1_800_000_000)  # no end, no renewal
+    clock.set_time(1_800_000_000)  # It never expires, so it is not renewed.
     assert (await source.credentials()).authorization == "Bearer c"
     assert len(plugin.runs) == 3
 
@@ -227,7 +227,7 @@ async def test_a_certificate_of_a_plugin_is_shown_and_renewed(plugin: Plugin) ->
                 hand_out("two", "2023-11-14T23:00:00Z")
                 clock.set_time(1_700_000_590)
                 await http.request("GET", "/x")
-                # A new certificate takes a new connection; what runs on the old one goes on.
+                # A new certificate needs a new connection; requests on the old one continue.
                 assert server.connections == 3
                 assert await old.read() == b"{}"
     assert len(plugin.runs) == 2
@@ -463,15 +463,15 @@ async def test_cancelling_ends_the_plugin(plugin: Plugin) -> None:
 
 
 def open_pipes() -> set[str]:
-    """Return the pipes that this process has open."""
+    """Return the open pipes of this process."""
     found = set()
     for fd in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
             found.add(str(fd.readlink()))
     return {name for name in found if name.startswith("pipe:")}
 
 
 def fifo(directory: Path) -> Path:
-    """Return a pipe: reading it waits for the plugin to write."""
+    """Create a named pipe; reading it waits for the plugin to write."""
     os.mkfifo(directory / "told")
     return directory / "told"

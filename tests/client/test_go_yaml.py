@@ -1,4 +1,4 @@
-"""YAML is read as kubectl reads it."""
+"""YAML is parsed as kubectl parses it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Servers, proxies and issuers that mean harm get an error in a bound, and no secret shown."""
+"""Hostile servers, proxies and issuers cause an error within bounds that shows no secret."""
 
 import asyncio
 import base64
@@ -30,7 +30,7 @@ LIST = b'{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion"
 
 @asynccontextmanager
 async def endless(start: bytes, piece: bytes) -> AsyncIterator[tuple[str, list[int]]]:
-    """Send the piece again and again to whoever asks, and count the bytes."""
+    """Send the piece endlessly in response to each request, and count the bytes."""
     sent: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -80,7 +80,7 @@ async def test_what_never_ends_is_refused_after_a_bound(
         async with Client(Config(server=url)) as client, asyncio.timeout(20):
             with pytest.raises(FrameError):
                 await send(client)
-        assert sum(sent) < 20 * 2**20  # what the sockets between hold, and no more
+        assert sum(sent) < 20 * 2**20  # no more than the sockets buffer
 
 
 @pytest.mark.parametrize(("item", "limit"), [(ITEM, "MAX_LIST_BYTES"), (b"y" * 2**16, "max_item")])
@@ -121,7 +121,7 @@ async def test_an_error_that_never_ends_is_told_by_its_status() -> None:
 
 
 def chain(error: BaseException) -> str:
-    """Return all that a log of the error, or of what it holds, may show."""
+    """Return everything of the error that a log may show."""
     details = getattr(error, "details", "")
     return "".join(traceback.format_exception(error)) + repr(error) + repr(details)
 

@@ -1,4 +1,4 @@
-"""Connections, refusals and silences become the right errors within their limits."""
+"""Broken connections, refusals and silence become the right errors in time."""
 
 import asyncio
 import gzip
@@ -127,7 +127,7 @@ async def test_a_bomb_of_compressed_zeros_is_refused_before_it_is_whole(
 async def fails_after(
     clock: FakeClock, url: str, kind: type[Exception] = TimeoutError, method: str = "GET"
 ) -> float:
-    """Return after how many seconds a request gives up with such an error."""
+    """Return the seconds after which a request fails with such an error."""
     begin = clock.now()
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(_time_out(clock, url, kind, method))
@@ -184,7 +184,7 @@ async def test_a_connection_that_does_not_stand_is_given_up_earlier(
     async def never(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
-    # where each way opens a connection
+    # where the two transports open connections
     monkeypatch.setattr("aiohttp.connector.TCPConnector._wrap_create_connection", never)
     monkeypatch.setattr("listwatch.client.transport._open", never)
     url = "http://127.0.0.1:1"
@@ -294,7 +294,7 @@ async def test_a_warning_can_not_drive_the_terminal(
     assert caplog.records[0].getMessage() == f"{server.url}: no \\u202e\\x9b2J"
 
 
-# --- What is sent --------------------------------------------------------------------------------
+# --- Requests ------------------------------------------------------------------------------------
 
 
 async def test_a_request_says_who_sends_it_and_what_it_takes(server: ScriptedServer) -> None:
@@ -309,7 +309,7 @@ async def test_a_request_says_who_sends_it_and_what_it_takes(server: ScriptedSer
     assert agent.startswith("demo/1 listwatch/")
     assert server.header("accept") == "application/json"
     assert server.header("content-type") == "application/json"
-    assert server.header("accept-encoding") == "identity"  # loopback gains nothing by gzip
+    assert server.header("accept-encoding") == "identity"  # gzip gains nothing over loopback
 
 
 async def test_gzip_is_asked_for_and_read_but_for_watches_and_where_it_is_disabled(
@@ -339,7 +339,7 @@ async def test_cookies_are_not_kept(server: ScriptedServer) -> None:
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """Allow as many open files as this process may ask for."""
+    """Raise the limit of open files to the maximum."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield
@@ -415,7 +415,7 @@ async def test_a_host_that_is_gone_is_noticed_by_tcp(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[socket.socket] = []
-    make = aiohttp_requests._make_socket  # to count its sockets
+    make = aiohttp_requests._make_socket  # to collect its sockets
 
     def keep(info: tuple[Any, ...]) -> socket.socket:
         made.append(make(info))
@@ -498,7 +498,7 @@ def test_a_server_that_is_no_url_is_told(server: str) -> None:
     ],
 )
 def test_the_servers_url_is_completed_as_kubectl_does(settings: dict[str, Any], url: str) -> None:
-    assert HTTP(Config(**settings))._base == url  # what a request begins with
+    assert HTTP(Config(**settings))._base == url  # the prefix of every request's URL
 
 
 # --- Ends ----------------------------------------------------------------------------------------
@@ -550,4 +550,4 @@ async def test_unauthorized_is_told_as_it_is(server: ScriptedServer) -> None:
     server.answers["/x"] = respond(b"go away", code=401, type_="text/plain")
     with pytest.raises(UnauthorizedError, match="go away"):
         await get(server.url, token="t")
-    assert len(server.requests) == 1  # there is no other token to try
+    assert len(server.requests) == 1  # no other token to try

@@ -1,4 +1,4 @@
-"""TLS: who is trusted, and what certificates and keys are shown."""
+"""TLS: trusted authorities, and client certificates and keys."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("transport")
 
 
 class Authority:
-    """A private certificate authority, and servers with certificates of it."""
+    """A private certificate authority, and servers with certificates signed by it."""
 
     def __init__(self, directory: Path) -> None:
         self.ca = trustme.CA()
@@ -130,7 +130,7 @@ async def test_cancelling_closes_a_tls_connection_though_its_peer_says_nothing_m
             reading.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await reading
-            await soon(closed)  # a polite end of TLS would wait for 30 s
+            await soon(closed)  # An orderly end of TLS would wait for 30 s.
             await gone.wait()
 
 
@@ -201,7 +201,7 @@ async def test_a_certificate_that_is_being_replaced_leaves_the_last_one_in_use(
         async with HTTP(config) as http:
             await http.request("GET", "/x")
             chain, key = pair()
-            (tmp_path / "cert").write_bytes(chain)  # and the key is the old one's still
+            (tmp_path / "cert").write_bytes(chain)  # The key is still the old one.
             for _ in range(3):
                 await http.request("GET", "/x")
             (tmp_path / "key").unlink()
@@ -218,7 +218,7 @@ def files(directory: Path) -> list[Path]:
 
 
 def public_file(*args: Any, **options: Any) -> Any:
-    """Make a temporary file that no key may be written to; the server's certificate may."""
+    """Create a temporary file that fails if a private key is written to it."""
     made: Any = NamedTemporaryFile(*args, **options)  # noqa: SIM115 - the caller closes it
     write = made.write
 
@@ -234,7 +234,7 @@ async def test_no_key_is_left_in_a_file(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    if hasattr(os, "memfd_create"):  # not even for a moment
+    if hasattr(os, "memfd_create"):  # A key is not written to a file even for a moment.
         monkeypatch.setattr("tempfile.NamedTemporaryFile", public_file)
     mine = authority.ca.issue_cert("jane")
     before = files(tmp_path)

@@ -1,4 +1,4 @@
-"""Configurations are read as kubectl reads them, and errors name the file, entry and remedy."""
+"""Kubeconfigs are read as by kubectl; errors name the file, the entry and the remedy."""
 
 import base64
 import json
@@ -167,7 +167,7 @@ def test_in_a_pod_an_empty_file_counts_as_none(pod: Path, write: Write) -> None:
     with pytest.raises(ConfigError, match="no current-context"):
         load_config(environ={"KUBECONFIG": str(path)})
     with pytest.raises(ConfigError, match="no current-context"):
-        load_config(path, environ=environ)  # a file that is asked for counts
+        load_config(path, environ=environ)  # A file given by name counts.
 
 
 def test_a_file_that_is_there_comes_before_the_service_account(

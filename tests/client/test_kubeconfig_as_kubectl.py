@@ -1,4 +1,4 @@
-"""Several files are merged to what the real kubectl makes of them."""
+"""Several files are merged as the real kubectl merges them."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def by_kubectl(environ: dict[str, str]) -> dict[str, Any] | None:
     for kind in ("cluster", "user"):
         for entry in view[f"{kind}s"] or ():
             found |= entry[kind]
-    return found if "server" in found else None  # kubectl would then try port 8080
+    return found if "server" in found else None  # Otherwise kubectl tries port 8080.
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -88,7 +88,7 @@ def test_files_merge_as_kubectl_merges_them(tmp_path: Path, files: list[dict[str
         "tls-server-name": config.tls_server_name,
         "token": config.token,
         "username": config.username,
-        # kubectl shows paths as they stand in the files.
+        # kubectl prints paths as written in the files.
         "certificate-authority": Path(config.certificate_authority).name,
         "tokenFile": Path(config.token_file).name,
         "client-certificate": Path(config.client_certificate).name,

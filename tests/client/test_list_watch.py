@@ -1,4 +1,4 @@
-"""The list and watch that feeds a reflector asks for what its options say."""
+"""A reflector's source sends the list and watch requests that its options say."""
 
 import asyncio
 import json
@@ -215,7 +215,7 @@ async def test_metadata_only_asks_for_it_and_marks_the_objects(
     server.answers["/api/v1/configmaps"] = chunked(event("b"), event("c", **item))
     async with source.watch(WatchOptions()) as stream:
         events = [event async for batch in stream for event in batch]
-    # A server that knows no such form sends whole objects, which are not partial.
+    # A server that does not know this format sends whole objects, which are not partial.
     assert [(e.object.name, e.object.partial) for e in events if e.object] == [
         ("b", False),
         ("a", True),
@@ -302,7 +302,7 @@ async def test_only_a_404_of_the_very_object_says_that_it_is_gone(
     with pytest.raises(NotFoundError):
         await source.find("n/a", decode_object)
     server.answers[path] = respond({"message": "404 page not found"}, code=404)
-    with pytest.raises(NotFoundError):  # of a balancer, or a server that is starting
+    with pytest.raises(NotFoundError):  # from a load balancer, or a server that is starting
         await source.find("n/a", decode_object)
     server.answers[path] = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "a"}}
     with pytest.raises(FrameError, match="in place of n/a"):
@@ -337,13 +337,13 @@ async def test_an_object_that_left_the_selection_is_not_among_those_watched(
     assert await source.find("n/a", decode_object) is None
 
 
-#: Stands for a batch without events, which is a sign of life.
+#: Stands for an empty batch, which is a sign of life.
 GAP = WatchEvent("a batch without events")
 
 
 @pytest.mark.usefixtures("transport")
 async def test_space_without_end_is_an_error_and_no_sign_of_life(server: ScriptedServer) -> None:
-    """A server that sends blank lines would keep a watch alive for ever."""
+    """Otherwise blank lines would keep a watch alive for ever."""
     blank = b"\n" * 65536
     server.answers["/api/v1/configmaps"] = chunked(*[b"\n"] * 20, event("a"), *[blank] * 40)
     async with Client.from_config(Config(server=server.url)) as client:

@@ -1,4 +1,4 @@
-"""An OIDC user's id token is renewed by its refresh token, once for all, and saved."""
+"""An OIDC user's ID token is renewed with the refresh token, once for all requests, and saved."""
 
 import asyncio
 import base64
@@ -34,7 +34,7 @@ def jwt(name: str, seconds: float | None) -> str:
 
 
 class Issuer:
-    """An identity provider that hands out the tokens it is told to."""
+    """An identity provider that issues the given tokens."""
 
     def __init__(self, server: ScriptedServer) -> None:
         self.server = server

@@ -1,4 +1,4 @@
-"""Another event loop than asyncio's own hands over objects of other classes; nothing may mind."""
+"""Other event loops than asyncio's, whose transports and sockets are of other classes."""
 
 import asyncio
 import sys
@@ -22,7 +22,7 @@ def config_map(name: str) -> dict[str, object]:
 
 
 async def story(config: Config) -> list[str]:
-    """Return what an informer is told while another reads and writes."""
+    """Return the changes that an informer delivers while the client writes."""
     async with Client(config) as client:
         informer = SharedInformer(client.list_watch("configmaps", "default"))
         async with informer:

@@ -1,4 +1,4 @@
-"""An unreachable server is found again by connecting, which costs it no request."""
+"""Connecting alone shows when a server is back, without a request."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from listwatch.testing.fault_proxy import FaultProxy
 
 
 class Server:
-    """What is connected to: away, there, or silent."""
+    """A server that is away, there, or silent."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -90,7 +90,7 @@ async def test_a_try_that_hangs_is_given_up_and_given_more_time_the_next_time() 
     assert waiting.result() is True
 
 
-# --- By real sockets -----------------------------------------------------------------------------
+# --- With real sockets ---------------------------------------------------------------------------
 
 
 async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -147,7 +147,7 @@ async def test_a_client_tells_when_its_server_is_back(
         FaultProxy("127.0.0.1", port_of(url)) as proxy,
         HTTP(Config(server=proxy.url)) as http,
     ):
-        assert await http.wait_until_reachable() is False  # nothing was asked yet
+        assert await http.wait_until_reachable() is False  # no request yet
         await http.request("GET", "/x")
         assert await http.wait_until_reachable() is False
         proxy.drop()

@@ -1,4 +1,4 @@
-"""Proxies are chosen as Go programs choose them, and see no credentials that TLS can hide."""
+"""Proxies are chosen as by Go programs, and see no credentials that TLS can hide."""
 
 import asyncio
 import base64
@@ -65,7 +65,7 @@ def test_a_proxy_that_is_no_url_is_told_without_its_password(url: str) -> None:
 
 
 class Proxy:
-    """An HTTP and a SOCKS5 proxy, which notes what it was asked."""
+    """An HTTP and SOCKS5 proxy that records requests."""
 
     def __init__(self) -> None:
         self.heads: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Every recording of a real server, replayed to the client byte for byte in its pieces."""
+"""Every recording of a real server, replayed to the client in its original pieces."""
 
 import asyncio
 import gzip
@@ -51,7 +51,7 @@ INDEX = [entry["name"] for entry in json.loads((WIRE / "index.json").read_bytes(
 PODS = Resource(version="v1", plural="pods", kind="Pod")
 WIDGETS = Resource(group="example.com", version="v1", plural="widgets", kind="Widget")
 
-#: Keeps every byte, to be compared with what was sent.
+#: Keeps every field, so that the result can be compared with the recording.
 whole = ObjectDecoder(keep_managed_fields=True)
 
 Read = Callable[[Client], Awaitable[Any]]
@@ -77,7 +77,7 @@ async def list_widgets(client: Client) -> object:
 
 
 def watching(resource: Resource, count: int | None = None) -> Read:
-    """Read a watch to its end, or so many events of one that the recording left open."""
+    """Read a watch to its end, or `count` events if the recording left it open."""
 
     async def read(client: Client) -> object:
         events: list[WatchEvent] = []
@@ -158,7 +158,7 @@ BROKEN: dict[str, Read] = {
 
 EVENTS = Resource(version="v1", plural="events", kind="Event")
 
-# The number of items; whether there are more pages, and how much is on them.
+# The number of items, whether more pages follow, and the number of remaining items.
 LISTS: dict[str, tuple[Resource, int, bool, int | None]] = {
     "list-410-continue-inconsistent": (EVENTS, 2, True, 2),
     "list-empty": (PODS, 0, False, None),
@@ -172,7 +172,7 @@ LISTS: dict[str, tuple[Resource, int, bool, int | None]] = {
     "outage-list-rv0-200-1": (CONFIG_MAPS, 34, False, None),
 }
 
-# The types of the events in order; whether the server ended the stream in order.
+# The types of the events, and whether the server ended the stream in an orderly way.
 WATCHES: dict[str, tuple[Resource, list[str], bool]] = {
     "outage-watch-200-1": (CONFIG_MAPS, [], True),
     "outage-watchlist-200-1": (CONFIG_MAPS, ["ERROR"], True),
@@ -359,7 +359,7 @@ async def test_readyz_answers_words() -> None:
 
 
 async def test_the_recorded_pauses_are_kept_on_the_clock() -> None:
-    """A watch's events come when they came, and the stream ends when it ended."""
+    """Events and the end of the stream come with the recorded delays."""
     clock = FakeClock()
     capture = load("watch-pods")
     times: list[float] = []
@@ -386,7 +386,7 @@ async def test_the_recorded_pauses_are_kept_on_the_clock() -> None:
 @pytest.mark.parametrize("size", [1, 17, 1000])
 async def test_the_client_reads_the_same_however_the_wire_is_cut(name: str, size: int) -> None:
     capture = load(name)
-    if size == 1:  # the head and the first part byte by byte
+    if size == 1:  # the head and the beginning of the body byte by byte
         capture = capture.recut([1] * 1500)
     else:
         capture = capture.recut([size] * (min(len(capture.response), 60_000) // size + 1))

@@ -1,4 +1,4 @@
-"""Credentials are not sent where they can be read on the way."""
+"""Credentials are not sent over connections that others can read."""
 
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ async def test_what_a_kubeconfig_says_is_not_sent_over_http(
         await http.request("GET", "/x")
         await http.request("POST", "/x")
     assert server.header("authorization") is None
-    assert server.header("impersonate-user") == "jane"  # kubectl sends it
+    assert server.header("impersonate-user") == "jane"  # as kubectl does
     (record,) = caplog.records
     assert record.getMessage().startswith(f"{path}, context 'x': the server is http, so the user's")
 
@@ -77,7 +77,7 @@ async def test_a_programs_own_token_is_sent_on_loopback(server: ScriptedServer) 
 
 
 class Always:
-    """An authenticator of a program's own."""
+    """A program's own authenticator."""
 
     async def credentials(self) -> Credentials:
         return Credentials("Bearer t")

@@ -1,4 +1,4 @@
-"""A part of a resource, chosen by a server that can, and here where it can't."""
+"""A shard of a resource, selected by the server, or by the client if the server can't."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,7 +16,7 @@ from listwatch.shard_range import ShardRange
 
 @pytest.fixture(params=[True, False], ids=["sharding server", "server without"])
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    """A client of a server that knows shardSelector, or of one that ignores it."""
+    """A client of a server that supports shardSelector, and of one that ignores it."""
     async with EmbeddedAPIServer() as server, aiohttp.ClientSession() as session:
 
         async def forward(asked: web.Request) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""What is created without being kept, and objects of subresources."""
+"""Creation of objects that are not stored, such as reviews, and of subresources."""
 
 from typing import Any
 

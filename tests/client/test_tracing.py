@@ -1,4 +1,4 @@
-"""With OpenTelemetry each request is a span whose context is propagated."""
+"""With OpenTelemetry, each request has a span whose context is propagated."""
 
 import asyncio
 import sys
@@ -20,7 +20,7 @@ SECRET = "sw0rdfish"
 
 
 class Traced:
-    """A tracer whose spans can be looked at."""
+    """A tracer that keeps its spans."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -98,7 +98,7 @@ async def test_the_span_of_a_watch_ends_with_it(server: ScriptedServer) -> None:
         with suppress(asyncio.CancelledError):
             await watching
     (span,) = traced.spans
-    assert span.status.status_code is StatusCode.UNSET  # to stop watching is no error
+    assert span.status.status_code is StatusCode.UNSET  # Stopping a watch is no error.
 
 
 def test_without_opentelemetry_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

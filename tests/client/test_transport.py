@@ -1,4 +1,4 @@
-"""The transport against scripted servers, recordings of a real one, and bytes cut at random."""
+"""The transport with scripted servers, recordings of a real one, and randomly cut bytes."""
 
 import asyncio
 import itertools
@@ -41,7 +41,7 @@ async def test_reads_a_recording_as_the_standard_library_does(name: str) -> None
     assert ends[-1] == len(data)
     parts = [data[end - size : end] for end, size in zip(ends, sizes, strict=True)]
     status, reason, headers, body, is_whole = oracle(data)
-    if name == "keep-alive":  # two answers; the second has the pool's tests
+    if name == "keep-alive":  # two responses; tests of the pool read the second
         data, parts = data[: sizes[0]], parts[:1]
     async with (
         serving(answering(*parts)) as server,
@@ -54,7 +54,7 @@ async def test_reads_a_recording_as_the_standard_library_does(name: str) -> None
 
 
 def unfinished() -> set[str]:
-    """Streams that the recording client left."""
+    """Return the streams that the recording client left before their end."""
     return {
         name
         for name in ANSWERED
@@ -224,7 +224,7 @@ async def test_what_cannot_be_sent_is_refused_before_connecting(
     assert "secret" not in str(caught.value)
 
 
-# Bytes that are no answer.
+# Bytes that are no valid response.
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ async def test_reading_pauses_while_the_reader_is_slow_and_goes_on_after() -> No
     for n in range(4):
         assert not wire.paused, n
         receive(connection, piece)
-    assert vars(wire)["paused"]  # in a way that mypy does not narrow
+    assert vars(wire)["paused"]  # vars(), because mypy would narrow the attribute
     assert await anext(response) == [piece] * 4
     assert not wire.paused
     receive(connection, piece)
@@ -323,7 +323,7 @@ async def test_reading_pauses_while_the_reader_is_slow_and_goes_on_after() -> No
 
 
 async def test_tiny_chunks_are_read_in_smaller_parts_and_few_of_them_wait() -> None:
-    """Two megabytes of them take long to parse, and their pieces take more memory than bytes."""
+    """Two megabytes take long to parse, and the pieces take more memory than the bytes."""
     connection, wire = by_hand()
     receive(connection, OK + b"Transfer-Encoding: chunked\r\n\r\n")
     response = Response(connection)
@@ -334,7 +334,7 @@ async def test_tiny_chunks_are_read_in_smaller_parts_and_few_of_them_wait() -> N
         receive(connection, b"1\r\nx\r\n" * 20_000)
         number += 20_000
         assert len(connection.get_buffer(-1)) < whole // 8
-        connection._read_bytes = whole  # so that the next part fits
+        connection._read_bytes = whole  # makes room for the next part
     assert await anext(response) == [b"x"] * number
     receive(connection, b"1\r\nx\r\n" * 20_000)
     room = len(connection.get_buffer(-1))
@@ -363,12 +363,12 @@ async def test_what_waits_for_a_slow_reader_is_bounded() -> None:
 
     async with serving(script) as server:
         async with stream(server.url, {}, clock=Clock()) as response:
-            connection = response._connection  # the flow control has no public face
-            await until(lambda: connection._paused)  # the flow control has no public face
+            connection = response._connection
+            await until(lambda: connection._paused)
             for _ in range(200):
                 await asyncio.sleep(0)
-            waiting = connection._waiting_bytes  # the flow control has no public face
-            # Beyond the bound goes one reading, which is no larger.
+            waiting = connection._waiting_bytes
+            # One read may exceed the bound, and is no larger than the bound.
             bound = transport.MAX_WAITING_BYTES
             assert bound <= waiting < 2 * bound
             assert sent < total
@@ -383,7 +383,6 @@ async def test_a_cancelled_reader_closes_the_connection_in_the_same_turn() -> No
 
         async def read() -> None:
             async with stream(server.url, {}, clock=Clock()) as response:
-                # the flow control has no public face
                 networks.append(response._connection._transport)
                 async for _ in response:
                     is_reading.set()

@@ -1,4 +1,4 @@
-"""Compressed bodies."""
+"""Compressed response bodies."""
 
 import asyncio
 import gzip

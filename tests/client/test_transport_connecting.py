@@ -1,4 +1,4 @@
-"""How connections are made: addresses, TLS, limits in time; a cancel at any time."""
+"""Connecting: addresses, TLS, time-outs, and cancellation at any time."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ from listwatch.errors import DisconnectedError
 
 @contextlib.contextmanager
 def refusing(family: socket.AddressFamily, host: str) -> Iterator[int]:
-    """Hold a port on which nobody listens, so that nobody else does meanwhile."""
+    """Reserve a port without listening on it, so that nobody else does."""
     with socket.socket(family) as sock:
         sock.bind((host, 0))
         yield sock.getsockname()[1]
@@ -219,7 +219,7 @@ async def test_the_kernel_looks_for_dead_hosts() -> None:
         serving(holding(CHUNKED)) as server,
         stream(server.url, {}, clock=Clock()) as response,
     ):
-        network = response._connection._transport  # the flow control has no public face
+        network = response._connection._transport
         assert network is not None
         sock: socket.socket = network.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1

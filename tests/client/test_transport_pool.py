@@ -1,4 +1,4 @@
-"""Connections kept for the next request."""
+"""Connections kept for later requests."""
 
 import asyncio
 import contextlib

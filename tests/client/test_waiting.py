@@ -1,4 +1,4 @@
-"""A wait ends with the first state that is wanted, and says why it did not."""
+"""A wait ends with the first matching state, or says why there was none."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What is not the API server that the URL promises is named as what it is."""
+"""Errors name what answers instead of an API server: plain HTTP, TLS, a proxy, a login page."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""Servers that follow a test's script, what asks them, and answers read without the transport."""
+"""Scripted servers, requests to them, and reading responses without the transport."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ Script = Callable[["Server"], Run]
 
 
 class Server:
-    """A server of which each connection runs a script, and is then closed."""
+    """A server that runs a script for each connection and then closes it."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -68,25 +68,25 @@ async def serving(script: Script, host: str = "127.0.0.1", **options: Any) -> As
     with_listener = open_files()
     async with listener:
         yield server
-        for _ in range(10):  # asyncio loses a connection whose listener closes as it comes in
+        for _ in range(10):  # asyncio loses a connection that comes in as the listener closes
             await asyncio.sleep(0)
-    await until(lambda: open_files() < with_listener)  # else something is left open
+    await until(lambda: open_files() < with_listener)  # Everything must be closed.
 
 
 def open_files() -> int:
-    """Return how many files this process has open."""
+    """Count the open files of this process."""
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 20  # a test that hangs here would never be ended
+    limit = time.monotonic() + 20  # A test that hangs here would never end.
     while not condition():
         assert time.monotonic() < limit, "it never became true"
         await asyncio.sleep(0)
 
 
 def answering(*parts: bytes) -> Script:
-    """Answer each request of a connection with these parts, a turn apart, then close."""
+    """Answer a connection's request with these parts, a turn of the loop apart, then close."""
 
     def script(server: Server) -> Run:
         async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -102,7 +102,7 @@ def answering(*parts: bytes) -> Script:
 
 
 def holding(*parts: bytes) -> Script:
-    """Answer with these parts and keep the connection until the client closes it."""
+    """Answer with these parts, and keep the connection until the client closes it."""
 
     def script(server: Server) -> Run:
         async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -123,7 +123,7 @@ async def get(server: Server, path: str = "/", **options: Any) -> tuple[int, byt
 
 
 async def failure(request: Awaitable[object]) -> Exception:
-    """Return what a request raises, for tasks whose failure is awaited."""
+    """Return the exception that a request raises."""
     try:
         await request
     except (DisconnectedError, TimeoutError) as error:
@@ -132,7 +132,7 @@ async def failure(request: Awaitable[object]) -> Exception:
 
 
 class Wire(asyncio.Transport):
-    """The other end of a connection that is fed by hand."""
+    """The network side of a connection that the test feeds by hand."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Wire(asyncio.Transport):
 
 
 def receive(connection: transport._Connection, data: bytes) -> None:
-    """Let a connection read bytes, and then let another use its buffer."""
+    """Let a connection read bytes, then overwrite the buffer as another connection would."""
     buffer = connection.get_buffer(-1)
     buffer[: len(data)] = data
     connection.buffer_updated(len(data))
@@ -183,7 +183,7 @@ class OracleSocket:
 
 
 def oracle(data: bytes) -> tuple[int, str, list[tuple[str, str]], bytes, bool]:
-    """Return what the standard library reads: status, reason, headers, body, is whole."""
+    """Read with the standard library; return status, reason, headers, body, and if it is whole."""
     answer = http.client.HTTPResponse(OracleSocket(data))  # type: ignore[arg-type] # all it uses
     answer.begin()
     try:
@@ -197,7 +197,7 @@ def oracle(data: bytes) -> tuple[int, str, list[tuple[str, str]], bytes, bool]:
 
 
 def dechunk(data: bytes) -> bytes:
-    """Return what a chunked body that is cut anywhere had before the cut."""
+    """Return the content of a chunked body that is cut anywhere."""
     body = b""
     while data:
         size, _, data = data.partition(b"\r\n")

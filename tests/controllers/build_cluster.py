@@ -1,4 +1,4 @@
-"""Builds and pods in memory for the tests of the build controllers."""
+"""In-memory builds and pods for tests of the build controllers."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def build_pod(
 
 
 class Cluster:
-    """Two sources and the API that changes them; records events and writes."""
+    """Two sources and the API that changes them; record events and writes."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.builds = FakeControllerSource(

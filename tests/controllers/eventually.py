@@ -1,4 +1,4 @@
-"""Waiting for what other processes do."""
+"""Wait for other processes."""
 
 import asyncio
 import inspect
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 
 async def until(condition: Callable[[], Awaitable[bool] | bool], seconds: float = 20) -> None:
-    """Return once the condition holds; fail when it does not within so many seconds."""
+    """Return once the condition holds; raise TimeoutError after `seconds`."""
     async with asyncio.timeout(seconds):
         while True:
             result = condition()

@@ -1,4 +1,4 @@
-"""Endpoints of the services of a provider under test."""
+"""Endpoints of services, for a provider under test."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from listwatch.testing.load_balancer_conformance import Address
 
 
 class Slices:
-    """EndpointSlices in memory, one for each port of a service."""
+    """In-memory EndpointSlices for the ports of services."""
 
     def __init__(self) -> None:
         self.source = FakeControllerSource(kind="EndpointSlice", api_version="discovery.k8s.io/v1")
@@ -16,7 +16,7 @@ class Slices:
     async def publish(self, service: Service, ports: Mapping[str, Sequence[Address]]) -> None:
         protocols = {port.name: port.protocol for port in service.spec.ports}
         for port, addresses in ports.items():
-            # Backends of one host differ by their ports, so that each has a slice.
+            # Backends on one host have different ports, so each needs a slice.
             for place in range(8):
                 name = f"{service.object.name}-{port or 'main'}-{place}"
                 key = f"{service.object.namespace}/{name}"

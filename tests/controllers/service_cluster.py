@@ -1,4 +1,4 @@
-"""Services, nodes and a provider in memory for the tests of the service controller."""
+"""In-memory services, nodes and a provider for tests of the service controller."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ def service(name: str, kind: str = "LoadBalancer", *, uid: str = "", **spec: Any
 
 
 def annotated(service: Service, annotations: Mapping[str, str]) -> Service:
-    """Return the service with these annotations instead of its own."""
+    """Return the service with its annotations replaced."""
     value = service.object.to_dict()
     value["metadata"]["annotations"] = dict(annotations)
     return Service.of(Object.from_dict(value))
@@ -48,7 +48,7 @@ def node(name: str, *, ip: str = "", **more: Any) -> dict[str, Any]:
 
 
 class FakeProvider:
-    """Remembers its calls; `before` may raise or wait in any of them."""
+    """Record calls; `before` may raise or wait in any of them."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -81,7 +81,7 @@ class FakeProvider:
         self, cluster: str, service: Service, nodes: Sequence[Node]
     ) -> LoadBalancerStatus:
         assert cluster
-        # Half of it is there before it can fail.
+        # A failure leaves half a load balancer.
         self.balancers[service.uid] = LoadBalancerStatus()
         await self._called("ensure", service)
         self.nodes[service.uid] = [node.name for node in nodes]
@@ -104,7 +104,7 @@ class FakeProvider:
 
 
 class World:
-    """A controller and all that it works with."""
+    """A service controller and its surroundings."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = FakeClock()
@@ -145,7 +145,7 @@ class World:
         return Service.of(self.services.objects[f"default/{name}"])
 
     def delete(self, name: str) -> None:
-        """Delete a service as the server does: with finalizers it stays."""
+        """Delete a service as the server does: finalizers keep it."""
         value = self.services.objects[f"default/{name}"].to_dict()
         if value["metadata"].get("finalizers"):
             value["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -158,7 +158,7 @@ class World:
         value["spec"].update(spec)
         self.services.modify(value)
 
-    # --- What the controller is given ---
+    # --- The controller's recorder and API ---
 
     def event(self, obj: object, type: str, reason: str, message: str) -> None:  # noqa: A002 - the recorder's
         assert isinstance(obj, Object)

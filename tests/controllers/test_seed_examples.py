@@ -1,4 +1,4 @@
-"""Each program in examples/seed does what the page says that it does."""
+"""Each program in examples/seed does what the page says."""
 
 import re
 import runpy

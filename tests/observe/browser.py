@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over its DevTools protocol, for the tests of pages."""
+"""Headless Chromium, driven over the DevTools protocol, for tests of pages."""
 
 import asyncio
 import base64
@@ -63,7 +63,7 @@ class Tab:
 
 @asynccontextmanager
 async def open_page(url: str, profile: Path) -> AsyncIterator[Tab]:
-    """Open a page in a browser of its own, which ends with the body."""
+    """Open a page in a new browser, which ends with the body."""
     process = await asyncio.create_subprocess_exec(
         components.path("chromium"), "--headless", "--no-sandbox", "--disable-gpu",
         "--remote-debugging-port=0", f"--user-data-dir={profile}", "--no-first-run", "about:blank",

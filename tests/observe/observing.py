@@ -1,4 +1,4 @@
-"""An observer on a source in memory, with real commands, for the tests."""
+"""An observer with an in-memory source and real commands, for tests."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from listwatch.testing.fake_controller_source import FakeControllerSource
 
 
 class Observing:
-    """An observer, what it observes, and what it has printed."""
+    """An observer, its source, and its output."""
 
     def __init__(self, directory: Path, source: FakeControllerSource) -> None:
         self.directory = directory
@@ -66,7 +66,7 @@ async def observing(
     state_file: Path | None = None,
     **options: Any,
 ) -> AsyncIterator[Observing]:
-    """Observe a source as the options say; the body may end before the observer does."""
+    """Observe a source with these options; stop the observer if the body ends first."""
     clock = Clock()
     source = source or FakeControllerSource()
     state = Observing(directory, source)

@@ -1,4 +1,4 @@
-"""The acceptance list of the original command (origin's `test/cmd/observe.sh`), case by case."""
+"""The acceptance tests of the original command (origin's `test/cmd/observe.sh`), case by case."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def _create_service(path: Path) -> None:
     async def create() -> None:
         async with Client.from_config(load_config(path)) as client:
-            await client.delete("services", "kubernetes")  # the server's own has another address
+            await client.delete("services", "kubernetes")  # its address differs
             await client.create(yaml.safe_load(SERVICE))
 
     asyncio.run(create())

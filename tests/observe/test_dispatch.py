@@ -22,7 +22,7 @@ def _change(key: str, version: int, kind: ObservationType = ObservationType.UPDA
 
 
 class Runner:
-    """Runs a change until it is let go; remembers the order."""
+    """Run each change until it is released; record the order."""
 
     def __init__(self) -> None:
         self.started: list[Observation] = []

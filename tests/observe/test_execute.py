@@ -1,4 +1,4 @@
-# ruff: noqa: ASYNC110, ASYNC240 - polls what another process does, which no event tells
+# ruff: noqa: ASYNC110, ASYNC240 - polls other processes, which send no events
 import asyncio
 import errno
 import json
@@ -219,7 +219,7 @@ def test_a_reaper_beside_it_takes_orphans_and_leaves_its_exit_codes_alone() -> N
 
 
 class Shortage:
-    """An attempt to start something that the system has no room for, so many times."""
+    """A start that fails `times` times for lack of resources."""
 
     def __init__(self, times: int, code: int = errno.EMFILE) -> None:
         self.left = times
@@ -292,7 +292,7 @@ async def test_another_error_of_the_system_is_told_at_once() -> None:
 
 
 async def _ignore(_fd: int, _data: bytes) -> None:
-    """Take no notice."""
+    """Do nothing."""
 
 
 @pytest.mark.parametrize("stdin", [None, b"object"])

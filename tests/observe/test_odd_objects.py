@@ -1,4 +1,4 @@
-"""One odd object affects only itself, and its text reaches a terminal only escaped."""
+"""An odd object affects only itself, and its text is escaped for the terminal."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from listwatch.testing.fake_controller_source import FakeControllerSource, pod
 from observe.observing import observing
 
 ECHO = ("/bin/echo", "got")
-#: Sequences for a terminal, forged lines, marks of direction, other controls.
+#: Terminal sequences, forged lines, bidirectional marks, other control characters.
 NASTY = "\x1b]0;title\x07\x1b[2J\nerror: forged\r\x85\x9b31m\x7f\u202eabc\u2066\u2028"
 ODD_NAMES = ["tab\t", NASTY, "nul\0", "line\nerror: forged"]
 
@@ -62,7 +62,7 @@ async def test_names_that_are_no_names_cost_only_their_objects(
     assert told[0] == (
         "error: ns/tab\\t: no command is run for it: its name has control characters"
     )
-    if state_file is not None:  # and the next run is as unmoved
+    if state_file is not None:  # The next run works as well.
         source.add(pod("c", "ns"))
         async with observing(tmp_path, source, **options) as state:
             await state.until(lambda: "got ns c" in state.out)
@@ -72,7 +72,7 @@ async def test_names_that_are_no_names_cost_only_their_objects(
 async def test_no_command_takes_a_name_for_a_path(tmp_path: Path, name: str) -> None:
     good = Object.from_dict(pod("a", "ns"))
     meta = Object.from_dict(pod("b", "ns")).meta
-    meta = msgspec.structs.replace(meta, _key=f"ns/{name}")  # no decoder makes it
+    meta = msgspec.structs.replace(meta, _key=f"ns/{name}")  # no decoder returns such a key
     odd = msgspec.structs.replace(good, key=f"ns/{name}", meta=meta)
     async with observing(tmp_path, command=ECHO) as state:
         for obj in (odd, good):

@@ -88,7 +88,7 @@ async def test_a_reader_that_is_too_slow_loses_the_oldest_and_is_told() -> None:
     ):
         page.told(_update(), "Updated")
         await _events(response, 1)
-        for _ in range(5000):  # without letting the page's task run
+        for _ in range(5000):  # the page's task does not run meanwhile
             page.told(_update(), "Updated")
         (lost,) = await _events(response, 1)
     assert lost == {"event": "lost", "count": 3000}
@@ -174,7 +174,7 @@ async def test_a_browser_shows_changes_commands_and_filters(tmp_path: Path) -> N
         text = await tab.evaluate("document.body.innerText")
         assert 'spec: "before" → "after"' in text
         shown = await tab.evaluate("document.querySelector('#changes .head').innerText")
-        assert "pods" in shown  # one of several, so which is said
+        assert "pods" in shown  # named, because several are observed
         assert "./ok.sh shop web-1" in text
         assert "./bad.sh shop web-1 — exit status 3" in text
         output = await tab.evaluate("document.querySelector('#failed pre').textContent")

@@ -11,7 +11,7 @@ from listwatch.observe.progress import CountingDecoder, show_progress
 
 
 class Observing:
-    """What an observer shows of its progress."""
+    """An observer's statistics."""
 
     def __init__(self) -> None:
         self.synced = False

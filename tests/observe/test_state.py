@@ -204,7 +204,7 @@ async def test_what_was_running_at_the_end_is_run_again(tmp_path: Path) -> None:
 async def test_the_end_is_told_of_what_had_only_begun_to_be_told(
     tmp_path: Path, *, synced_before: bool, lost_history: bool
 ) -> None:
-    """A command may have done its work before it was killed, so its object's end must be told."""
+    """A killed command may have done its work, so its object's deletion must be delivered."""
     source = FakeControllerSource()
     source.add(pod("a", "ns"))
     options: dict[str, Any] = {"state_file": tmp_path / "state", "delete_command": GONE}
@@ -248,7 +248,7 @@ SCRIPT = '#!/bin/sh\nsleep 0.01\necho "$EVENT $*" >> "$STORY"\n'
 
 
 class Writer:
-    """Changes pods all the time, on a thread, and remembers what it did."""
+    """Change pods continuously on a thread, and record the changes."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self._kubeconfig = kubeconfig
@@ -332,7 +332,7 @@ def test_killing_it_at_any_instant_loses_nothing_and_repeats_only_what_was_runni
         env = {"KUBECONFIG": str(kubeconfig), "STORY": str(told)}
         writer = Writer(kubeconfig)
         for turn in range(KILLS):
-            with running(*arguments, **env) as observe:  # killed at the end of this block
+            with running(*arguments, **env) as observe:  # killed at the end of the block
                 if not turn:
                     observe.until(lambda: any("Sync ended" in line for line in observe.out))
                     writer.start()

@@ -1,4 +1,4 @@
-"""State files that are damaged, of another form, or readable by others."""
+"""State files that are damaged, of another format, or readable by others."""
 
 import os
 import shutil
@@ -49,7 +49,7 @@ def _fill(path: Path) -> StateFile:
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with the state files of a run that ended, and of a killed one."""
+    """Return a directory with the state files of a finished run and of a killed one."""
     directory = tmp_path_factory.mktemp("good")
     file = _fill(directory / "running")
     for ending in ("", "-wal"):
@@ -60,7 +60,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _open(path: Path) -> Remembered | None:
-    """Load what the file has; None where it is refused, in one line and by its name."""
+    """Load the file; return None if it is refused, in one line that names it."""
     try:
         file = StateFile(path, BINDING)
         try:
@@ -131,11 +131,11 @@ def test_any_damage_of_the_tables_is_one_error_or_none(
     table = data.draw(st.sampled_from(TABLES))
     column = data.draw(st.sampled_from(COLUMNS[table]))
     database = sqlite3.connect(path, isolation_level=None)
-    # The names are this module's own, and can't be parameters.
+    # Names can't be SQL parameters; they are constants of this module.
     match data.draw(st.sampled_from(["cell", "text", "column", "table", "rows"])):
         case "cell":
             cell = data.draw(CELLS)
-            with suppress(sqlite3.IntegrityError):  # this much SQLite keeps out
+            with suppress(sqlite3.IntegrityError):  # SQLite itself refuses some values
                 database.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = 1", (cell,))  # noqa: S608
         case "text":
             database.execute(f"UPDATE {table} SET {column} = CAST(x'ff' || rowid AS TEXT)")  # noqa: S608

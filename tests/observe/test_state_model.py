@@ -1,4 +1,4 @@
-"""An observer with a state file, killed at random moments, against what was really done."""
+"""An observer with a state file, killed at random moments, compared with the real changes."""
 
 import asyncio
 import tempfile
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from listwatch.observe.output import OutputStream
 
 KEYS = "abc"
-#: One object's commands take longer than several of another's.
+#: One object's command takes longer than several of another object's.
 SECONDS = {"ns/a": 2.0, "ns/b": 0.3, "ns/c": 0.05}
 
 
 class Commands:
-    """Stands for a reaction whose commands take a while; remembers those that ended."""
+    """A reaction whose commands take some time; record finished ones."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -49,11 +49,11 @@ class Commands:
         self.finished.append(told)
 
     async def sync_line(self, word: str, resource: str) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 class World:
-    """A cluster, what was done to it, and an observer that is started and killed."""
+    """A cluster, its changes, and an observer that is started and killed."""
 
     def __init__(self, path: Path, parallel: int) -> None:
         self.clock = FakeClock()
@@ -83,7 +83,7 @@ class World:
         self.done.append(story.Chapter(kind, obj.key, obj.uid, int(obj.resource_version)))
 
     def compact(self) -> None:
-        # Whoever has not seen everything by now must list, and a list skips what it will.
+        # An observer that is behind must list, and a list may skip any states.
         self.source.reset_watch()
         self.gaps = [story.Gap(0, 10_000)]
 
@@ -104,9 +104,9 @@ class World:
         self._task = asyncio.ensure_future(self._observer.run())
 
     def told(self) -> list[story.Chapter]:
-        """Return what was told; where the end of a life is, so is what was killed under way.
+        """Return the delivered changes, with those of killed commands before their deletions.
 
-        A command that was running may have done its work, so that the end is due.
+        A killed command may have done its work, so the deletion is due.
         """
         told: list[story.Chapter] = []
         for change in self.commands.finished:
@@ -121,7 +121,7 @@ class World:
         assert self._state is not None
         self.allowed_repeats.update(self.commands.running)
         for change in self.commands.running:
-            # A later kill may meet the command of the object's end, which is no beginning.
+            # A deletion does not begin an object's life.
             if change.type is not story.ChapterType.DELETED:
                 self.begun[change.uid] = change
         self._task.cancel()
@@ -147,7 +147,7 @@ async def _run(steps: list[tuple[str, str]], parallel: int, path: Path) -> None:
         elif step == "compact":
             world.compact()
         elif step == "behind":
-            # One object's command still runs while another object is told twice.
+            # One object's command still runs while another object changes twice.
             for name in ("a", key, key):
                 world.write(name, delete=False)
                 await world.clock.advance(0.4)
@@ -160,7 +160,7 @@ async def _run(steps: list[tuple[str, str]], parallel: int, path: Path) -> None:
     result = story.compare(world.done, dict.fromkeys(world.told()), world.gaps)
     assert result.mistakes == [], (result.mistakes, told, world.done)
     repeats = Counter(told) - Counter(dict.fromkeys(told, 1))
-    # A command that was running may have ended unheard; nothing else runs twice.
+    # A killed command may have finished unnoticed and run again; nothing else repeats.
     assert not repeats - world.allowed_repeats
     await world.kill()
 

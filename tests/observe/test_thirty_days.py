@@ -1,4 +1,4 @@
-"""A month of churn on the fake clock: what an observer holds must not grow."""
+"""A month of churn on the fake clock: an observer's memory must not grow."""
 
 import asyncio
 import gc
@@ -40,7 +40,7 @@ DAY = 86_400.0
 
 
 class Cluster:
-    """A resource that forgets its history at once; its watches end when they are told to."""
+    """A resource without history, whose watches end on request."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
@@ -97,7 +97,7 @@ class Cluster:
 async def test_thirty_days_of_churn_leave_memory_flat(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL, "listwatch")  # pytest would keep every line
+    caplog.set_level(logging.CRITICAL, "listwatch")  # pytest would keep every record
     clock, cluster, pick = FakeClock(), Cluster(), random.Random(4)
     fd = os.open(os.devnull, os.O_WRONLY)
     null, printer = OutputStream(fd), Printer()
@@ -154,5 +154,5 @@ async def test_thirty_days_of_churn_leave_memory_flat(
         os.close(fd)
     assert statistics.finished >= 30 * 24 * 3
     assert (statistics.objects, statistics.waiting, statistics.running) == (0, 0, 0)
-    # The page keeps the last thousand events, which takes the first days to fill.
+    # The page keeps the last thousand events; the first days fill it.
     assert max(sizes[15:]) - min(sizes[10:15]) < 100_000, sizes

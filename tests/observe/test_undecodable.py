@@ -1,4 +1,4 @@
-"""What can't be decoded is not gone: no command for deletions runs for it."""
+"""An object that can't be decoded is not gone: no deletion command runs for it."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ def _list(version: int, *pods: str) -> bytes:
 
 
 class Pods:
-    """Lists and watches in their order; each watch ends at once, the last of both are repeated."""
+    """Serve lists and watches in order and repeat the last; each watch ends at once."""
 
     def __init__(self, lists: list[bytes], watches: list[bytes]) -> None:
         self.lists, self.watches = lists, watches

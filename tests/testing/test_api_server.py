@@ -1,4 +1,4 @@
-"""The server for tests: fast, in any home, and gone without a trace."""
+"""The API server for tests: fast, in a loop, thread or process, and without leftovers."""
 
 import asyncio
 import gc
@@ -46,12 +46,12 @@ async def _names(client: Client) -> list[str]:
 
 @contextmanager
 def _nothing_left() -> Iterator[None]:
-    """Check that files, sockets, threads and processes are as many as before."""
+    """Check that the body leaves no open files, threads or processes."""
 
     def count() -> tuple[int, int, int]:
         gc.collect()
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        # a loop's own pool of threads stays until the loop ends
+        # An event loop's thread pool stays until the loop ends.
         threads = [each for each in threading.enumerate() if not each.name.startswith("asyncio_")]
         return len(os.listdir("/proc/self/fd")), len(threads), len(children)  # noqa: PTH208 - names alone
 
@@ -70,7 +70,7 @@ async def _no_task_left() -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _entered(*, threaded: bool, **options: Any) -> AsyncIterator[APIServer]:
-    """Enter the server by the one statement or the other."""
+    """Enter the server with `with` or `async with`."""
     if threaded:
         with APIServer(**options) as server:
             yield server
@@ -91,7 +91,7 @@ async def test_in_each_home_it_serves_is_troubled_and_leaves_nothing(
     threaded: bool, process: bool
 ) -> None:
     async with _entered(threaded=threaded):
-        pass  # what is loaded once and stays
+        pass  # loads what stays for the whole process
     with _nothing_left():
         async with (
             _no_task_left(),
@@ -233,7 +233,7 @@ def _seconds(function: Callable[[], object]) -> float:
 
 
 def test_it_starts_and_stops_in_no_time() -> None:
-    """The goals are 50 ms and 100 ms; the best of some, since other work shares the processor."""
+    """At most 50 ms and 100 ms; the best of ten counts, as other work shares the processor."""
     starts, stops = [], []
     for _ in range(10):
         server = APIServer()

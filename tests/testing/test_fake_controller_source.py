@@ -1,4 +1,4 @@
-"""The fake source behaves as a server does, also where that is not nice."""
+"""The fake source behaves like a server, even where that is inconvenient."""
 
 import asyncio
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def a_source(*names: str, **options: Any) -> FakeControllerSource:
 
 
 class Reader:
-    """Reads one watch in a task of its own."""
+    """Read a watch in a task."""
 
     def __init__(self, source: ListerWatcher, **options: Any) -> None:
         self.source = source
@@ -388,7 +388,7 @@ async def test_requests_are_written_down() -> None:
 
 
 async def test_hammering_changes_loses_nothing() -> None:
-    """Many writers at once: the events of one watch, applied, give the present state."""
+    """With many writers, the events of a watch add up to the final state."""
     source = a_source()
 
     async def write(writer: int) -> None:

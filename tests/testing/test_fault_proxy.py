@@ -1,4 +1,4 @@
-"""The fault proxy between a raw server and raw clients: each fault, and the way back."""
+"""The fault proxy between a raw server and raw clients: each fault, and recovery."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ WATCH = b"GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Server:
-    """Reads all that comes, and sends what a test tells it to."""
+    """Record what clients send; tests write the responses."""
 
     def __init__(self) -> None:
         self.received = [b""]
@@ -48,26 +48,26 @@ class Server:
 
 
 def open_files() -> int:
-    """Return how many files the event loop looks at."""
+    """Count the event loop's files."""
     return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined] # of every selector loop
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 20  # a test that hangs here would never be ended
+    limit = time.monotonic() + 20  # A test that hangs here would never end.
     while not condition():
         assert time.monotonic() < limit, "it never became true"
         await asyncio.sleep(0)
 
 
 async def some_turns() -> None:
-    """Give what should not happen the time to happen."""
+    """Give unwanted effects time to happen."""
     for _ in range(100):
         await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def proxied(**options: Any) -> AsyncIterator[tuple[Server, FaultProxy]]:
-    """Run both; nothing may be left of the proxy when it is closed."""
+    """Run a server and a proxy; check that the closed proxy leaves nothing."""
     server = Server()
     before = open_files()
     listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
@@ -75,7 +75,7 @@ async def proxied(**options: Any) -> AsyncIterator[tuple[Server, FaultProxy]]:
     try:
         async with FaultProxy("127.0.0.1", server.port, **options) as proxy:
             yield server, proxy
-        assert not proxy._tasks  # what stays behind shows nowhere else
+        assert not proxy._tasks  # No public attribute shows leftovers.
         assert proxy.statistics().open_connections == 0
     finally:
         await some_turns()
@@ -94,7 +94,7 @@ class Client:
         return await self.reader.readexactly(size)
 
     async def rest(self) -> bytes | str:
-        """Return what comes before the end, or that it was a reset."""
+        """Return the bytes up to the end, or "reset"."""
         try:
             return await self.reader.read()
         except ConnectionResetError:
@@ -427,7 +427,7 @@ async def test_answers_only_what_fits() -> None:
 
 
 async def test_without_a_server_a_connection_is_reset() -> None:
-    with socket.socket() as held:  # nobody listens there, nor can begin to
+    with socket.socket() as held:  # Nobody listens there, or can start to.
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         async with FaultProxy("127.0.0.1", port) as proxy, client_of(proxy, LIST) as client:
@@ -443,7 +443,7 @@ async def test_never_listens_on_the_port_of_a_server_that_is_down(
     def create_server(address: tuple[str, int], **options: Any) -> socket.socket:
         listener = real(address, **options)
         made.append(listener.getsockname()[1])
-        proxy._upstream = "127.0.0.1", made[0]  # to move the server
+        proxy._upstream = "127.0.0.1", made[0]  # moves the server to the proxy's port
         return listener
 
     real = socket.create_server
@@ -467,7 +467,7 @@ async def test_a_side_that_goes_away_takes_the_other_with_it() -> None:
 async def test_nothing_is_written_to_a_side_that_has_gone_in_the_middle(
     goes: Side, size: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However much the other one has sent; both connections end."""
+    """Both connections end, however much the other side has sent."""
     async with proxied() as (server, proxy), client_of(proxy, LIST) as client:
         proxy.throttle(to_client=size, to_server=size)
         await until(lambda: server.received[0] == LIST)

@@ -43,7 +43,7 @@ class Rebuilding(LocalProvider):
 
 
 class Open(LocalProvider):
-    """Lets everybody in, and sends clients anywhere."""
+    """Ignore source ranges and session affinity."""
 
     async def ensure(
         self, cluster: str, service: Service, nodes: Sequence[Node]
@@ -55,7 +55,7 @@ class Open(LocalProvider):
 
 
 class Homeless(LocalProvider):
-    """Forgets where it was."""
+    """Forget the addresses of services."""
 
     async def ensure(
         self, cluster: str, service: Service, nodes: Sequence[Node]

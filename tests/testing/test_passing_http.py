@@ -1,4 +1,4 @@
-"""What the fault proxy sees of HTTP, fed in pieces of every size."""
+"""The fault proxy's view of HTTP, fed in pieces of any size."""
 
 import itertools
 
@@ -75,7 +75,7 @@ BODY = b"".join(b"%x\r\n%s\r\n" % (len(line.encode()) + 1, line.encode() + b"\n"
 
 
 def cut(data: bytes, place: Place, after: int, cuts: list[int]) -> bytes | None:
-    """Return what passes before the cut, or None if there was none."""
+    """Return the bytes before the cut, or None if there is no cut."""
     answers = Answers()
     passed = b""
     for piece in pieces_of(data, cuts):

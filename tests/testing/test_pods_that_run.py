@@ -1,4 +1,4 @@
-"""Pods that run, as users of `listwatch.testing` have them: in every form of the server."""
+"""Running pods, in every form of the server in `listwatch.testing`."""
 
 from typing import Any
 

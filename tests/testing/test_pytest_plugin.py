@@ -108,7 +108,7 @@ def test_the_tests_in_the_documentation_pass(tmp_path: Path) -> None:
 def test_every_field_of_a_fault_and_every_control_is_documented() -> None:
     words = set(re.findall(r"[`=(]([a-z_-]+)", _PAGE))
     assert set(Fault.__struct_fields__) <= words
-    assert set(Control(EmbeddedAPIServer())._actions) <= words  # the words of the control
+    assert set(Control(EmbeddedAPIServer())._actions) <= words  # the control's commands
 
 
 def test_the_kinds_with_rules_of_their_own_are_those_that_the_page_names() -> None:
@@ -133,7 +133,7 @@ def test_nothing_is_loaded_before_a_fixture_is_used(tmp_path: Path) -> None:
 
 @pytest.mark.proof
 def test_without_pytest_asyncio_the_client_says_what_is_missing(tmp_path: Path) -> None:
-    """And everything else works. Its absence is played, by hiding it from the import system."""
+    """Everything else works. The test hides pytest-asyncio from the import system."""
     hide = (
         "import importlib.util, sys\n"
         "find = importlib.util.find_spec\n"

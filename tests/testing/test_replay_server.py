@@ -7,7 +7,7 @@ from listwatch.testing.replay_server import Capture, ReplayServer
 
 
 def looked_at() -> int:
-    """Return how many files the event loop looks at."""
+    """Count the event loop's files."""
     return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined] # of every selector loop
 
 

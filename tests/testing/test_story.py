@@ -72,7 +72,7 @@ def test_a_gap_excuses_nothing_outside_it() -> None:
     assert compare(DONE, told, [Gap(4, 7)]).mistakes == [
         "ns/a: version 3 of uid u1 was never delivered"
     ]
-    # The state before the gap's last one must still be told when the next one came after the list.
+    # The last state within the gap must be delivered: the next one came after the list.
     assert compare(DONE, _without(5), [Gap(0, 6)]).mistakes != []
 
 

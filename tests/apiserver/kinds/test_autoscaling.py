@@ -1,4 +1,4 @@
-"""The rules of autoscalers and of what they measure."""
+"""Validation of autoscalers and their metrics."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The rules of secrets, role bindings, signing requests and stateful sets."""
+"""Validation of Secrets, RoleBindings, CertificateSigningRequests and StatefulSets."""
 
 import base64
 from typing import Any

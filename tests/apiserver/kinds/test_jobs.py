@@ -1,4 +1,4 @@
-"""The rules of jobs and cron jobs: policies, names, zones, what may change, what a status says."""
+"""Validation of Jobs and CronJobs: policies, names, time zones, updates and statuses."""
 
 from typing import Any
 

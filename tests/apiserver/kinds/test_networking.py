@@ -1,4 +1,4 @@
-"""The rules of ingresses, their classes, network policies and ranges of addresses."""
+"""Validation of Ingresses, IngressClasses, NetworkPolicies and address ranges."""
 
 from typing import Any
 

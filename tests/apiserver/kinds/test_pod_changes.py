@@ -1,4 +1,4 @@
-"""What of a pod may change: through its main path, its resize and its ephemeral containers."""
+"""Pod fields that an update, a resize or a write of ephemeral containers may change."""
 
 from typing import Any
 

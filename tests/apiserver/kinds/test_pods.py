@@ -1,4 +1,4 @@
-"""The rules of pods and templates: volumes, mounts, references, contexts, operating systems."""
+"""Validation of pods and templates: volumes, mounts, references, security contexts, OS."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The rules of quotas, limits, namespaces and nodes."""
+"""Validation of quotas, limit ranges, namespaces and nodes."""
 
 from typing import Any
 

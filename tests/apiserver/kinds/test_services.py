@@ -1,4 +1,4 @@
-"""The rules of services and endpoints."""
+"""Validation of services and endpoints."""
 
 from typing import Any
 

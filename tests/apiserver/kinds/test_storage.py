@@ -1,4 +1,4 @@
-"""The rules of volumes, claims, classes of storage and drivers."""
+"""Validation of volumes, claims, storage classes and drivers."""
 
 from typing import Any
 

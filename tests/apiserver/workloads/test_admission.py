@@ -1,4 +1,4 @@
-"""What controllers write is judged as what clients write."""
+"""Admission applies to controllers' writes as to clients'."""
 
 import base64
 import ssl
@@ -54,13 +54,12 @@ async def test_a_policy_that_forbids_pods_is_told_in_the_conditions(at_once: Clu
     assert await at_once.names("pods") == []
 
 
-#: [{"op": "add", "path": "/metadata/labels/hooked", "value": "yes"}]
 PATCH = base64.b64encode(b'[{"op":"add","path":"/metadata/labels/hooked","value":"yes"}]').decode()
 
 
 @asynccontextmanager
 async def labelling(seen: list[Any]) -> AsyncIterator[dict[str, str]]:
-    """Run a webhook that gives every pod a label; gives its client's configuration."""
+    """Run a webhook that labels every pod, and yield its client configuration."""
 
     async def answer(request: web.BaseRequest) -> web.Response:
         asked = (await request.json())["request"]

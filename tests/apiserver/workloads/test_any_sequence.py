@@ -1,4 +1,4 @@
-"""After any sequence of events, once failures are over, everything matches the specs."""
+"""After any sequence of events, once failures end, the cluster matches the specs."""
 
 import asyncio
 from typing import Any
@@ -28,11 +28,11 @@ actions = st.one_of(
 
 
 class World:
-    """What was asked of a cluster, and whether it is so."""
+    """A cluster and the state that was asked for."""
 
     def __init__(self, made: Cluster) -> None:
         self.cluster = made
-        #: replicas and image of each workload
+        #: Replicas and image of each workload.
         self.wanted: dict[tuple[str, str], tuple[int, str]] = {}
 
     async def do(self, action: Any) -> None:
@@ -64,7 +64,7 @@ class World:
     async def do_delete(self, which: tuple[str, str], policy: str) -> None:
         if self.wanted.pop(which, None) is not None:
             await self.cluster.delete(*which, propagationPolicy=policy)
-            # a name is free again when the foreground deletion is over
+            # The name is free only after a foreground deletion.
             await self.cluster.clock.advance(4000)
 
     async def do_delete_pod(self, number: int, grace: int) -> None:
@@ -89,7 +89,7 @@ class World:
         await self.cluster.clock.advance(seconds)
 
     async def check(self) -> None:
-        """Let all failures end, and compare what there is with what was asked for."""
+        """End all failures, and compare the cluster with the state that was asked for."""
         await self.do_heal()
         for number in (0, 1):
             await self.cluster.patch("nodes", f"node-{number}", {"spec": {"unschedulable": None}})
@@ -109,7 +109,7 @@ class World:
             own = [pod for pod in pods if pod["metadata"]["labels"]["app"] == f"{kind}-{name}"]
             assert len(own) == (2 if kind == "daemonsets" else replicas), (kind, name)
             assert {pod["status"]["phase"] for pod in own} <= {"Running"}
-            if kind != "replicasets":  # which never replace pods for a new template
+            if kind != "replicasets":  # ReplicaSets never replace pods for a new template.
                 images = {pod["spec"]["containers"][0]["image"] for pod in own}
                 assert images <= {image}, (kind, name)
             if kind == "statefulsets":

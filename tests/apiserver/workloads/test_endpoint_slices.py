@@ -19,7 +19,7 @@ def service(**spec: Any) -> dict[str, Any]:
 
 
 async def slices(where: Cluster) -> list[Any]:
-    """Return the slices of the service web."""
+    """Return the slices of the service `web`."""
     return [
         each
         for each in await where.all("slices")

@@ -17,7 +17,7 @@ POD: dict[str, Any] = template()["spec"]
 
 
 def state(pod: Any, index: int = 0) -> tuple[str, str]:
-    """Return the kind of a container's state and its reason."""
+    """Return the state of a container and its reason."""
     ((kind, state),) = pod["status"]["containerStatuses"][index]["state"].items()
     return kind, state.get("reason", "")
 

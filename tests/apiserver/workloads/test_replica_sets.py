@@ -29,7 +29,7 @@ async def test_a_pod_that_is_no_longer_selected_is_let_go_and_replaced(at_once: 
     assert "ownerReferences" not in (await at_once.get("pods", first))["metadata"]
     assert len(await at_once.names("pods")) == 4
     await at_once.patch("pods", first, {"metadata": {"labels": {"app": "web"}}})
-    # taken back, so that one is too many
+    # It is adopted again, so one pod is too many.
     assert len(await at_once.names("pods")) == 3
 
 

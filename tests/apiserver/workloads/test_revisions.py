@@ -1,4 +1,4 @@
-"""Which of its old revisions a workload forgets."""
+"""Old revisions that a workload deletes."""
 
 from typing import Any
 

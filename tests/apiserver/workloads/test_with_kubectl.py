@@ -1,4 +1,4 @@
-"""kubectl's own view of workloads that run: it waits for rollouts, conditions and drains."""
+"""kubectl on running workloads: rollouts, waits and drains."""
 
 import json
 import os
@@ -28,19 +28,19 @@ spec:
 
 
 class Kubectl:
-    """Runs kubectl against one server."""
+    """Run kubectl against one server."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self._env = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(kubeconfig.parent)}
 
     def since(self, minor: int, why: str) -> None:
-        """Skip the test where this kubectl is older."""
+        """Skip the test if this kubectl is older."""
         version = json.loads(self("version --client -o json"))["clientVersion"]
         if int(version["minor"].rstrip("+")) < minor:
             pytest.skip(f"{why}, since 1.{minor}; this one is 1.{version['minor']}")
 
     def __call__(self, line: str, stdin: str = "", code: int = 0) -> str:
-        """Run a command line; returns what it prints."""
+        """Run a command line and return its output."""
         ended = subprocess.run(
             [components.path("kubectl"), *line.split()],
             input=stdin,

@@ -1,4 +1,4 @@
-"""Our client runs on the session of other clients, each tested with the real library."""
+"""The client works on other libraries' sessions, tested with the real libraries."""
 
 import asyncio
 import threading
@@ -41,7 +41,7 @@ users: [{{name: u, user: {{token: "{token}"}}}}]
     return str(path)
 
 
-# Each makes the other library's client of a kubeconfig file, and closes it in the end.
+# Each builds the other library's client from a kubeconfig file, and closes it.
 
 
 @asynccontextmanager
@@ -78,7 +78,7 @@ async def lightkube(path: str) -> AsyncIterator[Any]:
     config = library.KubeConfig.from_file(path)
     client = library.Client(config=config, trust_env=False)
     yield client
-    client._client._client.close()  # the foreign client's own
+    client._client._client.close()  # It has no public close().
 
 
 @asynccontextmanager
@@ -95,8 +95,8 @@ async def kr8s(path: str) -> AsyncIterator[Any]:
     library = needed("kr8s")
     api = await library.asyncio.api(kubeconfig=path)
     yield api
-    if api._session is not None:  # the foreign client's own
-        await api._session.aclose()  # the foreign client's own
+    if api._session is not None:  # It has no public close().
+        await api._session.aclose()  # It has no public close().
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:Kubernetes version:UserWarning")  # of kr8s

@@ -1,4 +1,4 @@
-"""Informers speak in the models of other libraries, each tested with the real one."""
+"""Informers deliver other libraries' models, tested with the real libraries."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -35,7 +35,7 @@ FITS = pod("fits", [{"name": "c", "image": "i", "ports": [{"containerPort": 80}]
 MISFIT = pod("bad", "s3cret")
 
 
-# Each makes what `decode=` takes.
+# Each yields an argument for `decode=`.
 
 
 @asynccontextmanager
@@ -89,7 +89,7 @@ async def lightkube_resource() -> AsyncIterator[Any]:
 @asynccontextmanager
 async def lightkube_from_dict() -> AsyncIterator[Any]:
     needed("lightkube")
-    # As long as this was lazy by default, a misfit was found when it was read.
+    # Older versions decode lazily by default, and find a misfit only when it is read.
     yield partial(needed("lightkube.resources.core_v1").Pod.from_dict, lazy=False)
 
 
@@ -131,7 +131,7 @@ MAKERS = [
 
 
 def what_is_read(one: Any) -> tuple[Any, ...]:
-    """Read a model by its names, which are in snake or in camel case."""
+    """Read a model whose attributes are in snake or in camel case."""
     snake = hasattr(one.spec, "node_name")
     port = one.spec.containers[0].ports[0]
     return (

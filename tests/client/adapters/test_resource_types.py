@@ -1,4 +1,4 @@
-"""A pydantic model becomes a custom resource as a Struct does."""
+"""A pydantic model defines a custom resource as a Struct does."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""`listwatch build-controllers` beside a real API server, with builds as a custom resource."""
+"""`listwatch build-controllers` with an API server, and builds as a custom resource."""
 
 import asyncio
 import signal

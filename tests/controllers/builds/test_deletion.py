@@ -1,4 +1,4 @@
-"""What the two controllers do with one deletion."""
+"""Deletions of pods and of builds, handled by the two controllers."""
 
 from typing import Any
 

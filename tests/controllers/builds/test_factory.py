@@ -1,4 +1,4 @@
-"""Both controllers as the factories make them, on sources in memory."""
+"""Both controllers, built by the factories, with in-memory sources."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -124,12 +124,12 @@ async def test_a_deletion_that_no_watch_told_is_found_within_the_relist_period(
 async def test_nothing_is_lost_between_the_list_and_its_watch(
     cluster: Cluster, clock: FakeClock
 ) -> None:
-    """The pod is deleted right after the pods were listed: the watch goes on from that list."""
+    """The pod is deleted right after the list of pods; the watch continues from that list."""
     cluster.builds.add(build("app-1"))
     cluster.pods.add(build_pod("app-1"))
 
     class Builds:
-        """Lists builds once the pod is gone."""
+        """Delete the pod before listing builds."""
 
         watch = cluster.builds.watch
 

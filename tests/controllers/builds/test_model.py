@@ -1,4 +1,4 @@
-"""Both build controllers against a simple model: the final state after any sequence."""
+"""Both build controllers, compared with a simple model after any sequence of steps."""
 
 import asyncio
 import random
@@ -29,7 +29,7 @@ STEPS = {
 
 
 class Story:
-    """What users, the build controller and kubelets do; remembers whose pod was taken away."""
+    """Act as users, the build controller and kubelets; remember builds that lost their pod."""
 
     def __init__(self, cluster: Cluster, clock: FakeClock, chance: random.Random) -> None:
         self.cluster, self.clock, self.chance = cluster, clock, chance

@@ -21,7 +21,7 @@ def test_a_name_of_253_characters_stays_and_a_longer_one_is_cut_with_a_hash() ->
     assert short_name("a" * 247, "build") == "a" * 247 + "-build"
     cut = short_name("a" * 248, "build")
     assert len(cut) == 253
-    # FNV-1a of 248 times the letter a.
+    # FNV-1a of the letter a, 248 times.
     value = 0x811C9DC5
     for _ in range(248):
         value = ((value ^ 0x61) * 16777619) % 2**32

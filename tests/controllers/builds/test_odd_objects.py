@@ -24,7 +24,7 @@ FIELDS = st.dictionaries(
 
 
 async def search(cluster: Cluster, clock: FakeClock) -> int:
-    """Run both controllers for a moment and return how many searches of them failed."""
+    """Run both controllers for a while and return the number of failed searches."""
     pods = cluster.pods.list_watch(label_selector=NAME)
     controllers = (
         BuildPodControllerFactory(

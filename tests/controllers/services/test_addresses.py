@@ -1,4 +1,4 @@
-"""Addresses belong to whom they were given: over restarts, conflicts and full pools."""
+"""Services keep their addresses through restarts, conflicts and full pools."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ from listwatch.objects import Object
 
 
 class NoSockets(PoolProvider[LoadBalancer]):
-    """Gives addresses as the real providers do, and listens nowhere."""
+    """Assign addresses as the real providers do, without listening."""
 
     def __init__(self, pool: AddressPool, clock: Any) -> None:
         super().__init__(pool, backends="node-ports", endpoint_slices=None, clock=clock)
@@ -63,7 +63,7 @@ class NoSockets(PoolProvider[LoadBalancer]):
 
 
 class Cluster(World):
-    """A controller that may be killed and started anew at any moment."""
+    """A controller that can be killed and restarted at any moment."""
 
     def __init__(self, *networks: str) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Cluster(World):
         claims = {obj.name: claim_of(obj) for obj in self.services.objects.values()}
         for one, other in combinations(after, 2):
             if after[one] == after[other] and not claims[one].may_share(claims[other]):
-                self.doubles.append(after)  # an error here would be the controller's to retry
+                self.doubles.append(after)  # not raised: the controller would retry
         for name, address in before.items():
             if after.get(name, address) != address:
                 self.moves.append(name)
@@ -282,7 +282,6 @@ async def tell(cluster: Cluster, chance: random.Random, lives: int) -> None:
         for _ in range(chance.randrange(12)):
             await asyncio.sleep(0)
         await cluster.kill()
-        # started again, as after a crash
         cluster._running = asyncio.ensure_future(cluster._run())
     elif kind == "watch":
         cluster.services.reset_watch()

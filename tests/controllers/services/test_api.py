@@ -1,4 +1,4 @@
-"""What the controllers write, against the embedded API server."""
+"""The controllers' writes to the embedded API server."""
 
 import asyncio
 from typing import Any
@@ -37,7 +37,7 @@ async def test_finalizer_and_status_are_written_beside_what_others_wrote() -> No
             "metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]},
             "status": {"loadBalancer": {"ingress": None}},
         }
-        for _ in range(2):  # the second time there is nothing to take away
+        for _ in range(2):  # The second time, there is nothing to remove.
             written = await api.patch(service, patch)
             assert written is not None
             assert written.meta.finalizers == ("example.com/other",)

@@ -122,7 +122,7 @@ def test_the_page_names_every_option_and_no_other() -> None:
     options = {name for option in service_controller_command.params for name in option.opts}
     shared = click.command(connection_options(lambda **_: None))
     options -= {name for option in shared.params for name in option.opts}
-    options |= {"--kubeconfig", "--context"}  # docs/connecting.md has the others
+    options |= {"--kubeconfig", "--context"}  # docs/connecting.md documents the others
     page = (ROOT / "docs/load-balancers.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(--[a-z-]+)", page))
     secondary = {n for option in service_controller_command.params for n in option.secondary_opts}

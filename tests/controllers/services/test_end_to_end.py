@@ -1,4 +1,4 @@
-"""Service controller, local provider and embedded API server together, also when one fails."""
+"""Service controller, local provider and embedded API server together, also with failures."""
 
 import asyncio
 import random
@@ -50,7 +50,7 @@ def test_the_demo_finds_everything_as_it_should_be(provider: str) -> None:
 
 
 class Unsteady:
-    """The local provider, with something that happens before its calls."""
+    """The local provider, with callbacks before and after its calls."""
 
     def __init__(self, provider: LocalProvider) -> None:
         self._provider = provider
@@ -87,13 +87,13 @@ class Unsteady:
 
 
 class System:
-    """Server, client, provider and a controller that can be stopped and started."""
+    """A server, clients, a provider, and a controller that can be stopped and started."""
 
     def __init__(self, server: EmbeddedAPIServer, client: Client, other: Client) -> None:
         self.server = server
-        #: The tests' own.
+        #: The tests' client.
         self.client = client
-        #: The controller's, which may be led through a proxy.
+        #: The controller's client, which may go through a proxy.
         self.controlled = other
         self.pool = AddressPool(["127.80.0.0/16"])
         self.provider: Unsteady
@@ -201,7 +201,7 @@ async def system(*, proxied: bool = False) -> AsyncIterator[tuple[System, FaultP
         await own.create({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n1"}})
         await made.start()
         yield made, proxy
-        if made._task is not None:  # whether it was started
+        if made._task is not None:
             await made.stop()
         assert len(made.pool) == 0
 
@@ -235,7 +235,7 @@ async def test_traffic_status_finalizer_and_events() -> None:
 @pytest.mark.parametrize("call", ["ensure", "delete"])
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_the_server_restarts_around_a_call_of_the_provider(call: str, moment: str) -> None:
-    """What the controller writes before or after the call meets a server that is not there."""
+    """The server is down when the controller writes before or after the call."""
     async with system() as (it, _):
         await it.create("first")
         await until(lambda: it.has_address("first"))
@@ -308,7 +308,7 @@ async def test_what_happens_while_the_controller_is_down_is_made_good() -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("seed", range(3))
 async def test_any_mix_of_faults_ends_in_order(seed: int) -> None:
-    """Whatever fails in whichever step: at the end everybody has what is due, and no more."""
+    """After any faults, every service has its load balancer, and nothing else is left."""
     chance = random.Random(seed)
     async with system(proxied=True) as (it, proxy):
         assert proxy is not None

@@ -1,4 +1,4 @@
-"""The states of a service, against a simple model: a server and a provider that may fail."""
+"""The state machine of a service, with a model of a server and a provider that may fail."""
 
 import random
 from typing import Any
@@ -39,7 +39,7 @@ from listwatch.objects import Object
 
 
 def status_of(service: Service) -> LoadBalancerStatus:
-    """Return what the provider says of a service: another address for other ports."""
+    """Return the provider's status of a service; its address depends on the port."""
     return LoadBalancerStatus((Ingress(ip=f"192.0.2.{service.spec.ports[0].port}"),))
 
 
@@ -51,21 +51,21 @@ class FailureError(Exception):
 
 
 class Model:
-    """One service at a server, the provider's load balancers, and what the controller remembers."""
+    """A service on a server, the provider's load balancers, and the controller's memory."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.state = State()
         self.value: dict[str, Any] | None = None
-        self.seen_value: dict[str, Any] | None = None  # what the cache has
+        self.seen_value: dict[str, Any] | None = None  # the cached object
         self.version = self.lives = 0
-        #: uid: (what it was made for, nodes)
+        #: By uid: the service spec they were made for, and their nodes.
         self.balancers: dict[str, tuple[Any, tuple[Node, ...]]] = {}
         self.nodes = NODES
         self.is_well = False
         self.steps: list[str] = []
 
-    # --- What others do ---
+    # --- Actions of others ---
 
     def change(self) -> None:
         chance = self.chance
@@ -101,7 +101,7 @@ class Model:
             self._written()
 
     def _abandon(self) -> None:
-        """Forget what a former process made: without the finalizer nothing tells of it."""
+        """Drop load balancers of former processes: only the finalizer pointed to them."""
         own = self.state.service
         self.balancers = {
             uid: balancer
@@ -117,7 +117,7 @@ class Model:
     def watch(self) -> None:
         self.seen_value = None if self.value is None else Object.from_dict(self.value).to_dict()
 
-    # --- What the controller does ---
+    # --- Actions of the controller ---
 
     def reconcile(self) -> None:
         obj = None if self.seen_value is None else Object.from_dict(self.seen_value)
@@ -135,7 +135,7 @@ class Model:
                 outcome = self.perform(action)
             except FailureError:
                 return
-            if outcome is None:  # gone: its deletion is on its way
+            if outcome is None:  # The service is gone; the watch will say so.
                 return
             self.state, seen = done(self.state, seen, action, outcome)
         raise AssertionError(f"it turns in a circle: {self.steps[-12:]}")
@@ -205,7 +205,7 @@ def tell(chance: random.Random) -> None:
     for _ in range(40):
         kind = chance.choice(["change", "watch", "watch", "reconcile", "reconcile", "restart"])
         if kind == "restart":
-            if chance.random() < 0.2:  # its finalizer says what a former process has made
+            if chance.random() < 0.2:  # Only a finalizer points to what the former process created.
                 model.watch()
                 has = (model.value or {}).get("metadata", {}).get("finalizers")
                 uid = (model.value or {}).get("metadata", {}).get("uid")

@@ -82,7 +82,7 @@ def test_a_node_with_wrong_types_is_left_out() -> None:
 
 
 def test_an_address_that_is_none_is_no_backend() -> None:
-    """It would be looked up, or be words of a configuration."""
+    """A proxy would resolve it as a name, or read it as words of its configuration."""
     port = ServicePort(80, node_port=30000)
     nodes = [Node("n", internal_ips=(ip,)) for ip in ("192.0.2.1", "host", "1\nlisten x", "::1%lo")]
     service = make_service(ports=[{"port": 80}])

@@ -26,7 +26,7 @@ async def test_a_service_gets_finalizer_load_balancer_status_and_events() -> Non
         assert not world.get("inside").has_finalizer
         assert world.events == ["EnsuringLoadBalancer web", "EnsuredLoadBalancer web"]
         assert world.provider.nodes == {"uid-of-web": ["n1"]}
-        # Finalizer and status, and nothing for seeing one's own writes.
+        # One patch each for finalizer and status; its own writes cause no more.
         assert (world.provider.calls, world.patches) == (["ensure web"], 2)
         assert world.controller.has_synced
 
@@ -116,7 +116,7 @@ async def test_another_service_of_the_same_name_gets_a_load_balancer_of_its_own(
     async with World() as world:
         world.services.add(service("web", uid="one"))
         await world.settle()
-        # As if somebody had taken the finalizer away.
+        # as if somebody had removed the finalizer
         world.services.delete("default/web")
         world.services.add(service("web", uid="two"))
         await world.settle()
@@ -247,7 +247,7 @@ async def test_a_failed_cleanup_of_what_the_server_has_forgotten_is_tried_again(
         await world.settle()
         world.provider.before = failing("delete")
         world.services.delete("default/web")
-        await world.clock.advance(400)  # with a resync in between
+        await world.clock.advance(400)  # includes a resync
         assert world.provider.balancers
         assert world.provider.calls[1:] == ["delete web"] * len(world.provider.calls[1:])
         world.provider.before = failing()
@@ -320,7 +320,7 @@ async def test_a_status_that_somebody_emptied_is_written_again_and_another_is_le
         patches = world.patches
         await world.clock.advance(700)
         assert world.get("web").status.ingress[0].ip == "192.0.2.77"
-        assert world.patches <= patches + 1  # the finalizer that this write had removed
+        assert world.patches <= patches + 1  # at most the finalizer, which this write removed
 
 
 async def test_two_controllers_by_mistake_come_to_rest() -> None:

@@ -1,4 +1,4 @@
-"""The service controller against a simple model: the final state after any sequence."""
+"""The service controller, compared with a simple model after any sequence of steps."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ from listwatch.errors import ConflictError, InternalServerError
 NAMES = ("a", "b", "c")
 TYPES = ("LoadBalancer", "ClusterIP", "LoadBalancer")
 
-# Chosen by weight, so that most steps have an effect.
+# The weights let most steps have an effect.
 STEPS: dict[str, tuple[int, Sequence[Any], Sequence[Any]]] = {
     "create": (8, NAMES, TYPES),
     "type": (3, NAMES, TYPES),
@@ -86,8 +86,8 @@ class Story:
 
 
 @given(st.integers(0, 2**32))
-@example(464)  # the status was written after the state in which it was no load balancer any more
-@example(1724)  # worker and node loop both wanted a retry
+@example(464)  # the status was written after the service ceased to be a load balancer
+@example(1724)  # the worker and the node loop both wanted a retry
 async def test_at_the_end_everybody_has_what_is_due_and_no_more(seed: int) -> None:
     async with World() as world:
         teller = Story(world)

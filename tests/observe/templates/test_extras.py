@@ -280,7 +280,7 @@ def test_a_worker_that_is_killed_between_two_objects_costs_neither_of_them() -> 
     assert isinstance(template, WorkerTemplate)
     for _ in range(2):
         assert template.render(POD) == "Pod"
-        killed = template._process.pid  # the process, to end it
+        killed = template._process.pid  # private; the test needs the process
         os.kill(killed, signal.SIGKILL)
         os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
     assert template.render(POD) == "Pod"
@@ -289,7 +289,7 @@ def test_a_worker_that_is_killed_between_two_objects_costs_neither_of_them() -> 
 def test_the_process_of_a_template_ends_with_it() -> None:
     template = make_template(TemplateFormat.JQ, ".", allow_missing_keys=True)
     assert isinstance(template, WorkerTemplate)
-    process = template._process  # the process, to end it
+    process = template._process  # private; the test needs the process
     assert process.poll() is None
     del template
     assert process.poll() is not None
@@ -320,7 +320,7 @@ def test_a_forked_child_does_not_end_the_worker() -> None:
         "if not child:\n"
         "    sys.exit(3)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-        "print(template._process.poll())\n"  # a dead one would be replaced by `render`
+        "print(template._process.poll())\n"  # `render` would replace a dead process
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True

@@ -17,14 +17,14 @@ from listwatch.observe.templates.template import TemplateError, TemplateSyntaxEr
 RECORDED = json.loads(
     (Path(__file__).parents[2] / "data/observe/templates.json").read_text(encoding="utf-8")
 )
-#: Constructs that are refused by name.
+#: Constructs that errors name as unsupported.
 REFUSED = {
     '{{define "t"}}T{{.}}{{end}}{{template "t" .metadata.name}}': "{{define}} is not supported",
     '{{block "b" .metadata.name}}B{{.}}{{end}}': "{{block}} is not supported",
     "{{call .metadata.name}}": 'function "call" not defined',
     '{{html "<a>"}} {{js "a\'b"}} {{urlquery "a b&c"}}': 'function "js" not defined',
 }
-#: Go compares whole numbers with others as incompatible; here they are numbers.
+#: Go refuses to compare integers with floats; here both are numbers.
 UNFIT = {"{{eq .spec.big 12345678901234.0}} {{eq 1 1.0}}"}
 
 CASES = [

@@ -16,7 +16,7 @@ from listwatch.observe.templates.template import TemplateError, TemplateSyntaxEr
 RECORDED = json.loads(
     (Path(__file__).parents[2] / "data/observe/templates.json").read_text(encoding="utf-8")
 )
-#: Left out: kubectl renders these wrongly, or in an order that changes from run to run.
+#: Left out: kubectl renders these wrongly, or in random order.
 UNFIT = {"{.}", "{..name}", "{range .spec.ports[*]}{.name} strict"}
 
 

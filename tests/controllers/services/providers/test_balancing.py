@@ -90,7 +90,7 @@ def test_what_is_reported_of_a_removed_backend_is_forgotten() -> None:
 
 
 def remembered(made: Balancer) -> Mapping[str, object]:
-    """Return whom a balancer remembers; what is not forgotten is memory and shows nowhere else."""
+    """Return the remembered clients; no public attribute shows them."""
     return made._affinities
 
 

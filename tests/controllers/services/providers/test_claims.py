@@ -1,4 +1,4 @@
-"""What services ask for in the way of addresses, and who may share one."""
+"""Addresses that services ask for, and which services may share one."""
 
 from typing import Any
 

@@ -113,7 +113,7 @@ def test_a_slice_that_moves_to_another_service_leaves_the_first() -> None:
 
 
 def test_an_address_that_is_none_and_a_port_that_is_none_are_left_out() -> None:
-    """They would be looked up by name, or end up as words of a proxy's configuration."""
+    """A proxy would resolve them as names, or read them as words of its configuration."""
     endpoints, _ = make()
     odd = ("", "web", "192.0.2.1 backup", "192.0.2.1\n  bind :1", "x; shutdown", "fe80::1%eth0")
     endpoints.add(slice_of("a-1", *((address, {}) for address in odd), ("192.0.2.9", {})))

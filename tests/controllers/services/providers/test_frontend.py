@@ -1,4 +1,4 @@
-"""What a service's spec and annotations say of its ports."""
+"""Options of ports, from a service's spec and annotations."""
 
 import subprocess
 from pathlib import Path

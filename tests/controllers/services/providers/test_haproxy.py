@@ -1,4 +1,4 @@
-"""The HAProxy provider with the real program."""
+"""The HAProxy provider with real HAProxy."""
 
 import asyncio
 import socket
@@ -56,7 +56,7 @@ async def running(slices: Slices, drain_seconds: float = 30) -> AsyncIterator[HA
 
 
 def haproxy_of(provider: HAProxyProvider) -> HAProxyProcess:
-    """Return the program that faults happen to, which is no business of a provider's users."""
+    """Return the HAProxy process, which is private, to inject faults."""
     return provider._haproxy
 
 
@@ -117,7 +117,7 @@ async def test_backends_change_without_a_reload_while_there_is_room() -> None:
         await slices.publish(service, {"": servers})
         await eventually(lambda: answer({f"s{n}" for n in range(6)}), "more than there was room")
 
-        async def reloaded() -> bool:  # which is known a moment after HAProxy has done it
+        async def reloaded() -> bool:  # counted a moment after HAProxy reloads
             return provider.statistics().reloads > reloads
 
         await eventually(reloaded, "the reload")
@@ -170,7 +170,7 @@ async def test_backends_are_told_who_connected() -> None:
         address = (status.ingress[0].ip, service.spec.ports[0].port)
 
         async def is_told() -> bool:
-            # The server answers the header, which is the first line.
+            # The server echoes the first line, which is the header.
             return (await ask(address)).startswith("one PROXY TCP4 127.0.0.1 ")
 
         await eventually(is_told, "a header")
@@ -351,7 +351,7 @@ async def test_its_figures_go_on_over_a_reload() -> None:
 
 
 async def reload(provider: HAProxyProvider, number: int) -> None:
-    """Make an unrelated service, which takes a reload."""
+    """Force a reload by creating an unrelated service."""
     reloads = provider.statistics().reloads
     other = make_service(f"other-{number}", ports=[{"port": free_port()}])
     await provider.ensure("c", other, ())
@@ -391,7 +391,7 @@ async def test_clients_keep_their_backends_over_reloads() -> None:
 async def test_a_backend_that_is_down_stays_so_over_a_reload() -> None:
     slices = Slices()
     async with running(slices) as provider, named_server("one") as one:
-        # Takes no connection and refuses none: only a check's time-out tells.
+        # It neither accepts nor refuses connections, so only a check's time-out shows it.
         gone = ("127.0.0.1", free_port())
         _, address = await one_service(provider, slices, one, gone)
 

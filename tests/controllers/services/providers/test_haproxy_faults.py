@@ -74,7 +74,7 @@ async def test_hundreds_of_backends_change_at_once() -> None:
 async def test_backends_that_could_not_be_told_come_with_the_next_try(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The runtime API fails once after the slots were assigned."""
+    """The runtime API fails once, after slots are assigned."""
     slices = Slices()
     async with (
         running(slices) as provider,
@@ -102,7 +102,7 @@ async def test_backends_that_could_not_be_told_come_with_the_next_try(
 
 
 async def test_an_older_uid_does_not_take_the_endpoints_of_its_successor_along() -> None:
-    """The same name with another uid: removing the first leaves the second its backends."""
+    """Removing the first of two services of one name leaves the second its backends."""
     slices = Slices()
     async with (
         running(slices) as provider,
@@ -179,7 +179,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def short_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory whose name leaves room for those of sockets (108 characters)."""
+    """A temporary directory with a short path: a socket's path has at most 108 characters."""
     with tempfile.TemporaryDirectory() as name:
         monkeypatch.setenv("TMPDIR", name)
         monkeypatch.setattr(tempfile, "tempdir", name)
@@ -217,7 +217,7 @@ def _inside(directory: Path) -> list[Path]:
 async def test_a_configuration_that_can_never_be_used_is_told_at_once_with_haproxys_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A temporary directory whose name is too long for sockets."""
+    """The path of the temporary directory is too long for sockets."""
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
@@ -230,7 +230,7 @@ async def test_a_configuration_that_can_never_be_used_is_told_at_once_with_hapro
 async def test_a_process_that_ends_as_it_starts_is_not_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing can change while it is waited for, so that it must not take the whole time-out."""
+    """Waiting can't help, so the failure must come before the time-out."""
     broken = tmp_path / "broken"
     broken.write_text('#!/bin/sh\ncase "$*" in *-W*) exit 1 ;; esac\n')
     broken.chmod(0o700)

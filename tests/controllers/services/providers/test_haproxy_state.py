@@ -1,4 +1,4 @@
-"""The health of servers passed to HAProxy's next process."""
+"""The health of servers, handed over to HAProxy's next process."""
 
 from listwatch.controllers.services.providers.balancing import Backend
 from listwatch.controllers.services.providers.haproxy_config import Frontend
@@ -21,7 +21,7 @@ def test_only_places_with_the_same_backend_keep_their_health() -> None:
     current.slots[2].draining = True
     rows = [
         "3 web-80 1 s0 192.0.2.1 0 4 80",
-        "3 web-80 2 s1 192.0.2.9 0 0 80",  # another backend's
+        "3 web-80 2 s1 192.0.2.9 0 0 80",  # another backend
         "3 web-80 3 s2 192.0.2.3 0 0 80",  # drained
         "3 web-80 4 s3 127.0.0.1 0 5 1",  # empty
         "5 gone-80 1 s0 192.0.2.1 0 0 80",

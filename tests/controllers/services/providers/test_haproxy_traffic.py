@@ -1,4 +1,4 @@
-"""Figures that continue across reloads, at which HAProxy's counters restart."""
+"""Traffic figures continue across reloads, although HAProxy's counters restart."""
 
 from listwatch.controllers.services.figures import Traffic
 from listwatch.controllers.services.providers.haproxy_traffic import HAProxyTraffic

@@ -1,4 +1,4 @@
-"""What the local provider does at the limits of the machine and of what clients may do."""
+"""The local provider at the limits of the machine, and with abusive clients."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ from listwatch.testing.load_balancer_conformance import (
 
 @pytest.fixture
 def few_files() -> Iterator[None]:
-    """Let this process open only a few more files."""
+    """Limit this process to a few more open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket() as probe:
         highest = probe.fileno()
@@ -61,7 +61,7 @@ async def test_a_flood_of_udp_clients_neither_takes_all_files_nor_blames_backend
         await it.clock.settle()
         address = await it.ensure(service)
         for _ in range(10):
-            # Each comes from another port, and is soon forgotten by the one who sent it.
+            # Each datagram comes from a new port, whose socket closes at once.
             for _ in range(20):
                 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
                     client.sendto(b"flood", address)
@@ -74,7 +74,7 @@ async def test_a_flood_of_udp_clients_neither_takes_all_files_nor_blames_backend
 async def test_a_machine_without_files_is_not_the_backends_fault(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither a connection nor a check may mark a backend as failed for what we lack."""
+    """Neither a connection nor a check marks a backend as failed if this process lacks files."""
     async with bench(health_check_seconds=5) as it, named_server("one") as one:
         service = make_service(ports=[tcp()])
         await it.publish(service, one)
@@ -102,16 +102,16 @@ async def test_a_machine_without_files_is_not_the_backends_fault(
 
 
 async def test_clients_that_vanished_are_found_by_the_kernel() -> None:
-    """A half-open connection would be kept for ever; keep-alive ends it."""
+    """TCP keep-alive ends half-open connections, which would stay for ever."""
     async with bench() as it, named_server("one") as one:
         service = make_service(ports=[tcp()])
         await it.publish(service, one)
         reader, writer = await asyncio.open_connection(*await it.ensure(service))
         await converse(reader, writer)
-        # the sockets, to fail them
+        # No public attribute shows the listeners.
         listener = next(iter(it.provider._balancers[service.uid].listeners.values()))
         (connection,) = listener.connections  # type: ignore[attr-defined]  # a TCP listener
-        for end in (connection.client, connection._server):  # the other end of it
+        for end in (connection.client, connection._server):  # both ends
             sock = end.transport.get_extra_info("socket")
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             idle = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
@@ -148,7 +148,7 @@ async def test_five_hundred_connections_at_once_are_all_answered_and_leave_nothi
 
 
 async def test_nodes_are_reached_by_a_family_that_the_service_has() -> None:
-    """A service of IPv6 alone has no node port on the nodes' IPv4 addresses."""
+    """An IPv6-only service has no node port on IPv4 addresses."""
     async with bench(backends="node-ports") as it:
         nodes = [Node("n", "", ("192.0.2.1", "2001:db8::1")), Node("only-4", "", ("192.0.2.2",))]
         for families, expected in (
@@ -159,7 +159,7 @@ async def test_nodes_are_reached_by_a_family_that_the_service_has() -> None:
         ):
             service = make_service(ports=[tcp(nodePort=30_000)], ipFamilies=families)
             await it.ensure(service, *nodes)
-            # the sockets, to fail them
+            # No public attribute shows the listeners.
             listener = next(iter(it.provider._balancers[service.uid].listeners.values()))
             assert {backend.host for backend in listener.balancer.backends} == expected
             await it.provider.ensure_deleted("c", service)
@@ -193,7 +193,7 @@ def test_flows_leave_most_files_to_others(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_a_balancer_without_files_pauses_warns_once_and_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # A backend that takes connections by the kernel alone, and so no files of this process.
+    # The kernel alone accepts this backend's connections, so they use no files of this process.
     backend = socket.create_server(("127.0.0.1", 0), backlog=200)
     async with bench() as it:
         service = make_service(ports=[tcp()])

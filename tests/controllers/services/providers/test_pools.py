@@ -1,4 +1,4 @@
-"""Address pools: ranges, rules, and the file."""
+"""Address pools: ranges, rules, and the configuration file."""
 
 import asyncio
 import ipaddress
@@ -122,7 +122,7 @@ async def test_a_file_is_read_again_when_it_changes_and_a_wrong_one_changes_noth
     await clock.settle()
 
     async def look() -> None:
-        """Let it look at the file; a thread reads that."""
+        """Let it check the file, which a thread reads."""
         await clock.advance(LOOK_SECONDS)
         await until(lambda: clock.next_timer is not None)
 

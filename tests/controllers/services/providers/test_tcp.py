@@ -1,4 +1,4 @@
-"""One end of a connection, whose other end is not there yet."""
+"""One end of a connection before the other end exists."""
 
 from typing import Any, cast
 
@@ -6,7 +6,7 @@ from listwatch.controllers.services.providers.tcp import _Connection, _End
 
 
 class Wire:
-    """What a transport is asked to do."""
+    """A transport that records calls."""
 
     def __init__(self) -> None:
         self.done: list[Any] = []
