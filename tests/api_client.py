@@ -98,13 +98,6 @@ def names(answer: Any) -> list[str]:
     return [item["metadata"]["name"] for item in answer["items"]]
 
 
-async def eventually(condition: Any, seconds: float = 10.0) -> None:
-    """Return when an asynchronous condition holds."""
-    async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110 - the server tells nobody when it is done
-            await asyncio.sleep(0.005)
-
-
 def is_gone(answer: Any) -> bool:
     """Return whether an answer is a 404 Status."""
     return bool(answer.get("kind") == "Status" and answer.get("code") == 404)

@@ -21,6 +21,7 @@ from listwatch.accepting import (
 from listwatch.clock import FakeClock
 from listwatch.runtime.health import HealthServer
 from listwatch.runtime.metrics import Measured, make_registry
+from listwatch.testing import eventually
 
 
 class Listening(socket.socket):
@@ -75,8 +76,7 @@ async def test_accepting_pauses_warns_once_a_minute_and_recovers(
     assert await world.greeted() == b"hello"
     world.sock.error, world.sock.accepts = OSError(code, "no more"), 0
     waiting = [asyncio.ensure_future(world.greeted()) for _ in range(5)]
-    while not world.sock.accepts:  # noqa: ASYNC110 - the kernel sets no event
-        await asyncio.sleep(0.001)
+    await eventually(lambda: world.sock.accepts)
     for _ in range(50):
         await asyncio.sleep(0)
     assert world.sock.accepts == 1

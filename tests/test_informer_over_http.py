@@ -26,6 +26,7 @@ from listwatch.errors import (
     TooManyRequestsError,
 )
 from listwatch.objects import Object
+from listwatch.testing import eventually
 from listwatch.testing.fault_proxy import FaultProxy, Place
 
 NAMES = ["a", "b", "c", "d", "e"]
@@ -213,12 +214,7 @@ async def test_a_restored_server_behind_an_outage_is_noticed() -> None:
 async def define(client: Client, definition: dict[str, Any], obj: dict[str, Any]) -> None:
     """Create the definition, and an object as soon as it is served."""
     await client.create(definition)
-    async with asyncio.timeout(20):
-        while True:
-            with suppress(NotFoundError, UnknownResourceError):
-                await client.create(obj)
-                return
-            await asyncio.sleep(0.01)
+    await eventually(lambda: client.create(obj), ignoring=(NotFoundError, UnknownResourceError))
 
 
 async def test_objects_of_a_definition_that_was_deleted_unseen_are_gone_and_come_back() -> None:

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from api_client import CORE, MAPS, PODS, Client, eventually, is_gone, names
+from api_client import CORE, MAPS, PODS, Client, is_gone, names
 from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.clock import FakeClock
+from listwatch.testing import eventually
 
 POD = {"containers": [{"name": "c", "image": "i:1"}]}
 

@@ -10,10 +10,11 @@ import aiohttp
 import msgspec
 import pytest
 
-from api_client import CORE, MAPS, Client, events, eventually, names
+from api_client import CORE, MAPS, Client, events, names
 from listwatch.apiserver import EmbeddedAPIServer
 from listwatch.apiserver.http.faults import Fault
 from listwatch.clock import FakeClock
+from listwatch.testing import eventually
 
 _LAST_CHUNK = b"0\r\n\r\n"
 _BROKEN = (aiohttp.ClientError, ConnectionError)

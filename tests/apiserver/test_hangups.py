@@ -6,7 +6,6 @@ import os
 import socket
 import ssl
 import struct
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from listwatch.apiserver.http.tls import generated_tls
 from listwatch.apiserver.kinds.resources import APIResource
 from listwatch.apiserver.storage.store import Entry
 from listwatch.clock import FakeClock
+from listwatch.testing import eventually
 
 pytestmark = pytest.mark.skipif(
     bool(os.environ.get("LISTWATCH_TEST_LOOP")),
@@ -33,13 +33,6 @@ _INITIAL = (
 )
 _COUNT = 8000
 _PAYLOAD = "x" * 1000
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 20  # A test that hangs here would never end.
-    while not condition():
-        assert time.monotonic() < limit, "it never became true"
-        await asyncio.sleep(0)
 
 
 def open_files() -> int:
@@ -178,7 +171,7 @@ async def test_a_watch_that_waits_for_its_client_ends_when_that_goes(
         await peer.ask(path)
         assert server.statistics().watchers == 1
         go(peer)
-        await until(lambda: server.statistics().watchers == 0)
+        await eventually(lambda: server.statistics().watchers == 0)
 
 
 @pytest.mark.parametrize("path", [_INITIAL, f"{_PODS}?watch=1&resourceVersion=1"])
@@ -189,8 +182,8 @@ async def test_nothing_is_written_to_a_client_that_has_gone_in_the_middle(
     with Peer(server) as peer:
         frames.at, frames.then = 5, peer.reset
         await peer.send(path)
-        await until(lambda: frames.made >= 5)
-        await until(lambda: server.statistics().watchers == 0)
+        await eventually(lambda: frames.made >= 5)
+        await eventually(lambda: server.statistics().watchers == 0)
     assert frames.made < 100
 
 
@@ -217,8 +210,8 @@ async def test_nothing_is_written_to_an_encrypted_connection_that_has_gone(
         with await asyncio.to_thread(connect) as peer:
             frames.at, frames.then = 5, lambda: reset(peer)
             peer.sendall(f"GET {_INITIAL} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            await until(lambda: frames.made >= 5)
-            await until(lambda: server.statistics().watchers == 0)
+            await eventually(lambda: frames.made >= 5)
+            await eventually(lambda: server.statistics().watchers == 0)
     assert frames.made < 200
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
 
@@ -231,7 +224,7 @@ async def test_changes_are_not_written_to_a_client_that_has_gone(
         peer.reset()
         change(server, 100)
         assert frames.made <= 2
-        await until(lambda: server.statistics().watchers == 0)
+        await eventually(lambda: server.statistics().watchers == 0)
 
 
 async def test_what_has_waited_is_not_written_to_a_client_that_has_gone(
@@ -243,7 +236,7 @@ async def test_what_has_waited_is_not_written_to_a_client_that_has_gone(
         change(server, 1000)
         frames.at, frames.then = 5, peer.reset
         server.stale_replica(False)
-        await until(lambda: server.statistics().watchers == 0)
+        await eventually(lambda: server.statistics().watchers == 0)
     assert frames.made < 100
 
 
@@ -259,7 +252,7 @@ async def test_nothing_is_left_of_a_client_that_goes_in_the_middle(
         await peer.ask(path)
         assert (len(asyncio.all_tasks()), open_files()) > (1, 2)
         go(peer)
-        await until(lambda: (len(asyncio.all_tasks()), open_files()) == (1, 2))
+        await eventually(lambda: (len(asyncio.all_tasks()), open_files()) == (1, 2))
 
 
 @_ANSWERS
@@ -271,7 +264,7 @@ async def test_a_client_that_takes_nothing_for_five_minutes_is_cut_off(
         await clock.advance(299.0)
         assert open_files() == 3
         await clock.advance(1.0)
-        await until(lambda: (len(asyncio.all_tasks()), open_files()) == (1, 2))
+        await eventually(lambda: (len(asyncio.all_tasks()), open_files()) == (1, 2))
 
 
 @_ANSWERS

@@ -25,18 +25,16 @@ async def connected(server: EmbeddedAPIServer) -> AsyncIterator[Streams]:
         writer.transport.abort()
 
 
-async def arrived(clock: FakeClock) -> None:
-    """Give bytes sent over loopback the time to arrive."""
-    for _ in range(5):
-        await asyncio.sleep(0.005)
-        await clock.settle()
+async def limited_to(clock: FakeClock, seconds: float) -> None:
+    """Wait until the server gives what it is reading this much time."""
+    await eventually(lambda: clock.next_timer == seconds, f"a limit of {seconds:g} s")
 
 
 async def test_a_connection_without_a_request_is_closed() -> None:
     clock = FakeClock()
     async with EmbeddedAPIServer(clock=clock) as server, connected(server) as (reader, writer):
         writer.write(b"GET /version HTTP/1.1\r\nHost: x\r\nX-Slow:")
-        await arrived(clock)
+        await limited_to(clock, 32)
         await clock.advance(31)
         assert not reader.at_eof()
         await clock.advance(1)
@@ -48,7 +46,7 @@ async def test_a_body_that_does_not_come_in_time_is_504_and_ends_the_connection(
     async with EmbeddedAPIServer(clock=clock) as server, connected(server) as (reader, writer):
         head = f"POST {MAPS} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
         writer.write(head.encode() + b'{"metadata"')
-        await arrived(clock)
+        await limited_to(clock, 60)
         await clock.advance(59)
         assert not reader.at_eof()
         await clock.advance(1)
@@ -63,10 +61,10 @@ async def test_a_body_that_comes_in_time_is_taken_and_the_connection_goes_on() -
     async with EmbeddedAPIServer(clock=clock) as server, connected(server) as (reader, writer):
         head = f"POST {MAPS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body[:5])
-        await arrived(clock)
+        await limited_to(clock, 60)
         await clock.advance(50)
         writer.write(body[5:])
-        await arrived(clock)
+        await eventually(lambda: server.store.bucket("configmaps").entries, "it is stored")
         await clock.advance(100)
         writer.write(b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         answers = await reader.read()
@@ -93,8 +91,7 @@ async def test_many_idle_connections_and_watches_that_do_not_read_hold_nobody_up
                 if number % 2:
                     streams[1].write(watch.encode())
                 open_.append(streams)
-            await arrived(clock)
-            assert server.statistics().watchers == 100
+            await eventually(lambda: server.statistics().watchers == 100)
             for number in range(20):
                 await client.create(MAPS, f"m{number}", data={"k": "x" * 1000})
             assert len((await client.call("GET", MAPS))["items"]) == 20

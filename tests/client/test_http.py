@@ -31,6 +31,7 @@ from listwatch.errors import (
     TooManyRequestsError,
     UnauthorizedError,
 )
+from listwatch.testing import eventually
 from listwatch.testing.scripted_server import ScriptedServer, respond
 
 pytestmark = pytest.mark.usefixtures("transport")
@@ -364,8 +365,7 @@ async def test_watches_never_make_a_request_wait(server: ScriptedServer) -> None
 
         for _ in range(500):
             tasks.create_task(watch())
-        while opened < 500:  # noqa: ASYNC110 - five hundred real connections are being made
-            await asyncio.sleep(0.001)
+        await eventually(lambda: opened == 500)
         assert (await http.request("GET", "/x")).body == b'{"ok": true}'
         assert threading.active_count() == threads
         finished.set()

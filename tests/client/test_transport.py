@@ -23,12 +23,12 @@ from client.transport_server import (
     read_all,
     receive,
     serving,
-    until,
 )
 from listwatch.client import transport
 from listwatch.client.transport import Response, stream
 from listwatch.clock import Clock
 from listwatch.errors import DisconnectedError, FrameError
+from listwatch.testing import eventually
 
 ANSWERED = [name for name, entry in CAPTURES.items() if entry["bytes"]]
 
@@ -363,8 +363,8 @@ async def test_what_waits_for_a_slow_reader_is_bounded() -> None:
 
     async with serving(script) as server:
         async with stream(server.url, {}, clock=Clock()) as response:
-            connection = response._connection
-            await until(lambda: connection._paused)
+            connection = response._connection  # the flow control has no public face
+            await eventually(lambda: connection._paused)  # the flow control has no public face
             for _ in range(200):
                 await asyncio.sleep(0)
             waiting = connection._waiting_bytes

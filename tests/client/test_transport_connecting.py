@@ -24,12 +24,12 @@ from client.transport_server import (
     holding,
     open_files,
     serving,
-    until,
 )
 from listwatch.client import transport
 from listwatch.client.transport import stream
 from listwatch.clock import Clock, FakeClock
 from listwatch.errors import DisconnectedError
+from listwatch.testing import eventually
 
 
 @contextlib.contextmanager
@@ -172,7 +172,7 @@ async def test_a_connection_that_is_not_made_in_time_is_given_up(authority: trus
         server.url = server.url.replace("http", "https")
         request = get(server, ssl=client_context(authority), clock=clock, connect_timeout=7)
         task = group.create_task(failure(request))
-        await until(lambda: open_files() == before + 3)  # the listener and both ends
+        await eventually(lambda: open_files() == before + 3)  # the listener and both ends
         await clock.advance(6.9)
         assert not task.done()
         await clock.advance(0.2)
@@ -187,7 +187,7 @@ async def test_headers_that_do_not_come_in_time_are_given_up(part: bytes) -> Non
     clock = FakeClock()
     async with serving(holding(part)) as server, asyncio.TaskGroup() as group:
         task = group.create_task(failure(get(server, clock=clock, headers_timeout=75)))
-        await until(lambda: len(server.requests) == 1)
+        await eventually(lambda: len(server.requests) == 1)
         await clock.advance(74.9)
         assert not task.done()
         await clock.advance(0.2)

@@ -7,7 +7,6 @@ import http.client
 import io
 import json
 import ssl
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from listwatch.client import transport
 from listwatch.client.transport import Response, stream
 from listwatch.clock import Clock
 from listwatch.errors import DisconnectedError
+from listwatch.testing import eventually
 
 WIRE = Path(__file__).parents[1] / "data/conformance/wire"
 CAPTURES = {entry["name"]: entry for entry in json.loads((WIRE / "index.json").read_text())}
@@ -70,19 +70,12 @@ async def serving(script: Script, host: str = "127.0.0.1", **options: Any) -> As
         yield server
         for _ in range(10):  # asyncio loses a connection that comes in as the listener closes
             await asyncio.sleep(0)
-    await until(lambda: open_files() < with_listener)  # Everything must be closed.
+    await eventually(lambda: open_files() < with_listener)  # Everything must be closed.
 
 
 def open_files() -> int:
     """Count the open files of this process."""
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 20  # A test that hangs here would never end.
-    while not condition():
-        assert time.monotonic() < limit, "it never became true"
-        await asyncio.sleep(0)
 
 
 def answering(*parts: bytes) -> Script:

@@ -56,3 +56,24 @@ async def test_any_other_exception_passes_through() -> None:
 
     with pytest.raises(LookupError, match="no such thing"):
         await eventually(broken, clock=FakeClock())
+
+
+async def test_exceptions_that_mean_not_yet_can_be_named() -> None:
+    found: list[int] = []
+
+    def condition() -> bool:
+        found.append(1)
+        if len(found) < 3:
+            raise LookupError("no such thing")
+        return True
+
+    assert await eventually(condition, ignoring=LookupError, clock=FakeClock())
+    found.clear()
+    with pytest.raises(LookupError):
+        await eventually(condition, ignoring=(KeyError, ValueError), clock=FakeClock())
+
+    def never() -> bool:
+        raise LookupError("no such thing")
+
+    with pytest.raises(AssertionError, match="not within 1 s: LookupError: no such thing"):
+        await eventually(never, timeout=1, ignoring=LookupError, clock=FakeClock())

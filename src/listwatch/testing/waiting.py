@@ -2,14 +2,17 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 from listwatch.clock import Clock, FakeClock
 
 T = TypeVar("T")
 
+#: Kinds of exceptions, or one.
+Ignored: TypeAlias = type[Exception] | tuple[type[Exception], ...]
+
 #: Seconds between checks.
-_INTERVAL = 0.02
+_INTERVAL = 0.01
 
 
 @overload
@@ -18,6 +21,7 @@ async def eventually(
     words: str = ...,
     *,
     timeout: float = ...,  # noqa: ASYNC109 - as below
+    ignoring: Ignored = ...,
     clock: Clock | None = ...,
 ) -> T: ...
 @overload
@@ -26,6 +30,7 @@ async def eventually(
     words: str = ...,
     *,
     timeout: float = ...,  # noqa: ASYNC109 - as below
+    ignoring: Ignored = ...,
     clock: Clock | None = ...,
 ) -> T: ...
 async def eventually(
@@ -33,17 +38,20 @@ async def eventually(
     words: str = "",
     *,
     timeout: float = 20.0,  # noqa: ASYNC109 - of the clock that is given
+    ignoring: Ignored = (),
     clock: Clock | None = None,
 ) -> Any:
     """Call a condition until it returns a true value, and return that.
 
-    A condition may use `assert`: an AssertionError means not yet. Any other exception propagates.
+    A condition may use `assert`: an AssertionError means not yet, as do the exceptions named by
+    `ignoring`. Any other exception propagates.
     May be cancelled at any time.
 
     Args:
         condition: a function or coroutine function without arguments.
         words: describes the condition, for the message.
         timeout: time limit in seconds of the clock.
+        ignoring: exceptions that mean not yet, such as `NotFoundError`.
         clock: the real one by default. A `FakeClock` is advanced while waiting.
 
     Raises:
@@ -55,7 +63,7 @@ async def eventually(
     clock = clock if clock is not None else Clock()
     deadline = clock.now() + timeout
     while True:
-        failure: AssertionError | None = None
+        failure: Exception | None = None
         last = ""
         try:
             value = condition()
@@ -67,6 +75,9 @@ async def eventually(
         except AssertionError as error:
             failure = error
             last = str(error) or "an assertion failed"
+        except ignoring as error:
+            failure = error
+            last = f"{type(error).__name__}: {error}"
         if clock.now() >= deadline:
             waited = f"not within {timeout:g} s"
             raise AssertionError(f"{waited}: {words or last}") from failure

@@ -14,6 +14,7 @@ from listwatch.apiserver.server import EmbeddedAPIServer
 from listwatch.cache.list_watch import ListOptions, WatchOptions
 from listwatch.client.adapters import client_of
 from listwatch.client.client import Client
+from listwatch.client.response import HEADERS_TIMEOUT
 from listwatch.clock import FakeClock
 from listwatch.errors import (
     AlreadyExistsError,
@@ -22,6 +23,7 @@ from listwatch.errors import (
     NotFoundError,
     UnauthorizedError,
 )
+from listwatch.testing import eventually
 from listwatch.testing.scripted_server import ScriptedServer, respond
 from third_party import needed
 
@@ -238,8 +240,9 @@ async def test_leaving_a_watch_ends_it_at_once(make: Make, server: ScriptedServe
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        while any(thread.name.startswith("listwatch") for thread in threading.enumerate()):  # noqa: ASYNC110 - a thread ends without a word
-            await asyncio.sleep(0.005)
+        await eventually(
+            lambda: not any(thread.name.startswith("listwatch") for thread in threading.enumerate())
+        )
 
 
 async def test_no_answer_is_given_up(make: Make, server: ScriptedServer) -> None:
@@ -247,9 +250,8 @@ async def test_no_answer_is_given_up(make: Make, server: ScriptedServer) -> None
     server.answers["/x"] = b""
     client = await make(server.url, clock=clock)
     asking = asyncio.ensure_future(client.http.request("GET", "/x"))
-    while not asking.done():
-        await asyncio.sleep(0.001)
-        await clock.advance(5)
+    await eventually(lambda: "GET /x" in server.targets)
+    await clock.advance(HEADERS_TIMEOUT)
     with pytest.raises(TimeoutError, match="did not respond in time"):
         await asking
 
