@@ -33,10 +33,11 @@ endif
 # defects that the suite must find.
 proof: $(VENV)/ready go-clients
 	$(BIN)/python $(PYTEST) -m "proof or property" --hypothesis-profile proof --timeout 600
-	LISTWATCH_TEST_LOOP=uvloop $(BIN)/python $(PYTEST) -m "not proof" $(IN_ANY_LOOP)
+	LISTWATCH_TEST_LOOP=uvloop $(BIN)/python $(PYTEST) -m "not proof" --timeout-method thread $(IN_ANY_LOOP)
 	$(BIN)/python tools/plant_defects.py
 
-# What also runs in another event loop.
+# What also runs in another event loop. uvloop swallows the exception by which a signal ends a test
+# that hangs; a thread ends its process.
 IN_ANY_LOOP := tests/cache tests/client tests/apiserver tests/test_informer_over_http.py
 
 # Everything goes wrong for so many minutes, and nothing may be lost: tests/soak says what and how.

@@ -25,6 +25,7 @@ from rich.console import Console
 
 from listwatch import APIServer, Client, NotFoundError, Object, load_config
 from listwatch.controllers import AddressPool, ClientServices, LocalProvider, ServiceController
+from listwatch.testing import eventually
 
 FINALIZER = "service.kubernetes.io/load-balancer-cleanup"
 NAMESPACE = "default"
@@ -143,11 +144,10 @@ def node(name: str) -> dict[str, Any]:
 
 async def until(condition: Callable[[], Awaitable[object]], words: str) -> None:
     """Wait for a condition, at most 20 seconds."""
-    deadline = time.monotonic() + 20
-    while not await condition():
-        if time.monotonic() > deadline:
-            raise WrongError(f"not within 20 s: {words}")
-        await asyncio.sleep(0.02)
+    try:
+        await eventually(condition, words)
+    except AssertionError as error:
+        raise WrongError(str(error)) from None
 
 
 # --- One service's life --------------------------------------------------------------------------

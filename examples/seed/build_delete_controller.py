@@ -4,14 +4,15 @@ Does what `BuildControllerFactory.CreateDeleteController` does.
 """
 
 import asyncio
+from typing import Any
 
-from listwatch import APIServer, Client, NotFoundError
-from listwatch.client import UnknownResourceError
-from listwatch.controllers import BuildControllerFactory, ClientBuilds
+from listwatch import APIServer, Client, Object
+from listwatch.controllers import BuildControllerFactory, ClientBuilds, DeleteController
+from listwatch.testing import eventually
 
 LABEL = "openshift.io/build.name"
 #: Builds as a custom resource, for a cluster that is not OpenShift.
-DEFINITION = {
+DEFINITION: dict[str, Any] = {
     "kind": "CustomResourceDefinition",
     "apiVersion": "apiextensions.k8s.io/v1",
     "metadata": {"name": "builds.build.openshift.io"},
@@ -36,16 +37,26 @@ DEFINITION = {
 }
 
 
-async def make_build(client: Client) -> None:
+def has_handled(controller: DeleteController, build: Object) -> bool:
+    """Return whether a controller has seen a build, and nothing is left to do."""
+    state = controller.statistics()
+    seen = int(state.reflector.resource_version or 0)
+    return seen >= int(build.resource_version) and not state.queue.depth
+
+
+async def make_build(client: Client) -> Object:
     """Create a build and its pod, without an owner reference that garbage collection would use."""
     meta = {"name": "app-1", "namespace": "default"}
-    await client.create({"kind": "Build", "apiVersion": "build.openshift.io/v1", "metadata": meta})
+    made = await client.create(
+        {"kind": "Build", "apiVersion": "build.openshift.io/v1", "metadata": meta}
+    )
     marks = {"labels": {LABEL: "app-1"}, "annotations": {LABEL: "app-1"}}
     spec = {"containers": [{"name": "build", "image": "builder"}]}
     meta = {"name": "app-1-build", "namespace": "default"}
     await client.create(
         {"kind": "Pod", "apiVersion": "v1", "metadata": {**meta, **marks}, "spec": spec}
     )
+    return made
 
 
 async def main() -> None:
@@ -53,12 +64,7 @@ async def main() -> None:
     async with APIServer() as server, server.client() as client:
         await client.create(DEFINITION)
         builds = client.list_watch("builds")
-        while True:  # the server starts to serve them in its own time
-            try:
-                await builds.resource()
-                break
-            except UnknownResourceError:
-                await asyncio.sleep(0.02)
+        await client.wait_for("crds", DEFINITION["metadata"]["name"], "Established", seconds=20)
         await make_build(client)
 
         controller = BuildControllerFactory(
@@ -68,21 +74,11 @@ async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(controller.run_until(stop))
             await client.delete("builds", "app-1", "default")
-            try:
-                while True:
-                    pod = await client.get("pods", "app-1-build", "default")
-                    if pod.meta.deletion_timestamp is not None:
-                        # Its grace period runs, because no kubelet ends it here.
-                        await client.delete(
-                            "pods", "app-1-build", "default", grace_period_seconds=0
-                        )
-                    await asyncio.sleep(0.02)
-            except NotFoundError:
-                print("the pod of the deleted build is gone")
+            await client.wait_for_deletion("pods", "app-1-build", "default", seconds=20)
+            print("the pod of the deleted build is gone")
 
-            await make_build(client)
-            while controller.statistics().queue.depth:  # noqa: ASYNC110 - the server's and controller's doing
-                await asyncio.sleep(0.02)
+            made = await make_build(client)
+            await eventually(lambda: has_handled(controller, made), "the new build is known")
             pod = await client.get("pods", "app-1-build", "default")
             if pod.meta.deletion_timestamp is None:
                 print("the pod of the new build stays")

@@ -4,14 +4,14 @@ Does what `BuildPodControllerFactory.CreateDeleteController` does.
 """
 
 import asyncio
+from typing import Any
 
 from listwatch import APIServer, Client
-from listwatch.client import UnknownResourceError
 from listwatch.controllers import BuildPodControllerFactory, ClientBuilds
 
 LABEL = "openshift.io/build.name"
 #: Builds as a custom resource, for a cluster that is not OpenShift.
-DEFINITION = {
+DEFINITION: dict[str, Any] = {
     "kind": "CustomResourceDefinition",
     "apiVersion": "apiextensions.k8s.io/v1",
     "metadata": {"name": "builds.build.openshift.io"},
@@ -53,11 +53,10 @@ async def make_build(client: Client, name: str, *, pod: bool) -> None:
 
 async def failed(client: Client, name: str) -> str:
     """Wait until a build has failed, and return why."""
-    while True:
-        status = (await client.get("builds", name, "default"))["status"]
-        if status["phase"] == "Error":
-            return f"{status['reason']}: {status['message']}"
-        await asyncio.sleep(0.02)
+    build = await client.wait_for(
+        "builds", name, lambda build: build["status"]["phase"] == "Error", "default", seconds=20
+    )
+    return f"{build['status']['reason']}: {build['status']['message']}"
 
 
 async def main() -> None:
@@ -65,12 +64,7 @@ async def main() -> None:
     async with APIServer() as server, server.client() as client:
         await client.create(DEFINITION)
         builds = client.list_watch("builds")
-        while True:  # the server starts to serve them in its own time
-            try:
-                await builds.resource()
-                break
-            except UnknownResourceError:
-                await asyncio.sleep(0.02)
+        await client.wait_for("crds", DEFINITION["metadata"]["name"], "Established", seconds=20)
         await make_build(client, "lost-before", pod=False)
         await make_build(client, "loses-now", pod=True)
 

@@ -5,9 +5,9 @@ Does what `ServiceController.Run` does, with the embedded provider.
 
 import asyncio
 
-from listwatch import APIServer, Client, NotFoundError
+from listwatch import APIServer, Client
 from listwatch.controllers import ClientServices, LocalProvider, ServiceController
-from listwatch.testing import ask, free_port, named_server
+from listwatch.testing import ask, eventually, free_port, named_server
 
 
 async def make_service(client: Client, port: int, backend: tuple[str, int]) -> None:
@@ -46,22 +46,15 @@ async def main() -> None:
         running = asyncio.ensure_future(controller.run())
         port = free_port()
         await make_service(client, port, backend)
-        service = await client.get("services", "web", "default")
-        while not service["status"]["loadBalancer"]:
-            await asyncio.sleep(0.02)
-            service = await client.get("services", "web", "default")
+        service = await client.wait_for(
+            "services", "web", lambda it: it["status"]["loadBalancer"], "default", seconds=20
+        )
         address = service["status"]["loadBalancer"]["ingress"][0]["ip"]
         print("finalizers:", *service.meta.finalizers)
-        while not (answer := await ask((address, port))):  # noqa: ASYNC110 - the provider's doing
-            await asyncio.sleep(0.02)
-        print("answer:", answer)
+        print("answer:", await eventually(lambda: ask((address, port))))
         await client.delete("services", "web", "default")
-        try:
-            while True:
-                await client.get("services", "web", "default")
-                await asyncio.sleep(0.02)
-        except NotFoundError:
-            print("deleted; answer:", await ask((address, port)) or "none")
+        await client.wait_for_deletion("services", "web", "default", seconds=20)
+        print("deleted; answer:", await ask((address, port)) or "none")
         running.cancel()
         await asyncio.wait({running})
 

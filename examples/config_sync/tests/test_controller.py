@@ -1,8 +1,5 @@
 """The controller against an API server in this process."""
 
-import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +7,7 @@ import pytest
 
 from listwatch import Client, NotFoundError
 from listwatch.runtime import Manager, load_app
-from listwatch.testing import APIServer
+from listwatch.testing import APIServer, eventually
 
 pytestmark = pytest.mark.asyncio
 
@@ -31,15 +28,6 @@ def source(value: str) -> dict[str, Any]:
     }
 
 
-async def until(ask: Callable[[], Awaitable[Any]]) -> None:
-    async with asyncio.timeout(15):
-        while True:
-            with contextlib.suppress(NotFoundError):
-                if await ask():
-                    return
-            await asyncio.sleep(0.01)
-
-
 async def values(client: Client) -> dict[str, str]:
     found = (await client.list("configmaps", field_selector="metadata.name=ca")).items
     return {obj.namespace: obj["data"]["ca"] for obj in found}
@@ -56,12 +44,12 @@ async def test_a_source_is_copied_to_old_and_new_namespaces_and_follows_its_chan
     present = len((await client.list("namespaces")).items)
     _ = await client.create(source("1"))
     async with app_for(apiserver):
-        await until(lambda: has_everywhere(client, "1", present))
+        await eventually(lambda: has_everywhere(client, "1", present))
         new = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "new"}}
         _ = await client.create(new)
-        await until(lambda: has_everywhere(client, "1", present + 1))
+        await eventually(lambda: has_everywhere(client, "1", present + 1))
         _ = await client.patch("configmaps", "ca", {"data": {"ca": "2"}}, "default")
-        await until(lambda: has_everywhere(client, "2", present + 1))
+        await eventually(lambda: has_everywhere(client, "2", present + 1))
 
 
 async def test_a_copy_that_is_changed_or_deleted_is_made_anew(
@@ -70,10 +58,10 @@ async def test_a_copy_that_is_changed_or_deleted_is_made_anew(
     present = len((await client.list("namespaces")).items)
     _ = await client.create(source("1"))
     async with app_for(apiserver):
-        await until(lambda: has_everywhere(client, "1", present))
+        await eventually(lambda: has_everywhere(client, "1", present))
         _ = await client.patch("configmaps", "ca", {"data": {"ca": "x"}}, "kube-public")
         _ = await client.delete("configmaps", "ca", "kube-system")
-        await until(lambda: has_everywhere(client, "1", present))
+        await eventually(lambda: has_everywhere(client, "1", present))
 
 
 async def test_copies_go_with_their_source_also_after_a_restart(
@@ -82,7 +70,7 @@ async def test_copies_go_with_their_source_also_after_a_restart(
     present = len((await client.list("namespaces")).items)
     _ = await client.create(source("1"))
     async with app_for(apiserver):
-        await until(lambda: has_everywhere(client, "1", present))
+        await eventually(lambda: has_everywhere(client, "1", present))
     _ = await client.delete("configmaps", "ca", "default")
     assert len(await values(client)) == present  # nothing runs to finalize it
     async with app_for(apiserver):
@@ -90,7 +78,7 @@ async def test_copies_go_with_their_source_also_after_a_restart(
         async def all_gone() -> bool:
             return not await values(client)
 
-        await until(all_gone)
+        await eventually(all_gone)
 
 
 async def test_copies_go_with_the_sources_label_and_the_source_can_be_deleted_then(
@@ -99,20 +87,20 @@ async def test_copies_go_with_the_sources_label_and_the_source_can_be_deleted_th
     present = len((await client.list("namespaces")).items)
     _ = await client.create(source("1"))
     async with app_for(apiserver):
-        await until(lambda: has_everywhere(client, "1", present))
+        await eventually(lambda: has_everywhere(client, "1", present))
         unlabelled = {"metadata": {"labels": dict.fromkeys(LABEL)}}
         _ = await client.patch("configmaps", "ca", unlabelled, "default")
 
         async def only_the_source() -> bool:
             return await values(client) == {"default": "1"}
 
-        await until(only_the_source)
+        await eventually(only_the_source)
         _ = await client.delete("configmaps", "ca", "default")
 
         async def all_gone() -> bool:
             return not await values(client)
 
-        await until(all_gone)
+        await eventually(all_gone)
 
 
 async def test_a_config_map_that_is_no_copy_is_left_alone_and_the_source_is_told(
@@ -129,19 +117,19 @@ async def test_a_config_map_that_is_no_copy_is_left_alone_and_the_source_is_told
             events = (await client.list("events", "default")).items
             return any(event.to_dict().get("reason") == "NotCopied" for event in events)
 
-        await until(told)
+        await eventually(told)
 
         async def all_others_have_it() -> bool:
             return list((await values(client)).values()).count("1") == present - 1
 
-        await until(all_others_have_it)
+        await eventually(all_others_have_it)
         assert (await values(client))["kube-public"] == "theirs"
         _ = await client.delete("configmaps", "ca", "default")
 
         async def only_theirs() -> bool:
             return await values(client) == {"kube-public": "theirs"}
 
-        await until(only_theirs)
+        await eventually(only_theirs)
 
 
 async def test_a_copy_has_the_data_and_nothing_else_of_its_source(
@@ -155,7 +143,7 @@ async def test_a_copy_has_the_data_and_nothing_else_of_its_source(
         async def is_there() -> bool:
             return bool(await client.get("configmaps", "ca", "kube-public"))
 
-        await until(is_there)
+        await eventually(is_there, ignoring=NotFoundError)
         copy = (await client.get("configmaps", "ca", "kube-public")).to_dict()
     assert (copy["data"], copy["binaryData"]) == ({"ca": "1"}, {"key": "AAE="})
     assert copy["metadata"]["labels"] == {"sync.example.com/source": "default_ca"}

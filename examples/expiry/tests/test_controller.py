@@ -1,7 +1,5 @@
 """Two replicas of the controller against an API server in this process."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ import pytest
 
 from listwatch import Client
 from listwatch.runtime import Manager, load_app
-from listwatch.testing import APIServer
+from listwatch.testing import APIServer, eventually
 
 pytestmark = pytest.mark.asyncio
 
@@ -32,12 +30,6 @@ def config_map(name: str, seconds: str) -> dict[str, Any]:
     }
 
 
-async def until(ask: Callable[[], Awaitable[Any]]) -> None:
-    async with asyncio.timeout(30):
-        while not await ask():  # noqa: ASYNC110 - the server sets no event
-            await asyncio.sleep(0.02)
-
-
 async def names(client: Client) -> set[str]:
     found = await client.list("configmaps", "default")
     return {obj.name for obj in found.items if "expire-after" in str(obj["metadata"])}
@@ -55,15 +47,15 @@ async def test_replicas_delete_what_has_expired_each_its_own_share(
         async def only_two_left() -> bool:
             return await names(client) == {"later", "wrong"}
 
-        await until(only_two_left)
+        await eventually(only_two_left)
 
         async def both_share() -> bool:
             return all(len(app.members) == 2 for app in (first, second))
 
-        await until(both_share)
+        await eventually(both_share)
         for number in range(20):
             _ = await client.create(config_map(f"more-{number}", "0"))
-        await until(only_two_left)
+        await eventually(only_two_left)
         done = [app.reconcilers[0].statistics().successes for app in (first, second)]
         assert all(done), done
 
@@ -78,7 +70,7 @@ async def test_nothing_is_deleted_before_its_time_and_everything_soon_after(
         async def is_gone() -> bool:
             return not await names(client)
 
-        await until(is_gone)
+        await eventually(is_gone)
         lived = (datetime.now(UTC) - begin).total_seconds()
         assert lived >= 2
 
@@ -88,7 +80,7 @@ async def test_nothing_is_deleted_before_its_time_and_everything_soon_after(
             about = [(event["involvedObject"]["name"], event["message"]) for event in told]
             return about == [("brief", "deleted after 2 s")]
 
-        await until(is_told)
+        await eventually(is_told)
 
 
 async def test_the_annotation_of_the_moment_counts(apiserver: APIServer, client: Client) -> None:
@@ -103,7 +95,7 @@ async def test_the_annotation_of_the_moment_counts(apiserver: APIServer, client:
         async def the_last_is_gone() -> bool:
             return not await names(client)
 
-        await until(the_last_is_gone)
+        await eventually(the_last_is_gone)
         kept = await client.get("configmaps", "never", "default")
         assert kept.meta.deletion_timestamp is None
         assert app.reconcilers[0].statistics().errors == 0
@@ -121,5 +113,5 @@ async def test_a_successor_of_the_same_name_has_its_own_time(
         async def the_last_is_gone() -> bool:
             return await names(client) == {"again"}
 
-        await until(the_last_is_gone)
+        await eventually(the_last_is_gone)
         assert (await client.get("configmaps", "again", "default")).uid == second.uid != first.uid

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import yaml
@@ -20,9 +20,10 @@ from listwatch import (
     Object,
 )
 from listwatch.runtime import ManagerError, load_app
-from listwatch.testing import APIServer
+from listwatch.testing import APIServer, eventually
 
 HERE = Path(__file__).parent.parent
+T = TypeVar("T")
 
 
 def app_for(server: APIServer) -> Manager:
@@ -44,14 +45,9 @@ def website(name: str = "shop", **spec: Any) -> dict[str, Any]:
     }
 
 
-async def until(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """Return the first true result; ask the server again and again."""
-    async with asyncio.timeout(15):
-        while True:
-            with contextlib.suppress(NotFoundError, DisconnectedError):
-                if answer := await ask():
-                    return answer
-            await asyncio.sleep(0.01)
+async def until(condition: Callable[[], Awaitable[T]]) -> T:
+    """Return the first true result, while objects may be missing and the server may restart."""
+    return await eventually(condition, ignoring=(NotFoundError, DisconnectedError))
 
 
 async def deployment(client: Client, name: str = "shop") -> Object:
