@@ -19,9 +19,11 @@ from listwatch.cache.failures import Failure
 from listwatch.cache.handlers import Added, Deleted, HandlerFuncs, Updated
 from listwatch.cache.list_watch import ListerWatcher
 from listwatch.cache.processor import StoppedError
-from listwatch.client import Config
+from listwatch.client import Client, Config
+from listwatch.client.reading import Reads
 from listwatch.errors import BadRequestError, ConfigError, ConflictError, NotFoundError
 from listwatch.objects import Object
+from listwatch.resources import ObjectMeta, definition, resource
 from listwatch.sync import BlockingInformer, Cluster, Connection, connect
 from listwatch.testing.fake_controller_source import FakeControllerSource, pod
 from listwatch.testing.scripted_server import ScriptedServer, respond
@@ -411,6 +413,38 @@ def test_the_lines_of_a_log_are_read_one_by_one() -> None:
         assert next(lines) == "one"
         lines.close()
         assert list(cluster.logs("p")) == ["one", "two", "three"]
+
+
+@resource("example.com", "v1")
+class Widget(msgspec.Struct):
+    metadata: ObjectMeta
+    size: int = 1
+
+
+def test_verbs_take_types_and_return_them(real: Cluster) -> None:
+    real.create(definition(Widget))
+    real.wait_for("crds", "widgets.example.com", "Established", seconds=20)
+    made = real.create(Widget(ObjectMeta(name="w")))
+    assert_type(made, Widget)
+
+    def grow(widget: Widget) -> None:
+        widget.size += 1
+
+    assert_type(real.update_existing(Widget, "w", grow), Widget)
+    read = real.get(Widget, "w")
+    assert_type(read, Widget)
+    assert read.size == 2
+    assert_type(real.get("widgets", "w"), Object)
+    assert [obj.name for page in real.pages(Widget) for obj in page.items] == ["w"]
+    real.delete_collection(Widget)
+    assert real.list(Widget).items == []
+
+
+def test_every_verb_of_the_client_is_there() -> None:
+    own = {*vars(Client), *vars(Reads)} - {"through", "from_config", "list_watch", "close"}
+    missing = {name for name in own if not name.startswith("_")} - {*dir(Cluster)}
+    assert missing == {"config", "clock", "discovery", "http"} & missing
+    assert Cluster.get.__doc__ == Client.get.__doc__
 
 
 def test_a_connection_that_is_not_open_has_no_client() -> None:
