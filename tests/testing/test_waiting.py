@@ -27,9 +27,9 @@ async def test_a_fake_clock_is_moved_while_waiting() -> None:
 
 async def test_too_late_is_an_assertion_error_that_says_what_came_last() -> None:
     with pytest.raises(AssertionError, match=r"^not within 3 s: the condition gave 0$"):
-        await eventually(lambda: 0, timeout=3, clock=FakeClock())
+        await eventually(lambda: 0, seconds=3, clock=FakeClock())
     with pytest.raises(AssertionError, match=r"^not within 3 s: all is well$"):
-        await eventually(lambda: 0, "all is well", timeout=3, clock=FakeClock())
+        await eventually(lambda: 0, "all is well", seconds=3, clock=FakeClock())
 
 
 async def test_an_assertion_means_not_yet_and_is_the_cause_at_the_end() -> None:
@@ -46,7 +46,7 @@ async def test_an_assertion_means_not_yet_and_is_the_cause_at_the_end() -> None:
         raise AssertionError("too few")
 
     with pytest.raises(AssertionError, match="not within 1 s: too few") as caught:
-        await eventually(never, timeout=1, clock=FakeClock())
+        await eventually(never, seconds=1, clock=FakeClock())
     assert str(caught.value.__cause__) == "too few"
 
 
@@ -76,4 +76,4 @@ async def test_exceptions_that_mean_not_yet_can_be_named() -> None:
         raise LookupError("no such thing")
 
     with pytest.raises(AssertionError, match="not within 1 s: LookupError: no such thing"):
-        await eventually(never, timeout=1, ignoring=LookupError, clock=FakeClock())
+        await eventually(never, seconds=1, ignoring=LookupError, clock=FakeClock())

