@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Source(FakeControllerSource):
-    """A source that hides the names of some objects, and answers questions for single objects."""
+    """A source that can hide the names of objects, and finds single objects."""
 
     def __init__(self, clock: FakeClock, watch_list: bool) -> None:
         super().__init__(clock=clock, watch_list="yes" if watch_list else "invalid")
@@ -47,14 +47,14 @@ class Source(FakeControllerSource):
 
 
 class Silent:
-    """The same source, without questions for single objects."""
+    """The same source without `find`."""
 
     def __init__(self, source: Source) -> None:
         self.list, self.watch = source.list, source.watch
 
 
 class Scene:
-    """A reflector between such a source and a store."""
+    """A reflector with such a source, and a store."""
 
     def __init__(self, *names: str, watch_list: bool = True, silent: bool = False) -> None:
         self.clock = FakeClock()
@@ -167,7 +167,7 @@ async def test_questions_are_bounded_and_go_on_after_another_list() -> None:
             scene.source.delete_drop_watch(pod(name))
         await scene.relist()
         assert len(scene.source.asked) == MOST_QUESTIONS
-        assert len(scene.keys()) in {51, 52}  # "a" may be among those asked for
+        assert len(scene.keys()) in {51, 52}  # "a" may be among the objects asked for
         await scene.clock.advance(60)
         assert scene.keys() == ["a"]
 

@@ -87,7 +87,7 @@ class Story:
         self.clock = FakeClock()
         self.store = Store()
         self.queue = make_queue(self.store, self.clock)
-        # the factory's choice
+        # private: whether the factory chose a compressor
         self.compressed = isinstance(self.queue, DeltaFIFO) and bool(self.queue._compressor)
         self.server: dict[str, Object] = {}
         self.version = 0
@@ -253,10 +253,10 @@ class Story:
         if any(not consumer.batch for consumer in self.consumers):
             # A pop waits only if no key is free.
             if isinstance(self.queue, DeltaFIFO):
-                # the keys that no pop may take
+                # keys that no pop may take
                 assert set(self.queue.list_keys()) <= self.queue._in_process.keys()
             else:
-                # the keys that no pop may take
+                # keys that no pop may take
                 assert not self.queue._items or self.queue._in_process
         if not (self.failed or self.missed or statistics.depth or statistics.retrying):
             # Store and server differ only by the changes in process.

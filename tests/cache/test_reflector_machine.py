@@ -158,7 +158,7 @@ def test_a_410_is_acted_upon_at_once_but_only_once() -> None:
 
 
 def test_a_server_that_was_away_and_is_back_is_asked_without_the_waits_of_before() -> None:
-    """Its version first: it may have been restored meanwhile."""
+    """A probe checks its version first: it may have been restored meanwhile."""
     state = State(Phase.WATCHING, "7", failures=9, suspect=True, probed=True, acted=True)
     state, effect = step(state, Ended(fault=Fault.UNREACHABLE))
     assert effect == Wait(9, for_server=True)
@@ -419,7 +419,7 @@ def test_a_budget_holds_nobody_up_while_all_is_well() -> None:
         assert budget.delay(6.0) == 0.0
         budget.spend(6.0)
     assert budget.delay(6.0) == 59.0
-    budget.refund()  # the connection was refused
+    budget.refund()  # a refused connection sends no request
     assert budget.delay(6.0) == 0.0
     budget.recovered()
     assert budget.delay(6.0) == 0.0

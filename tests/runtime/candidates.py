@@ -1,4 +1,4 @@
-"""Processes that contend for something on an API server."""
+"""Processes that contend for leases on an API server."""
 
 import asyncio
 import contextlib

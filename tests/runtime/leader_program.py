@@ -1,4 +1,4 @@
-"""Contends for a lease, and while it leads writes ConfigMaps that carry its fencing token."""
+"""Contend for a lease and, while leading, write ConfigMaps with the fencing token."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ async def main(url: str, identity: str) -> None:
                 except LeadershipLostError:
                     raise
                 except (ListWatchError, TimeoutError):
-                    pass  # the server is away: leadership decides how long to go on
+                    pass  # The server is down; the lease decides when to stop.
                 await asyncio.sleep(0.03)
 
     while not stop.is_set():

@@ -1,4 +1,4 @@
-"""A server of Leases in memory, with faults on the way to it."""
+"""An in-memory server of Leases, and clients with faults."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -106,11 +106,11 @@ class _DeferredTimer:
 
 
 class FaultyLeaseClient:
-    """A candidate's way to the server; each request takes the next fault of a list, round about.
+    """A candidate's client; each request gets the next fault of a list, cyclically.
 
     Faults: "ok"; "refuse" (not applied, error); "lose" (applied, error); "hang" (not applied, no
     answer for 60 s); "mute" (applied, no answer for 60 s); "slow" (applied after 3 s);
-    "late" (no answer, applied after 12 s even if nobody waits any more).
+    "late" (no answer, applied after 12 s even if nobody waits for it).
     """
 
     def __init__(self, server: LeaseServer, clock: ProcessClock, faults: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Resources in memory for the tests of reconcilers."""
+"""In-memory resources for tests of reconcilers."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from listwatch.testing.fake_controller_source import FakeControllerSource
 
 
 class World:
-    """Resources in memory, one reconciler, and the keys it was called with."""
+    """In-memory resources, a reconciler, and the keys of its calls."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = FakeClock()
@@ -58,7 +58,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Reconciler]:
-        if self.reconciler._function is None:  # a world may be given one
+        if self.reconciler._function is None:  # unless the test set one
             self.reconciler(self.reconcile)
         await self.reconciler.prepare(self)
         self.caches.open(self)

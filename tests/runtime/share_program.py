@@ -1,4 +1,4 @@
-"""Works on the keys of its share; each beginning and each end of a work is a ConfigMap."""
+"""Work on the keys of a share; record the begin and the end of each work as ConfigMaps."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ KEYS = [f"key-{number}" for number in range(16)]
 
 
 class Work:
-    """Works on all keys of its share, one after the other, repeatedly."""
+    """Works on each key of its share in a separate task, repeatedly."""
 
     def __init__(self, config: Config, name: str, stop: asyncio.Event) -> None:
         self._config = config
@@ -42,7 +42,7 @@ class Work:
             await self._ended.wait()
 
     def wake(self, wanted: Callable[[str], bool]) -> None:
-        """Everything is looked at all the time."""
+        """Do nothing: the tasks check their keys all the time."""
 
     async def run(self, guard: LeadershipGuard) -> None:
         async with Client(self._config) as plain, asyncio.TaskGroup() as group:
@@ -63,7 +63,7 @@ class Work:
             except LeadershipLostError:
                 raise
             except (ListWatchError, TimeoutError):
-                pass  # the server is away: the lease decides how long to go on
+                pass  # The server is down; the lease decides when to stop.
             finally:
                 self._working.discard(key)
                 self._ended.set()

@@ -97,7 +97,7 @@ def test_names_that_no_resource_can_have_are_refused(
 
 
 async def test_the_derived_rights_are_enough_and_no_more() -> None:
-    """The controller does all its work as a service account that has just those rights."""
+    """The controller works as a service account with exactly those rights."""
     tokens = {
         "root": User("root", ("system:masters",)),
         "controller": User(

@@ -49,7 +49,7 @@ async def until_equal(client: Client, wanted: dict[str, int]) -> None:
 
 @pytest.mark.timeout(280)
 async def test_a_controller_converges_although_many_requests_go_wrong() -> None:
-    """Writes fail before and after they were done, watches break and expire."""
+    """Writes fail before or after they take effect; watches break and expire."""
     async with APIServer(seed=7) as apiserver, apiserver.client() as client:
         await _converge(apiserver, client)
 

@@ -173,7 +173,7 @@ async def test_a_cancellation_at_any_moment_leaves_no_coroutine_that_was_never_a
 
 
 async def test_keys_that_were_never_seen_are_counted_once() -> None:
-    """As those of objects that were deleted while nobody watched, and left something behind."""
+    """Such as keys of objects that were deleted unseen, and left something behind."""
     world = World()
     world.reconciler.for_("widget", predicates=[lambda _: False])
     world.source("widget").add(widget("there"))

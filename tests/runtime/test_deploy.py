@@ -36,7 +36,7 @@ def objects(kustomization: Path) -> list[dict[str, Any]]:
 
 
 async def create_strictly(client: Client, obj: dict[str, Any]) -> None:
-    """Create an object, with an error for every field that its type does not have."""
+    """Create an object; unknown fields are errors."""
     resource = await client.discovery.for_kind(obj["apiVersion"], obj["kind"])
     path = resource.path(obj["metadata"].get("namespace", "") if resource.namespaced else "")
     query = [("fieldValidation", "Strict")]
@@ -127,7 +127,7 @@ BUILDS = {
 
 @pytest.mark.parametrize("name", ["build-controllers", "service-controller"])
 async def test_a_controller_runs_with_the_rights_of_its_manifest(name: str, tmp_path: Path) -> None:
-    """It leads and does its work, and the server refuses nothing."""
+    """It leads and works, and the server refuses nothing."""
     tokens = {
         "controller": User(
             f"system:serviceaccount:listwatch-{name}:{name}",
@@ -173,7 +173,7 @@ async def test_a_controller_runs_with_the_rights_of_its_manifest(name: str, tmp_
 
 
 async def _end_a_build(root: Client) -> None:
-    """A build whose pod is deleted ends; a pod whose build is deleted goes."""
+    """Check that a build ends without its pod, and that a pod goes with its build."""
     meta = {"name": "b", "namespace": "default"}
     build = {
         "apiVersion": "build.openshift.io/v1",
@@ -205,7 +205,7 @@ async def _end_a_build(root: Client) -> None:
 
 
 async def _balance_a_load(root: Client) -> None:
-    """A service of type LoadBalancer gets an address, and a finalizer until it is deleted."""
+    """Check that a LoadBalancer service gets an address, and goes when it is deleted."""
     spec = {"type": "LoadBalancer", "ports": [{"port": 18480}], "selector": {"app": "x"}}
     service = {
         "apiVersion": "v1",
@@ -233,6 +233,6 @@ async def _until(ask: Callable[[], Awaitable[object]]) -> None:
         await asyncio.sleep(0.05)
 
 
-# A deletion that came before the first list is found by a later one.
+# A later list finds deletions before the first one.
 MORE_ARGUMENTS = {"build-controllers": ["--relist-period", "1"], "service-controller": []}
 WORK = {"build-controllers": _end_a_build, "service-controller": _balance_a_load}

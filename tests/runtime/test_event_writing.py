@@ -51,7 +51,7 @@ def obj(name: str, kind: str = "Pod", namespace: str = "ns") -> dict[str, Any]:
 
 
 class Server:
-    """Events in memory; each object's next writes get its faults, in turn.
+    """In-memory events; each object's writes get its faults in turn.
 
     A fault is an error, raised before anything is stored; "lose" stores and then disconnects;
     "hang" never answers.
@@ -178,7 +178,7 @@ async def test_a_create_whose_answer_was_lost_is_repeated_by_its_name(api: Any) 
         await clock.advance(11)
         assert (len(server.events), len(server.tries)) == (1, 2)
         assert (recorder.statistics().written, recorder.statistics().failed) == (1, 0)
-        recorder.event(obj("web"), "Normal", "Scaled", "x")  # and is remembered
+        recorder.event(obj("web"), "Normal", "Scaled", "x")  # It is remembered.
         await clock.settle()
     (event,) = server.events.values()
     assert event.get("count", event.get("series", {}).get("count")) == 2
@@ -204,7 +204,7 @@ async def test_the_end_waits_for_no_lane() -> None:
 def test_every_object_gets_a_name_that_an_event_can_have(name: str) -> None:
     recorder = EventRecorder(Server(), "widgets", instance="h")
     made = [
-        # names are random in public
+        # private: public names are random
         recorder._name_for(Occurrence(ObjectReference(name=name), "Normal", "R", "m", time=1e9))
         for _ in range(2)
     ]

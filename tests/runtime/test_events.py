@@ -40,7 +40,7 @@ POD = Object.from_dict(
 
 
 class FakeEvents:
-    """Events in memory; `errors` are raised by the next writes, in turn."""
+    """In-memory events; the next writes raise `errors` in turn."""
 
     def __init__(self) -> None:
         self.events: dict[str, dict[str, Any]] = {}
@@ -155,7 +155,7 @@ async def test_a_series_is_written_at_its_second_event_then_every_half_hour_and_
             await clock.advance(60)
         assert client.all[0]["series"]["count"] == 2
         assert recorder.statistics().counted == 8
-        await clock.advance(420)  # six minutes of quiet end it
+        await clock.advance(420)  # six quiet minutes end it
         assert client.all[0]["series"]["count"] == 10
         assert recorder.statistics().remembered == 0
     assert len(client.events) == 1
@@ -208,7 +208,7 @@ async def test_an_event_that_is_refused_is_not_tried_again() -> None:
 
 async def test_reporting_never_waits_and_drops_what_overflows() -> None:
     clock, client = FakeClock(), FakeEvents()
-    recorder = make(clock, client)  # nobody writes
+    recorder = make(clock, client)  # not running
     for number in range(QUEUE_LIMIT + 5):
         recorder.event(POD, "Normal", f"Reason{number}", "x")
     statistics = recorder.statistics()

@@ -1,4 +1,4 @@
-"""Replicas with a fixed part of the objects each, on a server that chooses by `shardSelector`."""
+"""Replicas with a fixed share of the objects, on a server with `shardSelector`."""
 
 import asyncio
 from typing import Any

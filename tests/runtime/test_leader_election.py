@@ -64,7 +64,7 @@ class Process:
             self.works = False
 
     async def campaign(self) -> None:
-        """Contend again and again, as a process that its platform restarts."""
+        """Contend again and again, like a process that is restarted."""
         while True:
             with contextlib.suppress(LeadershipLostError):
                 await self.elector.run(self.work)
@@ -79,7 +79,7 @@ async def running(*processes: Process) -> AsyncIterator[None]:
     finally:
         for task in tasks:
             task.cancel()
-        for _ in range(1000):  # giving the lease up takes time on a clock that stands still
+        for _ in range(1000):  # releasing the lease takes time, which passes only here
             await processes[0].clock.world.advance(0.1)
             if all(task.done() for task in tasks):
                 break
@@ -108,7 +108,7 @@ async def test_a_leader_renews_every_retry_period_without_reading() -> None:
     async with running(process):
         await world.advance(20)
         assert 9 <= len(server.writes) <= 11
-        # One read, which found nothing; everything else are writes.
+        # One read finds nothing; all other requests are writes.
         assert process.client.requests == len(server.writes) + 1
 
 
@@ -310,7 +310,7 @@ async def test_the_lease_is_renewed_until_the_work_has_ended_and_then_released()
 
 async def test_a_conflict_while_releasing_is_retried() -> None:
     world, server = FakeClock(), LeaseServer()
-    # get, create; then the release: get, update that is lost without effect, get, update.
+    # get, create; then the release: get, refused update, get, update
     process = Process(server, world, "a", ["ok", "ok", "ok", "refuse", "ok", "ok"])
 
     async def nothing(guard: LeadershipGuard) -> str:
@@ -452,7 +452,7 @@ async def test_an_event_loop_that_is_held_for_longer_than_the_lease_keeps_the_le
 
     async def hold_the_loop(guard: LeadershipGuard) -> int:
         before = elector.statistics().renewals
-        # Blocking is what is tested here: nothing else shows that another thread renews.
+        # Block the event loop: a renewal then proves that another thread renews.
         threading.Event().wait(1.2)
         guard.check()
         return elector.statistics().renewals - before
@@ -481,7 +481,7 @@ async def test_clocks_that_have_gone_on_end_the_leadership_although_the_monotoni
     with pytest.raises(LeadershipLostError):
         guard.check()
     readings[1] -= 10
-    assert not guard.is_leader  # once refused, for ever
+    assert not guard.is_leader  # A guard that refused once refuses for ever.
 
 
 PAUSES = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 300), st.integers(1, 80)), max_size=4)
@@ -491,7 +491,7 @@ PAUSES = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 300), st.integers(
 def test_there_are_never_two_acting_leaders_and_faults_that_end_leave_one(
     faults_a: list[str], faults_b: list[str], pauses: list[tuple[int, int, int]], skew: int
 ) -> None:
-    """Lost answers, hanging and late requests, skewed clocks and paused processes, at random."""
+    """Random lost answers, hanging and late requests, skewed clocks and paused processes."""
 
     async def scenario() -> None:
         world, server = FakeClock(), LeaseServer()

@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).with_name("leader_program.py")
 
 
 async def acts(client: Client) -> list[tuple[int, str]]:
-    """Return fencing token and identity of every act, in the server's order."""
+    """Return the fencing token and identity of each act, in the server's order."""
     found = (await client.list("configmaps", "default")).items
     ordered = sorted(found, key=lambda obj: int(obj.resource_version))
     data = [obj["data"] for obj in ordered if "data" in obj and "token" in obj["data"]]
@@ -37,34 +37,34 @@ def acting(name: str, since: int) -> Callable[[list[tuple[int, str]]], object]:
 async def test_two_processes_never_act_for_one_lease_at_once(
     server: EmbeddedAPIServer, client: Client
 ) -> None:
-    """Paused for longer than the lease, killed, cut off from the server, and stopped in order.
+    """Pause a process beyond its lease, restart the server, kill a process, stop the other.
 
-    Each act carries the lease's count of leaders: in the server's order it never goes back, so
-    nobody acted after somebody else had begun to.
+    Each act carries the lease's transition count. In the server's order it never decreases, so
+    no process acts after another one has begun to.
     """
     async with candidate(PROGRAM, server, "a") as first:
         await until(acting("a", 0), client)
         async with candidate(PROGRAM, server, "b") as second:
-            # Paused for longer than the lease lasts.
+            # Pause the leader for longer than the lease.
             first.send(signal.SIGSTOP)
             await until(acting("b", 0), client)
             first.send(signal.SIGCONT)
             seen = len(await acts(client))
             await until(lambda found: len(found) > seen + 20, client)
 
-            # The server is away for longer than the lease lasts.
+            # Stop the server for longer than the lease.
             await server.restart(downtime=2.5)
             seen = len(await acts(client))
             await until(lambda found: len(found) > seen + 20, client)
 
-            # Killed.
+            # Kill the leader.
             leader = (await acts(client))[-1][1]
             gone, other = (first, second) if leader == "a" else (second, first)
             gone.send(signal.SIGKILL)
             seen = len(await acts(client))
             await until(acting(other.name, seen), client)
 
-            # Stopped in order: the lease is free at once.
+            # An orderly stop frees the lease at once.
             other.send(signal.SIGTERM)
             assert await other.process.wait() == 0
     lease = await client.get("leases", "lock", "default")

@@ -18,7 +18,7 @@ def guard_for(seconds: float, clock: FakeClock) -> LeadershipGuard:
 
 
 class Gap:
-    """A process that is stopped, and goes on when its lease is over: the clock alone moves."""
+    """A process that is paused beyond its lease: only the clock advances."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -26,8 +26,8 @@ class Gap:
         self.ready = asyncio.Event()
 
     def stop_and_continue(self) -> None:
-        self.clock.stall(60)  # no timer of ours has run yet
-        self.ready.set()  # while an answer has come
+        self.clock.stall(60)  # no timer has run yet
+        self.ready.set()  # but a response has arrived
 
 
 async def waiter(gap: Gap, steps: list[str]) -> str:

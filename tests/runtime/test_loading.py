@@ -1,4 +1,4 @@
-"""Loading a file: which code runs, and which manager is the program."""
+"""Loading a file: which code runs, and which manager is chosen."""
 
 import asyncio
 import sys
@@ -230,9 +230,9 @@ def test_options_take_effect_whatever_the_file_does_with_them(tmp_path: Path, te
         health_host="127.0.0.2",
     )
     assert (app.lease, app.shares_keys, app.has_server) == ("asked", False, True)
-    # what a command changed before the start
+    # private: settings that a command changes before the start
     assert (app._namespace, app._health_host, app._health_port) == ("there", "127.0.0.2", 0)
-    assert app._config == CONFIG  # what a command changed before the start
+    assert app._config == CONFIG  # private: settings that a command changes before the start
     assert loaded(tmp_path, text, IMPORTS, config=CONFIG, leader_election="").lease == ""
 
 
@@ -279,7 +279,7 @@ def test_run_elects_a_leader_for_a_file_that_runs_itself(
     run = Manager.run
 
     def watched(app: Manager) -> None:
-        # what a command changed before the start
+        # private: settings that a command changes before the start
         if app._loading is not None and app._loading.chosen is app:
             ran.append(app.lease)
         else:
@@ -311,7 +311,7 @@ def test_run_keeps_the_server_of_a_file_unless_another_is_asked_for(
     for arguments in ([path], [path, "--kubeconfig", str(kubeconfig)]):
         result = CliRunner().invoke(run_command, arguments, catch_exceptions=False)
         assert result.exit_code == 0
-    # what a command changed before the start
+    # private: settings that a command changes before the start
     servers = [app._config.server for app in seen if app._config is not None]
     assert servers == ["http://127.0.0.1:9", "http://127.0.0.1:7"]
     bare = program(tmp_path, "app = Manager('x')\napp.task(asyncio.sleep)", "bare.py", IMPORTS)

@@ -26,7 +26,7 @@ from listwatch.objects import Object
 from listwatch.runtime.own_writes import (
     Write,
     WriteTarget,
-    _RecordingHTTP,  # what `recorded` puts in place of a client's HTTP, which only that can reach
+    _RecordingHTTP,  # private: `recorded` puts it in place of a client's HTTP
     record,
     target_of,
 )
@@ -73,12 +73,12 @@ class Lagging:
 
 
 class Server:
-    """Answers the requests of a reconcile out of the sources, and loses some answers."""
+    """Answers a reconcile's requests from the sources, and loses some answers."""
 
     def __init__(self, world: "LaggingWorld") -> None:
         self._world = world
         self.requests: list[str] = []
-        #: What becomes of the next writes: "lost", "not sent", or "".
+        #: Fates of the next writes: "lost", "not sent", or "".
         self.fates: Iterable[str] = iter(())
         self.stream = None
         self._names = 0
@@ -171,7 +171,7 @@ def children_of(world: LaggingWorld, parent: str) -> int:
 
 
 class OneChild:
-    """Parents get a child each, by a generated name, if the lister shows none."""
+    """Creates a child with a generated name for each parent that has none in the lister."""
 
     def __init__(self, world: LaggingWorld) -> None:
         self.world = world
@@ -500,7 +500,7 @@ async def test_a_key_is_let_go_although_its_wait_is_cancelled_before_it_begins()
     async def reconcile(_key: str) -> None:
         world.lag = 1e6
         await world.post("children", widget("c"))
-        running.cancel()  # as by a lost leadership, when the last step is done
+        running.cancel()  # as lost leadership does, right after the last step
 
     await reconciler.prepare(world)
     world.caches.open(world)

@@ -50,7 +50,7 @@ def only(process: str) -> Callable[[list[dict[str, str]]], bool]:
 
 
 def violations(found: list[dict[str, str]]) -> list[str]:
-    """Return the acts of members that went on after another one had begun on their key."""
+    """Return acts of members on a key after another member began on it."""
     wrong = []
     for key in {act["key"] for act in found}:
         holder, superseded = "", set()
@@ -60,7 +60,7 @@ def violations(found: list[dict[str, str]]) -> list[str]:
                 wrong.append(f"{member} on {key} after {holder} had begun")
             if act["step"] == "begin":
                 if holder:
-                    superseded.add(holder)  # it left its work open: it was dead or paused
+                    superseded.add(holder)  # it never ended its work: it was killed or paused
                 holder = member
             elif member == holder:
                 holder = ""
@@ -78,7 +78,7 @@ def test_an_act_after_another_members_beginning_would_be_found() -> None:
 async def test_two_processes_never_work_on_one_key_at_once(
     server: EmbeddedAPIServer, client: Client
 ) -> None:
-    """One joins, is paused for longer than its lease, is killed; the server goes away."""
+    """One joins and is paused beyond its lease; the server restarts; the other is killed."""
     async with candidate(PROGRAM, server, "a") as first:
         await until(only("a"), client)
         async with candidate(PROGRAM, server, "b") as second:

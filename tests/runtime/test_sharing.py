@@ -103,7 +103,7 @@ class Member:
             self.working.add(key)
             end = self.clock.now() + self._rng.uniform(0, 2 * self.seconds)
             while self.clock.now() < end:
-                if not guard.is_leader:  # as a fenced write would say
+                if not guard.is_leader:  # as a fenced write would find out
                     break
                 for other in self.everyone:
                     if other is not self and key in other.working and other.may_act:
@@ -168,12 +168,12 @@ async def test_members_share_all_keys_and_take_over_from_one_that_stops() -> Non
             assert set.union(*shares) == set(KEYS)
             assert sum(map(len, shares)) == len(KEYS)
             assert all(shares)
-        # c has left in order: its keys move as soon as the others look again.
+        # c left in an orderly way: its keys move as soon as the others look again.
         a.done.clear()
         b.done.clear()
         await world.advance(8)
         assert set(a.done) | set(b.done) == set(KEYS)
-        assert shares[0] <= set(a.done)  # the others' keys have stayed
+        assert shares[0] <= set(a.done)  # It keeps its keys.
         assert shares[1] <= set(b.done)
     assert not any(member.overlaps for member in everyone)
 
@@ -226,7 +226,7 @@ async def test_a_member_whose_lease_is_lost_accepts_nothing() -> None:
     world, server = FakeClock(), LeaseServer()
     process = Member(server, world, "a", [])
     member = process.member()
-    task = asyncio.ensure_future(member.run(process._work))  # what it does as a leader
+    task = asyncio.ensure_future(member.run(process._work))  # the leader's work
     await world.advance(10)
     assert member.accepts("ns/key-1")
     assert process.guard is not None
@@ -247,7 +247,7 @@ def test_no_key_is_worked_on_by_two_members_whatever_fails(
     seconds: tuple[float, ...],
     data: Any,
 ) -> None:
-    """Members that join and leave, lost and late answers, pauses longer than the lease."""
+    """Members join and leave, answers are lost and late, pauses exceed the lease."""
     joins = data.draw(st.tuples(*[st.integers(0, 100)] * 3))
 
     async def scenario() -> None:

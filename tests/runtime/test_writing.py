@@ -155,7 +155,7 @@ JSON = st.recursive(
 
 
 def merged(value: Any, patch: Any) -> Any:
-    """RFC 7386, section 2, word by word."""
+    """Merge as RFC 7386, section 2, says."""
     if not isinstance(patch, dict):
         return patch
     result = dict(value) if isinstance(value, dict) else {}

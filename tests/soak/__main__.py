@@ -36,14 +36,14 @@ from soak.facts import Facts
 ROUND = 25.0
 #: Seconds within which every consumer must have all writes.
 CATCH_UP = 120.0
-#: How much an informer's memory may grow: a factor, and bytes on top of it.
+#: Allowed growth of the informer's memory: a fraction, plus bytes.
 GROWTH, SLACK = 0.10, 3_000_000
 
 out = Console(highlight=False)
 
 
 class Soak:
-    """One run."""
+    """A run of the soak."""
 
     def __init__(self, directory: Path, seed: int, rate: float, objects: int) -> None:
         self.chance = random.Random(seed)
@@ -51,7 +51,7 @@ class Soak:
         self.facts = Facts()
         self.losses: list[str] = []
         self.faults: dict[str, int] = {}
-        #: the informer's memory and how many objects there were, after each round
+        #: The informer's memory and the number of objects, after each round.
         self.memory: list[tuple[int, int]] = []
         self.cluster = Cluster(directory)
         numbers = Numbers()
@@ -73,7 +73,7 @@ class Soak:
         return [self.informer, self.observe, self.mirror]
 
     async def run(self, minutes: float) -> None:
-        """Run for this long, and leave the results in the attributes."""
+        """Run for so many minutes; the results are in the attributes."""
         ends = time.monotonic() + 60 * minutes
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.cluster)
@@ -103,7 +103,7 @@ class Soak:
         async with asyncio.TaskGroup() as tasks:
             for writer in self.writers:
                 tasks.create_task(writer.run(stop, self.pause))
-            # The server forgets its history in every other round; otherwise nobody has to list.
+            # In every other round the server forgets its history, so consumers must list.
             tasks.create_task(self._trouble(stop, forgets=number % 2 == 0))
             await asyncio.sleep(seconds)
             stop.set()
@@ -179,9 +179,9 @@ class Soak:
         return lacking
 
     def growth(self) -> list[str]:
-        """Say how much the informer's memory grew, if it is too much for the objects it holds."""
+        """Return the growth of the informer's memory if it is too large for its objects."""
         third = len(self.memory) // 3
-        if third < 2:  # the first objects, and the allocator's first arenas
+        if third < 2:  # too short to tell growth from start-up
             return []
         before, objects = max(self.memory[:third])
         after, now = self.memory[-1]

@@ -14,14 +14,14 @@ import aiohttp
 from soak.facts import GONE, Facts
 
 LISTWATCH = (sys.executable, "-m", "listwatch.cli")
-#: Bytes that each object carries, so that a lost byte is noticed and memory weighs something.
+#: Characters of padding in each object, so that memory counts.
 PADDING = 1000
 
 
 class Cluster:
-    """A server that keeps its objects in a file, and a bare connection to it.
+    """A server that keeps its objects in a file, and a bare HTTP session.
 
-    `async with` starts it and ends it. Only `aiohttp` speaks to it from here, and nothing of the
+    `async with` starts and stops it. Requests are sent with `aiohttp`, and with nothing of the
     package.
     """
 
@@ -58,7 +58,7 @@ class Cluster:
         self.port = int(line.rpartition(":")[2])
 
     async def kill(self, downtime: float) -> None:
-        """Kill the server, and start it again after this many seconds."""
+        """Kill the server, and restart it after `downtime` seconds."""
         assert self._process is not None
         self._process.kill()
         await self._process.wait()
@@ -73,21 +73,21 @@ class Cluster:
         self.compactions += 1
 
     async def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Send one request; return the status and the JSON of the answer."""
+        """Send a request; return the status and the decoded response."""
         async with self._session.request(
             method, f"http://127.0.0.1:{self.port}{path}", json=body
         ) as response:
             return response.status, await response.json()
 
     async def listed(self, namespace: str = "") -> dict[str, int]:
-        """Return the listed objects by key."""
+        """Return the numbers of the listed objects, by key."""
         within = f"/namespaces/{namespace}" if namespace else ""
         status, answer = await self.ask("GET", f"/api/v1{within}/configmaps")
         assert status == 200, answer
         return dict(map(_key_and_number, answer["items"]))
 
     def journaled(self) -> dict[str, int]:
-        """Return what the file of a server that has ended holds, by key."""
+        """Return the numbers in the file of a stopped server, by key."""
         with sqlite3.connect(f"file:{self.data}?mode=ro", uri=True) as file:
             rows = file.execute("SELECT data FROM objects WHERE bucket LIKE '%configmaps'")
             return dict(_key_and_number(json.loads(data)) for (data,) in rows)
@@ -99,7 +99,7 @@ def _key_and_number(obj: Any) -> tuple[str, int]:
 
 
 class Numbers:
-    """Numbers the writes of all writers."""
+    """Numbers for the writes of all writers."""
 
     def __init__(self) -> None:
         self._last = GONE
@@ -110,9 +110,9 @@ class Numbers:
 
 
 class Writer:
-    """Creates, changes and deletes the objects of one namespace, of which it alone writes.
+    """Creates, changes and deletes objects of a namespace, as its only writer.
 
-    Whether a write without an answer was done is found out by reading, once the server is back.
+    After a write without an answer, it reads the object once the server is back.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Writer:
         self._chance = random.Random(namespace)
 
     async def run(self, stop: asyncio.Event, pause: float) -> None:
-        """Write until told to stop, with so many seconds between two writes on average."""
+        """Write until `stop` is set, on average every `pause` seconds."""
         await self._until_there()
         while not stop.is_set():
             await self._write(f"m{self._chance.randrange(self._objects)}")

@@ -25,20 +25,20 @@ _SCRIPT = '#!/bin/sh\necho "$CHANGE $1/$2 $3" >> "$STORY"\n'
 
 
 class Consumer:
-    """One kind of program: its process, its proxy, and the story that it tells.
+    """A kind of program: its processes, its proxy, and its story.
 
     Args:
-        name: what the table calls it.
-        cluster: what it follows.
-        directory: for its files.
-        replicas: how many processes of it run.
+        name: its name in the table.
+        cluster: the server that it follows.
+        directory: the directory for its files.
+        replicas: the number of its processes.
     """
 
     def __init__(self, name: str, cluster: Cluster, directory: Path, replicas: int = 1) -> None:
         self.name = name
         self.story = directory / f"{name}.story"
         self.kills = 0
-        #: the exit codes of processes that have ended of their own accord
+        #: Exit codes of processes that ended by themselves.
         self.ends: list[int] = []
         self.proxy: FaultProxy
         self._cluster = cluster
@@ -48,7 +48,7 @@ class Consumer:
         self._log = self._log_file.open("ab")
         self.story.touch()
 
-    #: the exit codes with which it may end of its own accord
+    #: Exit codes with which it may end by itself.
     may_end_with: tuple[int, ...] = ()
 
     async def __aenter__(self) -> Self:
@@ -88,7 +88,7 @@ class Consumer:
         )
 
     async def kill(self, which: int = 0) -> None:
-        """Kill one process of it and start another."""
+        """Kill one of its processes and start another."""
         process = self._processes.pop(which % self._replicas)
         with suppress(ProcessLookupError):
             process.kill()
@@ -99,7 +99,7 @@ class Consumer:
         self._processes.append(await self._start())
 
     def complaints(self) -> list[str]:
-        """Return what it has done that nobody should see."""
+        """Return unexpected exit codes and tracebacks."""
         text = self._log_file.read_text(errors="replace")
         return [
             *(
@@ -111,7 +111,7 @@ class Consumer:
         ]
 
     async def start_again(self) -> None:
-        """Start what has ended, as a supervisor would."""
+        """Restart ended processes, as a supervisor would."""
         for process in [each for each in self._processes if each.returncode is not None]:
             self._processes.remove(process)
             assert process.returncode is not None
@@ -119,7 +119,7 @@ class Consumer:
             self._processes.append(await self._start())
 
     def resident(self) -> int:
-        """Return how many bytes its first process keeps in memory."""
+        """Return the resident memory of its first process, in bytes."""
         status = Path(f"/proc/{self._processes[0].pid}/status").read_text()
         (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
         return int(line.split()[1]) * 1024
@@ -136,16 +136,16 @@ class Teller(Consumer):
         self.reader = Reader(facts, repeats_allowed=self.is_restarted)
         self._at = 0
 
-    #: whether it is killed and started again, and so may repeat itself
+    #: True if it is killed and restarted, so it may repeat changes.
     is_restarted = False
 
     def end_round(self) -> None:
-        """Count what was not told, and forget which lists were seen, which excuse that."""
+        """Count undelivered states, and forget the round's list requests, which excuse them."""
         self.reader.end_round(self.namespace, may_skip=self._has_listed())
         self.proxy.request_lines.clear()
 
     def read(self) -> None:
-        """Read on in its story. What it tells must have been taken down before."""
+        """Read on in its story; the facts must have its states already."""
         may_skip = self._has_listed()
         data = self.story.read_bytes()[self._at :]
         whole = data[: data.rfind(b"\n") + 1]
@@ -154,11 +154,11 @@ class Teller(Consumer):
             kind, key, number = line.split(" ")
             if self.namespace and not key.startswith(f"{self.namespace}/"):
                 self.reader.mistakes.append(f"{key}: told, though it is elsewhere")
-            elif not key.startswith(f"{COPIES}/"):  # of those the facts know nothing
+            elif not key.startswith(f"{COPIES}/"):  # not in the facts
                 self.reader.read(Told(kind, key, int(number)), may_skip=may_skip)
 
     def _has_listed(self) -> bool:
-        """Return whether its proxy has seen a list request in this round."""
+        """Return True if its proxy has seen a list request in this round."""
         lines = self.proxy.request_lines
         return len(lines) == lines.maxlen or any(map(_is_list, lines))
 
@@ -168,12 +168,12 @@ def _is_list(request_line: str) -> bool:
     query = parse_qs(url.query)
     if not url.path.endswith("/configmaps"):
         return False
-    # a list of one asks for the version alone
+    # A list of one item only asks for the version.
     return "sendInitialEvents" in query or ("watch" not in query and query.get("limit") != ["1"])
 
 
 class InformerProgram(Teller):
-    """A shared informer that is never restarted, so that what it keeps can be measured."""
+    """A shared informer that is never restarted, so its memory can be measured."""
 
     def command(self) -> tuple[str, ...]:
         return (
@@ -181,7 +181,7 @@ class InformerProgram(Teller):
         )  # fmt: skip
 
     async def cache(self) -> dict[str, int]:
-        """Return what its cache holds now."""
+        """Return the content of its cache."""
         file = self.story.with_suffix(".cache")
         file.unlink(missing_ok=True)
         self._processes[0].send_signal(signal.SIGUSR1)
@@ -195,7 +195,7 @@ class ObserveProgram(Teller):
     """`listwatch observe --state`, which is killed again and again."""
 
     is_restarted = True
-    may_end_with = (1, 4)  # as documented: the first requests fail, or reach nobody
+    may_end_with = (1, 4)  # as documented: the first requests failed, or reached no server
 
     def command(self) -> tuple[str, ...]:
         script = self.story.with_suffix(".sh")
@@ -227,9 +227,9 @@ class ObserveProgram(Teller):
 
 
 class MirrorProgram(Consumer):
-    """Managers, one of which leads: they keep a copy of one namespace in another."""
+    """Managers that copy one namespace to another; one of them leads."""
 
-    may_end_with = (3,)  # another leads
+    may_end_with = (3,)  # another one leads
 
     def __init__(
         self, name: str, cluster: Cluster, directory: Path, facts: Facts, source: str
@@ -245,14 +245,14 @@ class MirrorProgram(Consumer):
         )  # fmt: skip
 
     async def missing(self) -> list[str]:
-        """Return how the copies differ from what was written."""
+        """Return the differences between the copies and the writes."""
         copies = await self._cluster.listed(COPIES)
         found = {f"{self.source}/{key.partition('/')[2]}": number for key, number in copies.items()}
         return differences("copies", found, self._facts.alive(self.source))
 
 
 def differences(what: str, found: dict[str, int], expected: dict[str, int]) -> list[str]:
-    """Say in which objects two states differ."""
+    """Return the differences of two states, by object."""
     return [
         f"{what}: {key}: {found.get(key)} in place of {expected.get(key)}"
         for key in sorted(found.keys() | expected.keys())

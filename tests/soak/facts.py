@@ -8,15 +8,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-#: The number that stands for "it is gone".
+#: The number of a deleted object.
 GONE = 0
 
 
 @dataclass
 class Facts:
-    """The states of every key in the order in which they were written."""
+    """The states of each key, in the order of the writes."""
 
-    #: by key: numbers, and `GONE` for each deletion
+    #: Numbers by key, with `GONE` for each deletion.
     written: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     creations: int = 0
     changes: int = 0
@@ -27,7 +27,7 @@ class Facts:
         return self.creations + self.changes + self.deletions
 
     def wrote(self, key: str, number: int) -> None:
-        """Record a write that the server acknowledged, or that was found there later."""
+        """Record a write that the server acknowledged, or that a later read found."""
         if number == GONE:
             self.deletions += 1
         elif self.number(key) == GONE:
@@ -42,7 +42,7 @@ class Facts:
         return states[-1] if states else GONE
 
     def alive(self, namespace: str = "") -> dict[str, int]:
-        """Return the number of each object that is there, of one namespace or of all."""
+        """Return the numbers of existing objects, of one namespace or of all."""
         return {
             key: states[-1]
             for key, states in self.written.items()
@@ -57,7 +57,7 @@ class Told:
     Attributes:
         type: Added, Updated, Deleted, or Sync for either of the first two.
         key: namespace/name.
-        number: of the state; of the last known one for a deletion.
+        number: the number of the state; for a deletion, of the last known state.
     """
 
     type: str
@@ -67,10 +67,10 @@ class Told:
 
 @dataclass
 class Reader:
-    """Reads a consumer's story, a part at a time, beside the facts.
+    """Compares a consumer's story with the facts, part by part.
 
     Args:
-        repeats_allowed: a consumer that was killed may tell the last change of a key again.
+        repeats_allowed: a killed consumer may repeat the last change of a key.
     """
 
     facts: Facts
@@ -84,15 +84,15 @@ class Reader:
     _last: dict[str, Told] = field(default_factory=dict)
 
     def state(self) -> dict[str, int]:
-        """Return the objects that the story says are there."""
+        """Return the objects that exist according to the story."""
         return {key: number for key, number in self._now.items() if number != GONE}
 
     def read(self, line: Told, *, may_skip: bool) -> None:
         """Read one line.
 
         Args:
-            line: what was told.
-            may_skip: the consumer has listed, and a list shows the newest states alone.
+            line: the delivered change.
+            may_skip: the consumer has listed, and a list shows only the newest states.
         """
         self.told += 1
         if self.repeats_allowed and self._last.get(line.key) == line:
@@ -117,7 +117,7 @@ class Reader:
     def _follow(self, line: Told, number: int, *, may_skip: bool) -> None:
         states, at = self.facts.written.get(line.key, []), self._read[line.key]
         if line.type == "Sync" and at and states[at - 1] == number:
-            return  # a list that found what was known already
+            return  # The list found a known state.
         try:
             found = states.index(number, at)
         except ValueError:
@@ -129,10 +129,10 @@ class Reader:
             self._wrong(line, f"not told before: {states[at:found]}, though it has not listed")
 
     def end_round(self, namespace: str = "", *, may_skip: bool) -> None:
-        """Count what was not told and will not be: objects that came and went unseen.
+        """Count states that will never be delivered, such as objects that came and went unseen.
 
         Args:
-            namespace: of which it tells; all if empty.
+            namespace: the consumer's namespace; all if empty.
             may_skip: as for `read`.
         """
         for key, states in self.facts.written.items():
@@ -145,7 +145,7 @@ class Reader:
                 self.mistakes.append(f"{key}: {unseen} were never told, though it has not listed")
 
     def missing(self, namespace: str = "") -> Iterator[str]:
-        """Yield what the facts have and the story, which should be complete by now, has not."""
+        """Yield the differences between the facts and a story that should be complete."""
         alive, told = self.facts.alive(namespace), self.state()
         for key in sorted(alive.keys() | told.keys()):
             if alive.get(key) != told.get(key):

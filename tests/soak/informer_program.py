@@ -1,6 +1,6 @@
-"""Prints every change that a shared informer delivers, one per line, until killed.
+"""Write every change that a shared informer delivers to a file, until killed.
 
-On SIGUSR1 it also prints the content of its cache.
+On SIGUSR1, write the content of its cache to another file.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from listwatch.client.config import Config
 
 
 def number(obj: object) -> str:
-    """Return the number of a state; a tombstone's is not needed."""
+    """Return the number of an object; "0" for a tombstone."""
     return str(obj["data"]["number"]) if isinstance(obj, Object) else "0"
 
 
 async def main(url: str, story: Path) -> None:
-    """Print changes until the process is killed."""
+    """Write changes until the process is killed."""
     async with Client(Config(server=url)) as client:
         informer = SharedInformer(client.list_watch("configmaps"))
 

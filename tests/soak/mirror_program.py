@@ -18,7 +18,7 @@ app = Manager(
 )
 mirror = app.reconciler("mirror", concurrency=4, timeout=20)
 mirror.for_("configmaps", namespace=source)
-# A copy whose original went while no replica was running wakes this, when a replica starts.
+# Copies wake it too: their originals may be deleted while no replica runs.
 mirror.watches("configmaps", lambda copy: [f"{source}/{copy.name}"], namespace=target)
 
 
@@ -47,4 +47,4 @@ try:
 except ManagerError as error:
     if not isinstance(error.__cause__, LeadershipLostError):
         raise
-    sys.exit(3)  # another leads; a supervisor starts this one again
+    sys.exit(3)  # another replica leads; a supervisor restarts this one

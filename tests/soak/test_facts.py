@@ -1,10 +1,10 @@
-"""The soak's oracle finds what it is there to find."""
+"""The soak's oracle finds every kind of mistake."""
 
 import pytest
 
 from soak.facts import GONE, Facts, Reader, Told
 
-#: Three states of one object, its end, and a second object of that name.
+#: Three states of an object, its deletion, and another object of the same name.
 STATES = (1, 2, 3, GONE, 4)
 TRUE_STORY = (
     Told("Added", "ns/a", 1),

@@ -1,4 +1,4 @@
-"""The soak itself runs, for a short while."""
+"""A short run of the soak."""
 
 import os
 import subprocess
