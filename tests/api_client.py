@@ -20,7 +20,7 @@ class Client:
 
     def __init__(self, server: EmbeddedAPIServer) -> None:
         self.server = server
-        #: where requests go; "" is to the server
+        #: The base URL of requests; "" means the server's.
         self.url = ""
         self._session: aiohttp.ClientSession | None = None
 
@@ -46,7 +46,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         expect: int | None = None,
     ) -> Any:
-        """Send a request; returns the decoded body, after checking the status if one is given."""
+        """Send a request, check the status if one is expected, and return the decoded body."""
         assert self._session is not None
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         given = {"Content-Type": "application/json", **(headers or {})}
@@ -62,12 +62,12 @@ class Client:
             return json.loads(text) if text[:1] in "{[" else text
 
     async def create(self, path: str, name: str, **fields: Any) -> Any:
-        """POST an object of this name; returns it."""
+        """POST an object and return it."""
         metadata = {"name": name, **fields.pop("metadata", {})}
         return await self.call("POST", path, {"metadata": metadata, **fields}, expect=201)
 
     async def merge(self, path: str, patch: Any) -> Any:
-        """PATCH an object; returns it."""
+        """Merge-patch an object and return it."""
         headers = {"Content-Type": "application/merge-patch+json"}
         return await self.call("PATCH", path, patch, headers=headers, expect=200)
 
@@ -99,7 +99,7 @@ def names(answer: Any) -> list[str]:
 
 
 def is_gone(answer: Any) -> bool:
-    """Return whether an answer is a 404 Status."""
+    """Return True for a 404 Status."""
     return bool(answer.get("kind") == "Status" and answer.get("code") == 404)
 
 

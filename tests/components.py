@@ -1,4 +1,4 @@
-"""The real programs that some tests need: where to find and how to install them.
+"""Programs that some tests need: where to find them and how to install them.
 
 A test says `@pytest.mark.needs("haproxy")`. Without that program it is skipped, and in CI it fails.
 """
@@ -33,7 +33,7 @@ def find(name: str) -> str | None:
         case "helm":
             return shutil.which(GO_CLIENTS / "helm")
         case "haproxy":
-            # Debian's place, which is not on everybody's PATH
+            # Debian's path, often not on PATH
             return shutil.which("haproxy") or shutil.which("/usr/sbin/haproxy")
         case "chromium":
             names = ("chromium", "google-chrome", "chrome")
@@ -42,7 +42,7 @@ def find(name: str) -> str | None:
 
 
 def path(name: str) -> str:
-    """Return the path of a program that is here, as the mark `needs` has made sure of."""
+    """Return the path of a program; the mark `needs` ensures that it is installed."""
     found = find(name)
     assert found is not None, f"needs {name}: {REMEDIES[name]}"
     return found

@@ -1,4 +1,4 @@
-"""Replays the recorded scenarios on a server, many at a time."""
+"""Replay recorded scenarios on a server, many at a time."""
 
 import argparse
 import fnmatch
@@ -37,7 +37,7 @@ TOKENS = 'admin-token,admin,1,"system:masters"\nalice-token,alice,alice-uid,"dev
 
 
 def runner_module() -> ModuleType:
-    """Load the recorded runner, which is no package."""
+    """Load the recordings' runner, a script outside any package."""
     spec = importlib.util.spec_from_file_location("conformance_run", FOLDER / "run.py")
     assert spec is not None
     assert spec.loader is not None
@@ -71,7 +71,7 @@ def themes() -> list[str]:
 
 
 def differing() -> set[str]:
-    """Return the names of the further scenarios that are known to be answered otherwise."""
+    """Return the names of further scenarios with known differences."""
     return set(DIFFERING.read_text().split())
 
 
@@ -82,9 +82,9 @@ def replay(
     workers: int = 24,
     ignore_wording: bool = False,
 ) -> dict[str, str]:
-    """Replay scenarios on the server at a URL; returns what differed, "" for nothing.
+    """Replay scenarios on a server; return the differences of each, "" if there are none.
 
-    Differences in the words of messages can be ignored.
+    With `ignore_wording`, the words of messages may differ.
     """
     module = runner_module()
     options = argparse.Namespace(
@@ -114,13 +114,13 @@ def replay(
             return name, f"left out for want of {skipped}"
         return name, "\n".join(json.dumps(each) for each in differences)
 
-    # the long ones first, so that none of them is left alone at the end
+    # Start with the long ones, so that none runs alone at the end.
     ordered = sorted(chosen.items(), key=lambda item: "timeoutSeconds" not in str(item[1]))
-    # a compaction ends what others rely on, so those that ask for one come after all others
+    # A compaction breaks other scenarios, so scenarios that compact come last.
     compacting = [item for item in ordered if "'action': 'compact'" in str(item[1])]
     others = [item for item in ordered if item not in compacting]
     with warnings.catch_warnings():
-        # the runner leaves its sockets to the garbage collector
+        # The runner leaves its sockets to the garbage collector.
         warnings.simplefilter("ignore", ResourceWarning)
         with ThreadPoolExecutor(workers) as pool:
             results = dict(pool.map(run, others)) | dict(pool.map(run, compacting))

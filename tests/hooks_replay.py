@@ -1,4 +1,4 @@
-"""Replays recorded scenarios with webhooks, by the recorded runner and its scripted server."""
+"""Replay recorded scenarios with webhooks, using the recordings' runner and scripted server."""
 
 import asyncio
 import gzip
@@ -17,7 +17,7 @@ from listwatch.apiserver.access.auth import read_tokens
 from listwatch.apiserver.http.request_log import RecordedRequest
 
 _FEATURES = ("rbac", "impersonation")
-#: So many runners at once, each with a webhook server of its own.
+#: Number of concurrent runners, each with its own webhook server.
 _RUNNERS = 4
 _INDEX = re.compile(r"_index_\d+$")
 
@@ -33,7 +33,7 @@ def scenarios(theme: str) -> dict[str, dict[str, Any]]:
 
 
 def replay(chosen: Mapping[str, dict[str, Any]]) -> dict[str, str]:
-    """Replay scenarios on a server of their own; returns what differed, by name."""
+    """Replay scenarios on a new server and return the differences by name."""
     return asyncio.run(_replay(chosen))
 
 
@@ -47,7 +47,7 @@ async def _replay(chosen: Mapping[str, dict[str, Any]]) -> dict[str, str]:
             parts = [names[number::_RUNNERS] for number in range(_RUNNERS)]
             paths = [Path(folder, f"{number}.yaml") for number in range(_RUNNERS)]
             for path, part in zip(paths, parts, strict=True):
-                # JSON is YAML, and much faster to write
+                # JSON is YAML, and much faster to write.
                 kept = [_without_audit(chosen[name]) for name in part]
                 path.write_text(json.dumps({"scenarios": kept}))
             runs = zip(paths, parts, strict=True)
@@ -61,7 +61,7 @@ async def _replay(chosen: Mapping[str, dict[str, Any]]) -> dict[str, str]:
 
 
 def _without_audit(scenario: dict[str, Any]) -> dict[str, Any]:
-    """Return a scenario for a runner that reads no audit log."""
+    """Remove audit annotations from a scenario: the runner can't read an audit log."""
     needs = [each for each in scenario.get("requires", ()) if each != "audit"]
     return {
         **scenario,
@@ -71,16 +71,16 @@ def _without_audit(scenario: dict[str, Any]) -> dict[str, Any]:
 
 
 def _audited(scenario: dict[str, Any], requests: Sequence[RecordedRequest]) -> bool:
-    """Return whether the audit annotations match the recorded ones."""
+    """Return True if the audit annotations match the recorded ones."""
     steps = [step for step in scenario["steps"] if step.get("audit")]
     wanted = json.dumps([step["expect"]["audit"] for step in steps])
     found: dict[str, list[dict[str, str]]] = {}
     for each in requests:
         if each.verb == "create" and each.resource == "configmaps" and "dryRun" not in each.query:
-            # mutating webhooks are counted with those of the other scenarios
+            # The index of a mutating webhook depends on the other scenarios' webhooks.
             noted = {_INDEX.sub("_index_0", key): text for key, text in each.annotations.items()}
             found.setdefault(each.namespace, []).append(noted)
-    # each scenario has a namespace of its own, whose name has the random part of all its names
+    # Each scenario has its own namespace; its random suffix is that of all names in it.
     return not steps or any(
         annotations == json.loads(wanted.replace("${id}", namespace.removeprefix("ns-")))
         for namespace, annotations in found.items()

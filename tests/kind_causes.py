@@ -1,4 +1,4 @@
-"""What a kind's rules say of an object, for the tests of kinds: the fields of the causes."""
+"""Validate objects by the rules of their kinds, for tests, and return the invalid fields."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ Fields = list[str]
 
 
 def of_new(name: str, obj: Object, definition: str = "") -> Fields:
-    """Return the fields that a new object breaks.
+    """Return the invalid fields of a new object.
 
     Args:
-        name: the kind, by group and plural name.
-        obj: the object; gets a name.
-        definition: the name of its type, if its enumerations count.
+        name: the kind, as group and plural name.
+        obj: the object; a missing name is added.
+        definition: the name of its type, to check its enumerations too.
     """
     kind, whole = KINDS[name], _named(obj)
     causes = [] if kind.rule is None else kind.rule(whole)
@@ -27,7 +27,7 @@ def of_new(name: str, obj: Object, definition: str = "") -> Fields:
 
 
 def of_change(name: str, new: Object, old: Object) -> Fields:
-    """Return the fields that a change breaks, apart from those of a new object."""
+    """Return the invalid fields of an update, by the rules for updates alone."""
     rule = KINDS[name].update_rule
     assert rule is not None
     return sorted(cause.field for cause in rule(_named(new), _named(old)))

@@ -9,7 +9,7 @@ import yaml
 def write_bearer(path: Path, kubeconfig: str, token: str) -> Path:
     """Write a kubeconfig whose only user has this token and nothing else.
 
-    Tokens of files are sent over TLS only, so its server has to speak that.
+    The client sends tokens of files only over TLS, so the server must use TLS.
     """
     value: dict[str, Any] = yaml.safe_load(kubeconfig)
     value["users"][0]["user"] = {"token": token}

@@ -1,4 +1,4 @@
-"""The API server and the command line as separate processes, for the tests."""
+"""The API server and the command line as separate processes, for tests."""
 
 import os
 import signal
@@ -62,7 +62,7 @@ class Running:
 
 @contextmanager
 def running(*arguments: str, **env: str) -> Iterator[Running]:
-    """Run the command line until the body ends, whatever happens in it."""
+    """Run a command until the body ends or fails, and then kill it."""
     state = Running(arguments, env)
     try:
         yield state
@@ -76,7 +76,7 @@ def running(*arguments: str, **env: str) -> Iterator[Running]:
 
 @contextmanager
 def api_server(directory: Path, *arguments: str) -> Iterator[Path]:
-    """Run an API server and return its kubeconfig."""
+    """Run an API server and yield its kubeconfig."""
     kubeconfig = directory / "kubeconfig"
     with running("apiserver", "--kubeconfig", str(kubeconfig), *arguments) as server:
         server.until(lambda: any(line.startswith("listening on ") for line in server.out))
@@ -86,7 +86,7 @@ def api_server(directory: Path, *arguments: str) -> Iterator[Path]:
 
 
 def listwatch(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end."""
+    """Run a command to its end."""
     return subprocess.run(
         [*LISTWATCH, *arguments],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Which of many like cases `make test` takes."""
+"""Samples of similar cases for `make test`."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def sampled(cases: Iterable[Any], every: int) -> "list[ParameterSet]":
-    """Return the cases for `parametrize`: every so many-th in `make test`, all in `make proof`.
+    """Return `parametrize` cases: `make test` runs one of `every`, `make proof` runs all.
 
     A case is a tuple of arguments, or the only argument.
     """

@@ -1,4 +1,4 @@
-"""Taking connections at the limit of open files."""
+"""Accepting connections at the limit of open files."""
 
 import asyncio
 import errno
@@ -25,7 +25,7 @@ from listwatch.testing import eventually
 
 
 class Listening(socket.socket):
-    """A listening socket that can't take connections while `error` is set."""
+    """A listening socket that can't accept connections while `error` is set."""
 
     error: OSError | None = None
     accepts = 0
@@ -167,7 +167,7 @@ async def test_a_handshake_that_never_ends_does_not_hold_up_the_end() -> None:
 
 async def test_a_connection_that_was_just_taken_ends_with_the_acceptor(world: World) -> None:
     client = socket.create_connection(world.sock.getsockname())
-    world.acceptor._accept()  # its task has not begun; nothing public stops in between
+    world.acceptor._accept()  # private: stops before the connection's task begins
     await world.acceptor.aclose()
     with client:
         assert await asyncio.to_thread(client.recv, 1) == b""

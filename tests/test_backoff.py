@@ -76,7 +76,7 @@ def test_the_same_chance_gives_the_same_delays() -> None:
 
 
 class Failing:
-    """Fails so many times, with what it is given, and notes when it was called."""
+    """Raise the given errors in turn, then succeed; record the times of the calls."""
 
     def __init__(self, clock: FakeClock, errors: list[Exception]) -> None:
         self.clock = clock
@@ -91,7 +91,7 @@ class Failing:
 
 
 class Passing(FakeClock):
-    """A clock on which whoever sleeps moves the time."""
+    """A clock that sleep() advances at once."""
 
     async def sleep(self, seconds: float) -> None:
         self._now += seconds

@@ -237,7 +237,7 @@ def test_a_switch_that_is_on_can_be_switched_off(value: str, words: list[str]) -
     assert from_go_spelling(config_command, [f"--check={value}"]) == words
 
 
-#: Interrupts itself when so many modules were looked for; says at its end how many there were.
+#: Interrupts itself at a given module lookup, and prints the number of lookups at exit.
 INTERRUPTED = """
 import atexit, os, signal, sys
 from listwatch import __main__
@@ -266,7 +266,7 @@ def _interrupted(at: int, directory: Path) -> "subprocess.CompletedProcess[str]"
 
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory: pytest.TempPathFactory) -> int:
-    """How many modules the command looks for; tools such as coverage load some before it."""
+    """The number of modules that the command looks up; coverage may load some earlier."""
     done = _interrupted(0, tmp_path_factory.mktemp("modules"))
     assert done.returncode == 3, done.stderr
     return int(done.stdout)

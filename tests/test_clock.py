@@ -110,7 +110,7 @@ async def test_a_cancellation_from_outside_wins_over_the_time_out_of_the_same_in
 
     task = asyncio.create_task(body())
     await clock.settle()
-    limit._expire()  # as a timer that fires too early
+    limit._expire()  # like a timer that fires too early
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -103,4 +103,4 @@ def _environment(pid: str) -> str:
     try:
         return Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""  # it has ended, or is another user's
+        return ""  # it has ended, or belongs to another user

@@ -19,7 +19,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def _blocks(language: str) -> list[tuple[str, str, str]]:
-    """Return page and line, text, and the text block that follows before the next of them."""
+    """Return the position, the text, and the `text` block right after it, of each block."""
     found = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")

@@ -84,7 +84,7 @@ async def test_the_printed_story_is_what_was_done(kubeconfig: Path) -> None:
         result = compare(done, _told(observe.out), gaps, marked=True)
         assert result.mistakes == []
         assert result.done == 400
-        # The list skipped what was before it; the watch told everything after it.
+        # The list skipped earlier states; the watch delivered everything later.
         assert result.told >= 300
         everything = await client.list("pods")
     alive = {key for key in {c.key for c in done} if _last(done, key) is not ChapterType.DELETED}

@@ -1,4 +1,4 @@
-"""A shared informer on the real client, through a proxy that breaks things, on the real server."""
+"""A shared informer with the real client and server, and a fault proxy between them."""
 
 import asyncio
 import random
@@ -148,7 +148,7 @@ def strike(scene: Scene, rng: random.Random) -> None:
 
 
 async def same(scene: Scene) -> None:
-    """Wait until the cache is what the server has."""
+    """Wait for the informer, then check that its cache equals the server's objects."""
     listed = await scene.direct.list("configmaps", "default", label_selector="mine")
     await scene.informer.wait_for_resource_version(listed.resource_version, seconds=20)
     present = {obj.key: (obj.uid, obj.resource_version) for obj in listed.items}
@@ -168,7 +168,7 @@ async def test_under_random_faults_the_cache_is_right_and_the_story_consistent(
             for _ in range(rng.randrange(4)):
                 await write(scene.direct, rng, there)
             strike(scene, rng)
-            with suppress(TimeoutError):  # a wait that gives the informer time for what it does
+            with suppress(TimeoutError):  # gives the informer some time
                 newest = str(scene.server.store.revision)
                 await scene.informer.wait_for_resource_version(newest, seconds=0.02)
         scene.proxy.heal()
@@ -182,7 +182,7 @@ async def test_under_random_faults_the_cache_is_right_and_the_story_consistent(
 
 
 async def test_a_restored_server_behind_an_outage_is_noticed() -> None:
-    """Its versions are lower than ours, and a watch at ours would hear nothing of it."""
+    """Its versions are lower than the informer's, where a watch would get no events."""
     async with a_scene(1) as scene:
         await scene.direct.create(config_map("a"))
         snapshot = scene.server.take_snapshot()
@@ -218,7 +218,7 @@ async def define(client: Client, definition: dict[str, Any], obj: dict[str, Any]
 
 
 async def test_objects_of_a_definition_that_was_deleted_unseen_are_gone_and_come_back() -> None:
-    """The informer is between two watches, and gets no event."""
+    """The informer is between two watches, so it gets no event."""
     names = {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"}
     schema = {"openAPIV3Schema": {"type": "object"}}
     definition = {

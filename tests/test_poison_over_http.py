@@ -1,4 +1,4 @@
-"""Odd objects on the embedded server affect only themselves, in informers and above."""
+"""Odd objects on the embedded server affect only themselves in informers and their users."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ DEEP = b"[" * 50_000 + b"]" * 50_000
 
 
 class World:
-    """A server whose objects can be made odd, and an informer of its config maps."""
+    """A server whose objects can be corrupted, and an informer of its ConfigMaps."""
 
     def __init__(self, server: EmbeddedAPIServer, client: Client) -> None:
         self.server, self.client = server, client
@@ -49,7 +49,7 @@ class World:
             await self.client.create({"kind": "ConfigMap", "apiVersion": "v1", "metadata": meta})
 
     def store(self, name: str, old: bytes, new: bytes) -> None:
-        """Store an object's next state with other bytes, as no request could."""
+        """Store an object's next state with some bytes replaced, which no request could do."""
         store, registry = self.server.store, self.server.registry
         resource = self.server.table.get("", "v1", "configmaps")
         assert resource is not None
@@ -63,7 +63,7 @@ class World:
         return sorted(obj.name for obj in self.informer.lister.list() if "kube" not in obj.name)
 
     async def until_seen(self, name: str) -> None:
-        """Create an object; when it is there, so is what came before."""
+        """Create an object and wait for it; everything before it has arrived then."""
         await self.create(name)
         async with asyncio.timeout(10):
             while name not in self.names():

@@ -1,4 +1,4 @@
-"""What is public: exactly what a package's `__init__` lists in `__all__`."""
+"""Exactly the names in the `__all__` of packages are public."""
 
 import ast
 import json
@@ -35,7 +35,7 @@ FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def imported_for_types(package: ModuleType) -> set[str]:
-    """Return the names that a package's `__init__` shows to type checkers."""
+    """Return the names that a package's `__init__` imports for type checkers."""
     assert package.__file__ is not None
     tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
     names = set()
@@ -71,7 +71,7 @@ def test_there_are_no_other_packages_that_look_public() -> None:
 
 
 def programs() -> Iterator[tuple[str, str]]:
-    """Yield every program that users are shown, with its place."""
+    """Yield every program in documentation, examples and scaffold, with its location."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for page in pages:
         for number, block in enumerate(FENCE.finditer(page.read_text(encoding="utf-8"))):
@@ -124,7 +124,7 @@ def test_the_version_is_that_of_the_project() -> None:
     sys.version_info[:2] != (3, 11), reason="signatures are written as CPython 3.11 prints them"
 )
 def test_the_list_of_public_names_is_up_to_date() -> None:
-    """`python tools/public_surface.py --write` writes it anew."""
+    """`python tools/public_surface.py --write` updates it."""
     tool = runpy.run_path(str(ROOT / "tools" / "public_surface.py"))
     written = (ROOT / "docs" / "public-names.txt").read_text(encoding="utf-8")
     assert tool["surface"]() == written

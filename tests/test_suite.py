@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_no_test_says_how_many_examples_it_takes() -> None:
-    """The profile does (conftest.py): few in `make test`, many in `make proof`."""
+    """The profile in conftest.py does: few in `make test`, many in `make proof`."""
     word = "max_" + "examples"
     found = [
         str(path.relative_to(ROOT))

@@ -34,7 +34,7 @@ class Pod(msgspec.Struct):
 
 
 class Source:
-    """One resource in memory, which is written to in the background thread."""
+    """An in-memory resource that the background thread writes."""
 
     def __init__(self) -> None:
         self.pods = FakeControllerSource()
@@ -230,7 +230,7 @@ def test_connecting_without_a_configuration_is_an_error(
 def test_after_a_fork_the_error_is_clear(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real fork of a process with threads is not safe in a test; its sign is another id."""
+    """Forking a process with threads is unsafe in a test, so only the process ID changes."""
     real = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: real + 1)
     with pytest.raises(RuntimeError, match="forked"):
@@ -360,7 +360,7 @@ def log_of_a_pod() -> ScriptedServer:
 def serving(
     make: Callable[[], EmbeddedAPIServer | ScriptedServer] = EmbeddedAPIServer,
 ) -> Iterator[Config]:
-    """Run a server in a thread of its own."""
+    """Run a server in a new thread."""
     started: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:

@@ -1,4 +1,4 @@
-"""The libraries of others that only `make test-adapters` installs."""
+"""Third-party libraries that only `make test-adapters` installs."""
 
 import os
 from importlib import import_module, metadata
@@ -8,7 +8,7 @@ import pytest
 
 
 def needed(name: str) -> Any:
-    """Return the library; without it the test is skipped, but fails where all must run."""
+    """Import a library; without it, skip the test, or fail if all libraries are required."""
     if os.environ.get("LISTWATCH_ADAPTERS") != "required":
         return pytest.importorskip(name, reason="make test-adapters gets the libraries")
     if name == "kubernetes.aio" and int(metadata.version("kubernetes").split(".")[0]) < 37:

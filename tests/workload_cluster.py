@@ -1,4 +1,4 @@
-"""A server with running pods and a fake clock, for the tests of workloads."""
+"""A server with running pods and a fake clock, for tests of workloads."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -29,7 +29,7 @@ PATHS: Mapping[str, str] = {
 
 
 class Cluster:
-    """Reads and writes objects in namespace default; a write waits until nothing changes."""
+    """Reads and writes objects in the namespace `default`; a write waits until nothing changes."""
 
     def __init__(self, server: EmbeddedAPIServer, client: Client, clock: FakeClock) -> None:
         self.server = server
@@ -68,7 +68,7 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(**options: Any) -> AsyncIterator[Cluster]:
-    """Give a cluster whose pods run as `Workloads(**options)` says."""
+    """Yield a cluster whose pods run as `Workloads(**options)` says."""
     clock = FakeClock()
     server = EmbeddedAPIServer(clock=clock, seed=1, workloads=Workloads(**options))
     async with server, Client(server) as client:
@@ -77,7 +77,7 @@ async def cluster(**options: Any) -> AsyncIterator[Cluster]:
 
 
 def template(name: str = "web", image: str = "web:1", **spec: Any) -> dict[str, Any]:
-    """Return a template of pods with the label `app`."""
+    """Return a pod template with the label `app`."""
     containers = spec.pop("containers", [{"name": "c", "image": image}])
     annotations = spec.pop("annotations", None)
     metadata: dict[str, Any] = {"labels": {"app": name}}
@@ -87,7 +87,7 @@ def template(name: str = "web", image: str = "web:1", **spec: Any) -> dict[str, 
 
 
 def workload(name: str = "web", replicas: int = 3, **spec: Any) -> dict[str, Any]:
-    """Return the spec of a Deployment or its like."""
+    """Return the spec of a Deployment or a similar workload."""
     return {
         "replicas": replicas,
         "selector": {"matchLabels": {"app": name}},
@@ -97,7 +97,7 @@ def workload(name: str = "web", replicas: int = 3, **spec: Any) -> dict[str, Any
 
 
 def conditions(obj: Any) -> dict[str, tuple[str, str]]:
-    """Return status and reason of an object's conditions, by type."""
+    """Return the status and reason of an object's conditions, by type."""
     return {
         each["type"]: (each["status"], each.get("reason", ""))
         for each in obj["status"].get("conditions") or ()
