@@ -20,7 +20,7 @@ def main() -> None:
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:  # otherwise a shell started this in the background, or it has its own handler
         signal.signal(signal.SIGINT, _interrupted)
-    from listwatch.cli import run  # noqa: PLC0415 - takes a while
+    from listwatch.cli import run  # noqa: PLC0415 - slow to load
 
     code = _INTERRUPTED
     try:

@@ -165,7 +165,7 @@ def completion_command(*, shell: str) -> None:
       bash: source <(listwatch completion bash)
       zsh:  source <(listwatch completion zsh)
       fish: listwatch completion fish | source
-    """  # noqa: D301 - click's marker for text that is not rewrapped
+    """  # noqa: D301 - click's marker: do not rewrap
     kind = get_completion_class(shell)
     assert kind is not None  # noqa: S101 - for the type checker: click knows all three
     click.echo(kind(cli, {}, "listwatch", _COMPLETE).source())

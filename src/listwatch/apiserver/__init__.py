@@ -1,4 +1,4 @@
-"""An embedded API server for real clients that needs nothing installed."""
+"""An embedded API server for real clients. Nothing else needs to be installed."""
 
 from typing import TYPE_CHECKING
 

@@ -77,7 +77,7 @@ async def _serve(
                 stack.callback(kubeconfig.unlink, missing_ok=True)
             if warning:
                 click.echo(f"listwatch apiserver: {warning}", err=True)
-        gc.freeze()  # loaded modules stay for the life of the process
+        gc.freeze()  # loaded modules live as long as the process
         gc.enable()
         code = 0
         if command and kubeconfig is not None:
@@ -87,7 +87,7 @@ async def _serve(
         else:
             click.echo(f"listening on {server.url}")
             await stop.wait()
-    gc.freeze()  # the process ends: collecting garbage now is wasted
+    gc.freeze()  # the process ends: don't collect garbage
     return code
 
 
@@ -230,9 +230,9 @@ def apiserver_command(
 
     \b
       listwatch apiserver -- python controller.py
-    """  # noqa: D301 - click's marker for text that is not rewrapped
+    """  # noqa: D301 - click's marker: do not rewrap
     gc.disable()  # start-up creates no garbage
-    from listwatch.apiserver.access.auth import read_tokens  # noqa: PLC0415 - loaded when it runs
+    from listwatch.apiserver.access.auth import read_tokens  # noqa: PLC0415 - loaded on first use
     from listwatch.apiserver.server import EmbeddedAPIServer  # noqa: PLC0415 - as above
     from listwatch.apiserver.workloads.options import Workloads  # noqa: PLC0415 - as above
 

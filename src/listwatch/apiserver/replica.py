@@ -42,8 +42,8 @@ class Replica:
     def fall_behind(self, revision: int | None = None) -> None:
         """Stop following the store, now or at an earlier revision in its history.
 
-        Reads that may be stale are as of then, and watches get no later changes; consistent reads
-        and writes use the store.
+        Reads that may be stale return the state at that revision, and watches get no later changes.
+        Consistent reads and writes use the store.
 
         Raises:
             ValueError: the history does not reach that revision.
@@ -66,7 +66,7 @@ class Replica:
         return url_of(self._host, self._port, "http" if self._tls is None else "https")
 
     async def start(self) -> None:
-        """Listen on its own address; harmless if it does already.
+        """Listen on its own address; harmless if it already does.
 
         Raises:
             ConfigError: it can't listen on the address.

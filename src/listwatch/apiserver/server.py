@@ -71,7 +71,7 @@ class EmbeddedAPIServer:
         workloads: create and run the pods of workloads, see `listwatch.testing.Workloads`; True for
             its defaults.
         history_limit: maximum changes kept for watches and exact lists.
-        seed: makes uids, generated names and time-outs the same in each run.
+        seed: makes uids, generated names and time-outs reproducible.
         backlog_limit: changes that may wait for the slow client of a watch.
         tls: encrypts connections, and authenticates client certificates. None for plain HTTP.
         test_api: serve the paths below /-/ for tests.
@@ -128,7 +128,7 @@ class EmbeddedAPIServer:
         #: the faults to inject, for tests
         self.faults = Faults(
             self._clock,
-            random.Random(seed),  # noqa: S311 - as above, and drawn from alone
+            random.Random(seed),  # noqa: S311 - as above, for the faults alone
         )
         self._snapshot: Snapshot | None = None
         self._replica: Replica | None = None
@@ -235,7 +235,7 @@ class EmbeddedAPIServer:
         for resource in self.table:
             if resource.storage == bucket and resource.convert is None:
                 return self.registry.entry(resource, obj, revision)
-        # of a custom resource, whose definition is loaded later
+        # a custom resource, whose definition is loaded later
         group, _, name = bucket.partition("/")
         plain = APIResource(group, "", name, "", schema=ANY)
         return self.registry.entry(plain, obj, revision)
@@ -285,7 +285,7 @@ class EmbeddedAPIServer:
         await listening.stop_accepting()
         for stream in list(self._reader.streams):
             stream.stop()
-        # lets the streams write their ends before their connections close
+        # let the streams write their ends before their connections close
         for _ in range(3):
             await asyncio.sleep(0)
         await listening.close()
@@ -304,9 +304,9 @@ class EmbeddedAPIServer:
         await self.start()
 
     def restart_soon(self, *, downtime: float = 0.0) -> None:
-        """Restart from within a request, after its response is written."""
+        """Restart after the response of the current request is written."""
         if self._restart is None or self._restart.done():
-            # referenced until it ends or `stop` ends it
+            # keep a reference until the task ends or `stop` ends it
             self._restart = asyncio.create_task(self._logged_restart(downtime))
 
     async def _logged_restart(self, downtime: float) -> None:
@@ -401,7 +401,7 @@ class EmbeddedAPIServer:
             expired: use an expired one, which clients refuse.
 
         Raises:
-            ValueError: the server has no certificate of its own making.
+            ValueError: the server did not create its certificate.
         """
         if self._tls is None or self._tls.issue is None:
             raise ValueError("the server made no certificates: start it with tls=True")
@@ -445,11 +445,11 @@ class EmbeddedAPIServer:
         if self._workloads is not None:
             self._workloads.reset()
 
-    def stale_replica(self, on: bool = True) -> None:  # noqa: FBT001, FBT002 - one word, one meaning
+    def stale_replica(self, on: bool = True) -> None:  # noqa: FBT001, FBT002 - clear without a keyword
         """Answer from now on like a replica that has fallen behind, or catch up.
 
-        Reads that may be stale are as of this moment, and watches get no changes; consistent reads
-        and writes continue.
+        Reads that may be stale return the state at this moment, and watches get no changes.
+        Consistent reads and writes continue.
         """
         self._reader.set_stale(self.store.revision if on else None)
 

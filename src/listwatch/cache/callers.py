@@ -103,7 +103,7 @@ class Caller:
                         await waiting
                 except asyncio.CancelledError as cancellation:
                     self._fail(change, stray(cancellation))
-                except Exception as error:  # noqa: BLE001 - reported; the others must hear the rest
+                except Exception as error:  # noqa: BLE001 - reported; the next changes must still arrive
                     self._fail(change, error)
                 self._delivered += 1
                 ended = now()
@@ -164,7 +164,7 @@ class _Watched:
             except GeneratorExit:
                 coroutine.close()
                 raise
-            except BaseException as raised:  # noqa: BLE001 - the coroutine's to handle
+            except BaseException as raised:  # noqa: BLE001 - raised in the coroutine
                 error = raised
 
 
@@ -241,7 +241,7 @@ class ThreadedCaller(Caller):
             try:
                 if inspect.iscoroutine(waiting := tell(self._handler, change)):
                     waiting.close()
-                    raise TypeError("a threaded handler's methods must not be coroutine functions")  # noqa: TRY301 - handled as what a handler raises
+                    raise TypeError("a threaded handler's methods must not be coroutine functions")  # noqa: TRY301 - handled like a handler's exceptions
             except BaseException as error:  # noqa: BLE001 - reported in the loop; here it would only end the thread
                 failed.append((change, error))
             self._delivered += 1

@@ -89,7 +89,7 @@ class ZstdCodec:
         return packed
 
     def _collect(self, raw: bytes) -> None:
-        assert self._samples is not None  # noqa: S101 - the caller asks first; for the type checker
+        assert self._samples is not None  # noqa: S101 - for the type checker: the caller checks first
         self._samples.append(raw)
         if len(self._samples) < _SAMPLES or sum(map(len, self._samples)) < _LEAST_SAMPLE_BYTES:
             return

@@ -183,7 +183,7 @@ class Controller:
                 self._failed(error.cause, error.key)
             except asyncio.CancelledError as cancellation:
                 self._failed(stray(cancellation), None)
-            except Exception as error:  # noqa: BLE001 - whatever a process function raises is survived
+            except Exception as error:  # noqa: BLE001 - survive any exception of a process function
                 self._failed(error, None)
             if not self._settled.is_set() and queue.has_synced:
                 self._settled.set()

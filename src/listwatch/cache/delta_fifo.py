@@ -100,7 +100,7 @@ class DeltaFIFO(FIFO):
     def _take_in(self, kind: DeltaType, obj: Object) -> None:
         try:
             key = self._key_func(obj)
-        except Exception:  # noqa: BLE001 - key_of meets it again and says what is wrong
+        except Exception:  # noqa: BLE001 - key_of fails again and reports why
             key = self.key_of(obj)
         self._untouched = False
         if self._rewrite is not None:
@@ -172,7 +172,7 @@ class DeltaFIFO(FIFO):
         self._queue(_DELETED, key, DeletedFinalStateUnknown(key, last), initial=initial)
 
     def _look_up(self, key: str) -> Item | None:
-        assert self._known is not None  # noqa: S101 - the callers ask first; for the type checker
+        assert self._known is not None  # noqa: S101 - for the type checker: callers check first
         try:
             return self._known.get_by_key(key)
         except Exception as error:  # noqa: BLE001 - a user's function: reported
@@ -268,7 +268,7 @@ class DeltaFIFO(FIFO):
             self._wake_all()
 
     def _compress(self, deltas: Deltas) -> None:
-        assert self._compressor is not None  # noqa: S101 - the callers ask first; for the type checker
+        assert self._compressor is not None  # noqa: S101 - for the type checker: callers check first
         copy = Deltas(
             deltas,
             deltas.key,
@@ -341,7 +341,7 @@ class DeltaFIFO(FIFO):
                     continue
                 self._items[key] = deltas
             else:
-                deltas = Deltas(  # noqa: PLW2901 - pop's caller may hold the old one
+                deltas = Deltas(  # noqa: PLW2901 - the caller of pop may hold the old one
                     deltas,
                     key,
                     is_in_initial_list=deltas.is_in_initial_list or newer.is_in_initial_list,

@@ -263,11 +263,11 @@ class FIFO(ABC):
             ) from error
 
     def _rewritten(self, key: str, obj: Object) -> Object:
-        assert self._rewrite is not None  # noqa: S101 - the callers ask first; for the type checker
+        assert self._rewrite is not None  # noqa: S101 - for the type checker: callers check first
         try:
             result = self._rewrite(obj)
             if not isinstance(result, Object):
-                raise TypeError(f"it returned a {type(result).__name__}, not an Object")  # noqa: TRY301 - handled as what it raises
+                raise TypeError(f"it returned a {type(result).__name__}, not an Object")  # noqa: TRY301 - handled like its exceptions
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a user's function: reported, and the object kept
             self._report(RewriteError(key, error))
             return obj

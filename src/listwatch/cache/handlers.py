@@ -89,7 +89,7 @@ class ResourceEventHandler(Protocol[T_contra]):
     awaited before the next call. Their exceptions are reported and counted, and stop nothing.
     """
 
-    def on_add(self, obj: T_contra, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - the field's signature, called by position
+    def on_add(self, obj: T_contra, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - client-go's signature, called by position
         """Handle an object that is new or was in the initial list."""
         ...
 
@@ -120,7 +120,7 @@ class HandlerFuncs(Generic[T]):
         self._on_update = on_update
         self._on_delete = on_delete
 
-    def on_add(self, obj: T, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - as in the protocol
+    def on_add(self, obj: T, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - required by the protocol
         """Call the function for additions, if there is one."""
         return None if self._on_add is None else self._on_add(obj, is_in_initial_list)
 
@@ -151,7 +151,7 @@ class FilteringEventHandler:
         self._handler = handler
         self._told: set[str] = set()
 
-    def on_add(self, obj: Object, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - as in the protocol
+    def on_add(self, obj: Object, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - required by the protocol
         """Deliver an addition if the object passes."""
         if not self._passes(obj):
             return None
@@ -262,7 +262,7 @@ class DecodingEventHandler:
         self._retelling: Retelling[Any] = Retelling(into)
         self._handler: ResourceEventHandler[Any] = handler
 
-    def on_add(self, obj: Object, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - as in the protocol
+    def on_add(self, obj: Object, is_in_initial_list: bool) -> Awaitable[None] | None:  # noqa: FBT001 - required by the protocol
         """Deliver an addition."""
         return self._tell(Added(obj, is_in_initial_list))
 

@@ -71,7 +71,7 @@ async def ask_for_missing(
                 obj = await source.find(key, decoder)
             except ObjectDecodeError as error:
                 report(error, key)
-            except Exception as error:  # noqa: BLE001 - whatever a source raises, the object stays
+            except Exception as error:  # noqa: BLE001 - keep the object on any exception of a source
                 report(error, key)
                 failures += 1
                 unproven += 1

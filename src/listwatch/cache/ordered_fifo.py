@@ -78,7 +78,7 @@ class OrderedFIFO(FIFO):
         # `_queue`, inlined because this runs for each event of a watch.
         try:
             key = self._key_func(obj)
-        except Exception:  # noqa: BLE001 - key_of meets it again and says what is wrong
+        except Exception:  # noqa: BLE001 - key_of fails again and reports why
             key = self.key_of(obj)
         self._untouched = False
         if self._rewrite is not None:

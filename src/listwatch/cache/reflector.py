@@ -125,7 +125,7 @@ class Reflector:
         self._on_error = BoundedRate(on_error, self._clock)
         self._backoff = backoff if backoff is not None else REFLECTOR
         self._budget = RequestBudget(min(60.0, _LONGEST_WAITS * self._backoff.cap))
-        self._rng = rng if rng is not None else random.Random()  # noqa: S311 - spreads requests, hides nothing
+        self._rng = rng if rng is not None else random.Random()  # noqa: S311 - spreads requests, not cryptography
         streaming = machine.Streaming.YES if watch_list else machine.Streaming.NEVER
         self._first_state = State(streaming=streaming)
         self._state = self._first_state
@@ -266,7 +266,7 @@ class Reflector:
         except asyncio.CancelledError as cancellation:
             self._report(stray(cancellation), "connect", delay=delay)
             restored = False
-        except Exception as error:  # noqa: BLE001 - whatever a source raises is survived
+        except Exception as error:  # noqa: BLE001 - survive any exception of a source
             self._report(error, "connect", delay=delay)
             restored = False
         # The informers of all clients notice this at once, and should not all send requests at
@@ -293,7 +293,7 @@ class Reflector:
             await self._replace(told, version)
         except asyncio.CancelledError as cancellation:
             return self._ended(stray(cancellation), "list")
-        except Exception as error:  # noqa: BLE001 - whatever a source or store raises is survived
+        except Exception as error:  # noqa: BLE001 - survive any exception of a source or store
             return self._ended(error, "list")
         return Listed(version)
 
@@ -353,7 +353,7 @@ class Reflector:
             page = await self._list_page(ListOptions(limit=1, decoder=self._decoder))
         except asyncio.CancelledError as cancellation:
             return self._ended(stray(cancellation), "list of one item")
-        except Exception as error:  # noqa: BLE001 - whatever a source raises is survived
+        except Exception as error:  # noqa: BLE001 - survive any exception of a source
             return self._ended(error, "list of one item")
         return Probed(page.resource_version)
 
@@ -366,7 +366,7 @@ class Reflector:
                 await self._replace(Told(), self._state.resource_version)
         except asyncio.CancelledError as cancellation:
             return self._ended(stray(cancellation), "look for the definition")
-        except Exception as error:  # noqa: BLE001 - whatever a source or store raises is survived
+        except Exception as error:  # noqa: BLE001 - survive any exception of a source or store
             return self._ended(error, "look for the definition")
         return Inquired(gone)
 
@@ -396,7 +396,7 @@ class Reflector:
                 await self._read(watch, stream, initial=initial)
         except asyncio.CancelledError as cancellation:
             error = stray(cancellation)
-        except Exception as raised:  # noqa: BLE001 - whatever a source raises is survived
+        except Exception as raised:  # noqa: BLE001 - survive any exception of a source
             error = raised
         return self._watch_ended(watch, error)
 

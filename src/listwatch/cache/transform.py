@@ -45,9 +45,9 @@ class TransformingDecoder:
             if changed is obj:
                 return obj
             if not isinstance(changed, Object):
-                raise TypeError(f"it returned a {type(changed).__name__}, not an Object")  # noqa: TRY301 - handled as what it raises
+                raise TypeError(f"it returned a {type(changed).__name__}, not an Object")  # noqa: TRY301 - handled like its exceptions
             if changed.key != obj.key:
-                raise ValueError(f"it returned another object, {changed.key}")  # noqa: TRY301 - handled as what it raises
+                raise ValueError(f"it returned another object, {changed.key}")  # noqa: TRY301 - handled like its exceptions
             if changed.resource_version != obj.resource_version or changed.uid != obj.uid:
                 raise ValueError("it changed the uid or the resource version")  # noqa: TRY301 - as above
             changed = self._decoder(changed.json(), kind, api_version)

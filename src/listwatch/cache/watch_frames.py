@@ -422,7 +422,7 @@ class WatchFrames:
 def _read_position(raw: bytes) -> tuple[str, bool, str, str]:
     """Return an object's resource version, whether it ends the initial events (KEP-3157), and
     its kind and apiVersion.
-    """  # noqa: D205 - four values need two lines
+    """  # noqa: D205 - the summary needs two lines
     try:
         found = _position(raw)
     except (msgspec.DecodeError, RecursionError):

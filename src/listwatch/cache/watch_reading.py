@@ -343,7 +343,7 @@ class WatchReader:
                     watch.synthetic = False
                 try:
                     give(obj)
-                except Exception as error:  # noqa: BLE001 - one object never costs the others
+                except Exception as error:  # noqa: BLE001 - one object must not affect the others
                     self._lost(watch, error, obj.key)
                 self.stale.discard(obj.key)
                 self.events += 1

@@ -335,7 +335,7 @@ class Semver:
 
 
 def _compare(one: Semver | Quantity, other: Semver | Quantity) -> int:
-    return (one > other) - (one < other)  # type: ignore[operator]  # overloads: of one type
+    return (one > other) - (one < other)  # type: ignore[operator]  # overloads: both have the same type
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def add(one: Value, other: Value) -> Value:
         case Duration(), Timestamp():
             return Timestamp(one.nanoseconds + other.nanoseconds)
         case (str(), str()) | (bytes(), bytes()):
-            return one + other  # type: ignore[operator]  # both are of one type
+            return one + other  # type: ignore[operator]  # both have the same type
         case float(), float():
             return one + other
         case UInt(), UInt():
@@ -198,7 +198,7 @@ def _comparison(name: str, compare: Callable[..., bool]) -> Function:
     def call(one: Value, other: Value) -> bool:
         # Like the reference, round an integer to a double beside a double.
         if type(one) is float or type(other) is float:
-            one, other = float(one), float(other)  # type: ignore[arg-type]  # numbers both
+            one, other = float(one), float(other)  # type: ignore[arg-type]  # both are numbers
         return compare(one, other)
 
     return Function(f"_{name}_", tuple(overloads), call)

@@ -191,7 +191,7 @@ class Calls:
 
 class _Type(msgspec.Struct):
     kind: str
-    apiVersion: str  # noqa: N815 - the field's name on the wire
+    apiVersion: str  # noqa: N815 - the name in JSON
 
 
 def _nameless(body: bytes) -> Object | None:

@@ -127,7 +127,7 @@ class Client(Reads):
         """
         twin = copy.copy(self)
         twin.http = http
-        twin._calls = Calls(http, self.discovery, self.clock)  # noqa: SLF001 - it is one of us
+        twin._calls = Calls(http, self.discovery, self.clock)  # noqa: SLF001 - of the same class
         return twin
 
     async def __aenter__(self) -> Self:
@@ -283,7 +283,7 @@ class Client(Reads):
         patch: object,
         namespace: str | None = None,
         *,
-        type: PatchType = PatchType.MERGE,  # noqa: A002 - the API's own word
+        type: PatchType = PatchType.MERGE,  # noqa: A002 - the API's name
         subresource: str = "",
         field_manager: str = "",
         field_validation: FieldValidation = "",

@@ -68,7 +68,7 @@ class ConnectionOptions:
         Raises:
             ConfigError: the configuration is missing or invalid.
         """
-        import msgspec  # noqa: PLC0415 - the help of a command needs none of this
+        import msgspec  # noqa: PLC0415 - not needed for the help
 
         from listwatch.client.config import Config, Impersonation  # noqa: PLC0415 - as above
         from listwatch.client.kubeconfig import load_config  # noqa: PLC0415 - as above

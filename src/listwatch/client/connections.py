@@ -226,7 +226,7 @@ class Pool:
         if self._is_closed:
             raise DisconnectedError(f"{self._where}: the client is closed")
         if self._aiohttp is None:
-            from listwatch.client.aiohttp_requests import (  # noqa: PLC0415 - heavy; who only reads does without
+            from listwatch.client.aiohttp_requests import (  # noqa: PLC0415 - heavy, and not needed for reading
                 AiohttpRequests,
             )
 

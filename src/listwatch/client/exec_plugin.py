@@ -307,7 +307,7 @@ async def _end(process: asyncio.subprocess.Process, *, has_group: bool) -> None:
     output's end. So the output is closed here.
     """
     _kill(process, has_group=has_group)
-    process._transport.close()  # type: ignore[attr-defined] # noqa: SLF001 - nothing public does
+    process._transport.close()  # type: ignore[attr-defined] # noqa: SLF001 - there is no public way
     await process.wait()
 
 

@@ -154,7 +154,7 @@ class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
         return super().scan_plain_spaces(indent, start_mark) or spaces
 
     def compose_scalar_node(self, anchor: Any) -> ScalarNode:
-        event = self.peek_event()  # type: ignore[no-untyped-call] # the stubs lack it
+        event = self.peek_event()  # type: ignore[no-untyped-call] # missing in the stubs
         if event.tag == "!":  # it marks a value that is not to be resolved
             event.tag = _STR
         return super().compose_scalar_node(anchor)

@@ -34,7 +34,7 @@ class Prober:
     ) -> None:
         self._connect = connect
         self._clock = clock
-        self._rng = rng if rng is not None else random.Random()  # noqa: S311 - spreads tries, hides nothing
+        self._rng = rng if rng is not None else random.Random()  # noqa: S311 - spreads tries, not cryptography
         self._turn = asyncio.Lock()
         self._rounds = 0
         self._was_away = False

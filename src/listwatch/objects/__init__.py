@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from listwatch.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from listwatch.objects.keys import (  # noqa: I001 - one import hands on many names
+    from listwatch.objects.keys import (  # noqa: I001 - one import re-exports many names
         DeletedFinalStateUnknown as DeletedFinalStateUnknown,
         KeyFunctionError as KeyFunctionError,
         ObjectKey as ObjectKey,

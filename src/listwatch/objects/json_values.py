@@ -85,7 +85,7 @@ class ValueEnd:
         if self._in_string:
             rest = _REST_OF_STRING_IN_LINES if self._in_lines else _REST_OF_STRING
             token = rest.match(data, self._position, limit)
-            assert token is not None  # noqa: S101 - for the type checker: it matches nothing too
+            assert token is not None  # noqa: S101 - for the type checker: the pattern matches the empty text
             self._position = token.end()
             if token[1] is None:
                 return self._in_a_string(data)
@@ -147,7 +147,7 @@ def end_of_value(data: Viewed, begin: int) -> int:
 def is_json_but_for_text(value: bytes) -> bool:
     """Tell whether a value is JSON, or would be without what `mend` mends, without control
     characters in strings, and with less nesting.
-    """  # noqa: D205 - the rule needs two lines
+    """  # noqa: D205 - the summary needs two lines
     try:
         _raw(mend(value).translate(_NO_CONTROLS))
     except msgspec.DecodeError:
@@ -223,7 +223,7 @@ def mend(data: bytes) -> bytes:
     `\ud800` to `\udfff` where they are no pair (Go `encoding/json`, `unquoteBytes`).
 
     Returns the very same bytes if nothing has to be replaced.
-    """  # noqa: D205 - the rule needs two lines
+    """  # noqa: D205 - the summary needs two lines
     mended = data
     if b"\\" in data and _MAYBE_HALF(data):
         mended = _SURROGATES.sub(_unhalve, data)

@@ -161,7 +161,7 @@ class Places:
     def __init__(self) -> None:
         self._known: dict[int, int] = {}
 
-    def point(self, meta: ObjectMeta, raw: bytes, packed: bool) -> None:  # noqa: FBT001 - each keyword costs, for each object
+    def point(self, meta: ObjectMeta, raw: bytes, packed: bool) -> None:  # noqa: FBT001 - keywords cost time for each object
         """Make metadata read labels and owners from an object's bytes.
 
         Args:

@@ -277,7 +277,7 @@ _NO_NAMES = frozenset({".", ".."})
 class _Head(msgspec.Struct, gc=False):
     metadata: ObjectMeta
     kind: str = ""
-    apiVersion: str = ""  # noqa: N815 - the field's name on the wire
+    apiVersion: str = ""  # noqa: N815 - the name in JSON
 
 
 @lru_cache(maxsize=256)
@@ -397,7 +397,7 @@ class ObjectDecoder:
                 return self.decode_part(mended, 0, len(mended), kind, api_version)
             head = self._decode_with_nulls(raw, error)
         meta = head.metadata
-        name = meta._key  # noqa: SLF001 - metadata that are not finished
+        name = meta._key  # noqa: SLF001 - unfinished metadata
         if not name:
             raise ObjectDecodeError("the object lacks metadata.name")
         managed = meta._source  # noqa: SLF001 - as above

@@ -24,7 +24,7 @@ class ReadOnlyDict(Mapping[str, Any]):
     def __eq__(self, other: object) -> bool:
         return self._value == (other._value if isinstance(other, ReadOnlyDict) else other)
 
-    __hash__ = None  # type: ignore[assignment]  # as dict: equal to dicts, which have no hash
+    __hash__ = None  # type: ignore[assignment]  # unhashable, like dict
 
     def __repr__(self) -> str:
         return repr(self._value)
@@ -53,7 +53,7 @@ class ReadOnlyList(Sequence[Any]):
     def __eq__(self, other: object) -> bool:
         return self._value == (other._value if isinstance(other, ReadOnlyList) else other)
 
-    __hash__ = None  # type: ignore[assignment]  # as list: equal to lists, which have no hash
+    __hash__ = None  # type: ignore[assignment]  # unhashable, like list
 
     def __repr__(self) -> str:
         return repr(self._value)

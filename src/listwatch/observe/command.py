@@ -42,7 +42,7 @@ Exit codes:
 
 
 def _failure(error: BaseException) -> CommandError:
-    from listwatch.observe.session import exit_code  # noqa: PLC0415 - heavy
+    from listwatch.observe.session import exit_code  # noqa: PLC0415 - slow to load
 
     return CommandError(error, exit_code(error))
 
@@ -264,7 +264,7 @@ def observe_command(ctx: click.Context, /, *, connection: ConnectionOptions, **v
       listwatch observe services -A
       listwatch observe services --template '{.spec.clusterIP}' -- ./register_dns.sh
       listwatch observe nodes --names ./known.sh --delete ./remove.sh -- ./add.sh
-    """  # noqa: D301 - click's marker for text that is not rewrapped
+    """  # noqa: D301 - click's marker: do not rewrap
     try:
         options = _options(ctx.meta["command"], values)
         options.check()

@@ -151,7 +151,7 @@ class Reaction:
             return
         except StartError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever an odd object does to its readers
+        except Exception as error:  # noqa: BLE001 - an odd object may make any code fail
             words = f"unable to render it: {type(error).__name__}: {error}"
             if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
                 words = "nested too deeply"

@@ -76,7 +76,7 @@ async def serve(
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     serve_connection = runner.server
-    assert serve_connection is not None  # noqa: S101 - it is set up
+    assert serve_connection is not None  # noqa: S101 - set up before
     clock = Clock()
     acceptors: list[Acceptor] = []
     try:

@@ -53,7 +53,7 @@ def json_schema(cls: type) -> tuple[Node, dict[str, Node]]:
     """
     try:
         if is_pydantic(cls):
-            made: Node = cls.model_json_schema(by_alias=True)  # type: ignore[attr-defined] # pydantic's
+            made: Node = cls.model_json_schema(by_alias=True)  # type: ignore[attr-defined] # a method of pydantic
             definitions: dict[str, Node] = made.pop("$defs", {})
         else:
             (made,), definitions = msgspec.json.schema_components(
@@ -167,7 +167,7 @@ def _fields(cls: type) -> Iterator[tuple[str, tuple[Any, object]]]:
     """Yield the JSON name of each field, with its type and its default or factory."""
     found: Iterable[tuple[str, str, object]]
     if is_pydantic(cls):
-        fields: Any = cls.model_fields  # type: ignore[attr-defined] # pydantic's
+        fields: Any = cls.model_fields  # type: ignore[attr-defined] # a method of pydantic
         found = ((name, one.alias or name, one.default_factory) for name, one in fields.items())
     elif issubclass(cls, msgspec.Struct):
         found = (

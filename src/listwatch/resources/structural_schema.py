@@ -361,7 +361,7 @@ def _is_finite(value: object) -> bool:
 
 def _check_pattern(pattern: str, scope: _Scope) -> None:
     from listwatch.cel.errors import EvaluationError  # noqa: PLC0415 - as below
-    from listwatch.cel.patterns import compile_pattern  # noqa: PLC0415 - most types have none
+    from listwatch.cel.patterns import compile_pattern  # noqa: PLC0415 - seldom needed
 
     try:
         compile_pattern(pattern)

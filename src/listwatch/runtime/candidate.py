@@ -139,7 +139,7 @@ class Candidate:
         clock: Clock,
         clocks: Clocks,
         rng: random.Random,
-        decorate: Callable[[dict[str, Any]], object] = lambda lease: None,  # noqa: ARG005 - nothing to add
+        decorate: Callable[[dict[str, Any]], object] = lambda lease: None,  # noqa: ARG005 - adds nothing
     ) -> None:
         self._client = client
         self._decorate = decorate
@@ -244,7 +244,7 @@ class Candidate:
         try:
             async with self._clock.timeout(limit):
                 await self._attempt()
-        except Exception as error:  # noqa: BLE001 - whatever a lock raises, the election goes on; it is reported
+        except Exception as error:  # noqa: BLE001 - reported; the election continues
             self.report(error)
             return False
         self._last_error = ""

@@ -162,7 +162,7 @@ def _shown(file: Path, load: Callable[[], T]) -> T:
         return load()
     except ListWatchError:
         raise
-    except Exception as error:  # noqa: BLE001 - somebody else's code, whatever it raises
+    except Exception as error:  # noqa: BLE001 - a user's code may raise anything
         traceback = error.__traceback__
         while traceback and traceback.tb_frame.f_code.co_filename != str(file):
             traceback = traceback.tb_next

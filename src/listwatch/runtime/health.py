@@ -91,7 +91,7 @@ class HealthServer:
                 f"{error.strerror or error}; choose another port, or 0 for a free one"
             ) from None
         serve = runner.server
-        assert serve is not None  # noqa: S101 - it is set up
+        assert serve is not None  # noqa: S101 - set up before
         self._runner = runner
         self.port = sockets[0].getsockname()[1]
         shortages = ShortageLog(self._clock)
@@ -129,7 +129,7 @@ class HealthServer:
         return web.Response(status=200 if ready else 503, text="\n".join(lines) + "\n")
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - when it is asked for
+        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - loaded on first use
 
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})

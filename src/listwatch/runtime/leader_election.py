@@ -121,7 +121,7 @@ class LeaderElector:
         self._on_overrun = on_overrun
         self._clock = clock or Clock()
         self._clocks = clocks if clocks is not None else machine_clocks(self._clock)
-        self._rng = rng or random.Random()  # noqa: S311 - spreads tries, no secret
+        self._rng = rng or random.Random()  # noqa: S311 - spreads tries, not cryptography
         self._threaded = threaded
         self._candidate: Contender | None = None
 
@@ -234,7 +234,7 @@ class LeaderElector:
     def make_lease_candidate(
         self,
         client: LeaseClient,
-        decorate: Callable[[dict[str, Any]], object] = lambda lease: None,  # noqa: ARG005 - nothing to add
+        decorate: Callable[[dict[str, Any]], object] = lambda lease: None,  # noqa: ARG005 - adds nothing
     ) -> Candidate:
         """Return the candidate for the lease, with these options."""
         return Candidate(

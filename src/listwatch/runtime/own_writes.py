@@ -185,9 +185,9 @@ def target_of(path: str) -> WriteTarget | None:
 
 
 class _Options(msgspec.Struct):
-    dryRun: list[str] | None = None  # noqa: N815 - the field's name on the wire
+    dryRun: list[str] | None = None  # noqa: N815 - the name in JSON
     kind: str = ""
-    deleteOptions: "_Options | None" = None  # noqa: N815 - of an eviction
+    deleteOptions: "_Options | None" = None  # noqa: N815 - the name in JSON; for an eviction
 
 
 def _is_dry(query: Iterable[tuple[str, str]], body: bytes | None) -> bool:

@@ -136,7 +136,7 @@ def _binding(
 
 def to_yaml(objects: Iterable[dict[str, Any]]) -> str:
     """Return objects as one YAML file."""
-    import yaml  # noqa: PLC0415 - only where YAML is written
+    import yaml  # noqa: PLC0415 - needed only to write YAML
 
     class Dumper(yaml.SafeDumper):
         def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - yaml's signature

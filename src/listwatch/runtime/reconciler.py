@@ -455,7 +455,7 @@ class Reconciler:
         except TimeoutError:
             if not self._waiting.expired:
                 raise
-        assert self._function is not None  # noqa: S101 - prepare has seen it
+        assert self._function is not None  # noqa: S101 - checked by prepare
         threads = self.concurrency if self._threaded else 0
         self._caller = ReconcileCaller(self.name, self._function, threads, self._clock)
         try:
@@ -555,7 +555,7 @@ class Reconciler:
             raise ValueError(
                 f"reconciler {self.name} has owns but no resource of its own: call for_"
             )
-        assert self._discovery is not None  # noqa: S101 - prepare has set it
+        assert self._discovery is not None  # noqa: S101 - set by prepare
         if self._owner is None:
             self._owner = await self._discovery.find(self._primary.selection.resource)
         owner = self._owner
@@ -683,7 +683,7 @@ class Reconciler:
                     raise
                 # Something that the function awaited was cancelled, not the function.
                 error = cancellation
-            except Exception as raised:  # noqa: BLE001 - whatever a reconcile raises, the key comes again
+            except Exception as raised:  # noqa: BLE001 - the key is retried after any exception
                 error = raised
             if limit.expired:
                 # Whatever the function did with its cancellation, it has not finished its work.

@@ -46,7 +46,7 @@ class KeySource:
         self._predicates = predicates
         self._gone = gone
 
-    def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: FBT001 - the protocol's signature
+    def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: FBT001 - required by the protocol
         """Queue the keys of a new object."""
         if self._passes(Added(obj, is_in_initial_list)):
             self._put([obj], LOW_PRIORITY if is_in_initial_list else 0)
@@ -131,7 +131,7 @@ class Feeds:
 
     def spawn(self, work: Coroutine[object, object, None]) -> None:
         """Run something beside them."""
-        assert self._group is not None  # noqa: S101 - callers ask before
+        assert self._group is not None  # noqa: S101 - callers check first
         try:
             self._tasks.append(self._group.create_task(work))
         except RuntimeError:  # the group is ending
@@ -144,7 +144,7 @@ class Feeds:
             try:
                 for key in keys():
                     self._put(key, LOW_PRIORITY)
-            except Exception as error:  # noqa: BLE001 - reported; the next time may do
+            except Exception as error:  # noqa: BLE001 - reported; the next try may succeed
                 self._report(printable(f"the keys of a timer: {error}"), error)
 
     async def _follow(self, stream: Callable[[], AsyncIterable[str]]) -> None:
@@ -154,7 +154,7 @@ class Feeds:
                 async for key in stream():
                     failures = 0
                     self._put(key, 0)
-            except Exception as error:  # noqa: BLE001 - reported, and tried again below
+            except Exception as error:  # noqa: BLE001 - reported, and retried below
                 self._report(printable(f"a stream of events failed: {error}"), error)
             await self._clock.sleep(STREAM.delay(failures))
             failures += 1

@@ -85,10 +85,10 @@ class _Maker:
             return self._struct(schema)
         if form is Form.LIST:
             item = Any if schema.item is None else self.type_of(schema.item)
-            return list[item]  # type: ignore[valid-type]  # made at run time
+            return list[item]  # type: ignore[valid-type]  # created at run time
         if form is Form.MAP:
             item = Any if schema.item is None else self.type_of(schema.item)
-            return dict[str, item]  # type: ignore[valid-type]  # made at run time
+            return dict[str, item]  # type: ignore[valid-type]  # created at run time
         if form is Form.INTEGER:
             return _INT32 if schema.go_type == "int32" else int
         return _PLAIN[form]

@@ -343,7 +343,7 @@ def _string(value: str, raw: Raw, field: str, path: str) -> list[Cause]:
 
 def _searches(pattern: str, value: str) -> bool:
     """Return whether a Go pattern occurs in a text, in linear time as in Go."""
-    from listwatch.cel.patterns import compile_pattern  # noqa: PLC0415 - loaded with the first use
+    from listwatch.cel.patterns import compile_pattern  # noqa: PLC0415 - loaded on first use
 
     try:
         return compile_pattern(pattern).search(value) is not None

@@ -429,7 +429,7 @@ def canonical_time(text: str, *, micro: bool) -> str | None:
         what = next((word for word in ("month", "day", "hour") if word in str(error)), "second")
         raise WrongTypeError(f'parsing time "{text}": {what} out of range') from None
     plain = moment.replace(tzinfo=None)
-    if plain == datetime.min and not fraction.strip(".0"):  # noqa: DTZ901 - Go's, without a zone
+    if plain == datetime.min and not fraction.strip(".0"):  # noqa: DTZ901 - Go's value, without a zone
         return None  # Go's zero time, which its types write as null
     # not strftime, which writes a year before 1000 with fewer than four digits
     return plain.isoformat(timespec="seconds") + (fraction if micro else "") + "Z"

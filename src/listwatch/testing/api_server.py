@@ -203,7 +203,7 @@ class APIServer:
         """
         home = self._running
         if isinstance(home, _Process):
-            raise RuntimeError("the server runs in a separate process")  # noqa: TRY004 - no type
+            raise RuntimeError("the server runs in a separate process")  # noqa: TRY004 - about the value, not the type
         assert isinstance(home, _Loop | _Thread)  # noqa: S101 - there are no others
         return home.server
 
@@ -450,13 +450,13 @@ class _Thread:
 
     @property
     def server(self) -> EmbeddedAPIServer:
-        assert self._server is not None  # noqa: S101 - it is handed out after it has started
+        assert self._server is not None  # noqa: S101 - available only after the start
         return self._server
 
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             self._failure = error
         finally:
             self._ready.set()
@@ -546,7 +546,7 @@ class _Process:
         self._config = _config(self._kubeconfig)
 
     def _wait(self, process: Popen[bytes]) -> None:
-        assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+        assert process.stdout is not None  # noqa: S101 - a pipe was requested
         deadline = time.monotonic() + _START_LIMIT
         said = b""
         with selectors.DefaultSelector() as selector:

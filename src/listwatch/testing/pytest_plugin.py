@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def apiserver(request: pytest.FixtureRequest) -> "Iterator[APIServer]":
     """An API server for one test of any kind, configured by the marker `apiserver`."""
-    from listwatch.testing.api_server import APIServer  # noqa: PLC0415 - loaded when it is used
+    from listwatch.testing.api_server import APIServer  # noqa: PLC0415 - loaded on first use
 
     marker = request.node.get_closest_marker("apiserver")
     if marker is not None and marker.args:
@@ -88,7 +88,7 @@ else:
     @pytest_asyncio.fixture(name="webhook_server")
     async def _webhook_server() -> "AsyncIterator[WebhookServer]":
         """A server for the webhooks of an asyncio test, with a certificate made for it."""
-        from listwatch.testing.webhook_server import (  # noqa: PLC0415 - loaded when it is used
+        from listwatch.testing.webhook_server import (  # noqa: PLC0415 - loaded on first use
             WebhookServer,
         )
 

@@ -57,7 +57,7 @@ class WebhookServer:
 
     async def __aenter__(self) -> Self:
         try:
-            import trustme  # noqa: PLC0415 - an extra, and slow to load
+            import trustme  # noqa: PLC0415 - an extra, slow to load
         except ImportError:
             raise ConfigError(
                 "certificates require trustme: run pip install 'listwatch[tls]'"

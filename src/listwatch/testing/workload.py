@@ -148,7 +148,7 @@ class PodGenerator:
             },
             "volumeMounts": [
                 {"name": "config", "readOnly": True, "mountPath": "/etc/app"},
-                {"name": "scratch", "mountPath": "/var/tmp"},  # noqa: S108 - in a pod's text
+                {"name": "scratch", "mountPath": "/var/tmp"},  # noqa: S108 - part of a pod's message
                 {
                     "name": "kube-api-access",
                     "readOnly": True,

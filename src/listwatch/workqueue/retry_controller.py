@@ -259,7 +259,7 @@ class RetryController(Generic[T]):
         async def work() -> None:
             try:
                 await self._work(stop, idle)
-            except Exception as error:  # noqa: BLE001 - raised below, without the group around it
+            except Exception as error:  # noqa: BLE001 - raised below without its exception group
                 failures.append(error)
             finally:
                 stopping.cancel()

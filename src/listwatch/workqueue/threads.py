@@ -184,7 +184,7 @@ class BlockingWorkQueue(Generic[K]):
         def answer() -> None:
             try:
                 future.set_result(call(*arguments))
-            except Exception as error:  # noqa: BLE001 - raised in the thread that asked
+            except Exception as error:  # noqa: BLE001 - raised in the calling thread
                 future.set_exception(error)
 
         self._send(answer)

@@ -28,9 +28,9 @@ UNAUTHENTICATED = "system:unauthenticated"
 ANONYMOUS = User("system:anonymous", (UNAUTHENTICATED,))
 #: The user of every request if access is not configured.
 ADMINISTRATOR = User("kubernetes-admin", (MASTERS, AUTHENTICATED))
-#: Groups that contain everybody, so that their bindings name nobody in particular.
+#: Groups that contain everybody: their bindings name no particular user.
 _EVERYBODY = frozenset((AUTHENTICATED, UNAUTHENTICATED, "system:serviceaccounts"))
-#: The reason for allowing what no role allows.
+#: The reason for an allowed request that no role allows.
 _UNCHECKED = "this server checks nobody's rights but of users whom a role binding names"
 RBAC = "rbac.authorization.k8s.io"
 
@@ -64,10 +64,10 @@ class Rule(msgspec.Struct, frozen=True):
     """One rule of a role."""
 
     verbs: tuple[str, ...] = ()
-    apiGroups: tuple[str, ...] = ()  # noqa: N815 - the wire's name
+    apiGroups: tuple[str, ...] = ()  # noqa: N815 - the name in JSON
     resources: tuple[str, ...] = ()
-    resourceNames: tuple[str, ...] = ()  # noqa: N815 - the wire's name
-    nonResourceURLs: tuple[str, ...] = ()  # noqa: N815 - the wire's name
+    resourceNames: tuple[str, ...] = ()  # noqa: N815 - the name in JSON
+    nonResourceURLs: tuple[str, ...] = ()  # noqa: N815 - the name in JSON
 
     def allows(self, info: RequestInfo) -> bool:
         """Return whether the rule allows a request."""
@@ -94,7 +94,7 @@ def covers_path(pattern: str, path: str) -> bool:
 
 class _Role(msgspec.Struct):
     rules: list[Rule] | None = None
-    aggregationRule: dict[str, Any] | None = None  # noqa: N815 - the wire's name
+    aggregationRule: dict[str, Any] | None = None  # noqa: N815 - the name in JSON
 
 
 class _Subject(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ class _RoleRef(msgspec.Struct):
 
 
 class _Binding(msgspec.Struct):
-    roleRef: _RoleRef = msgspec.field(default_factory=_RoleRef)  # noqa: N815 - the wire's name
+    roleRef: _RoleRef = msgspec.field(default_factory=_RoleRef)  # noqa: N815 - the name in JSON
     subjects: list[_Subject] | None = None
 
 

@@ -1,8 +1,7 @@
 """Privilege escalation checks: nobody can grant permissions that they lack.
 
-Those for the parameters of policies are in `parameters`.
-
-The rules are those of `pkg/registry/rbac` and `component-helpers/auth/rbac/validation`.
+The rules are those of `pkg/registry/rbac` and `component-helpers/auth/rbac/validation`. The checks
+for the parameters of policies are in `parameters`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +21,7 @@ from listwatch.apiserver.user import User
 from listwatch.schema.causes import go_quoted
 
 Object = Mapping[str, Any]
-#: Called with the new and the old object (None for a creation); raises what forbids the write.
+#: Called with the new and the old object (None for a creation); raises the refusal of the write.
 Guard = Callable[[APIResource, Object, Object | None], None]
 
 _GUARDED = frozenset((RBAC, PARAMETERS))
@@ -115,7 +114,7 @@ def _rules(role: Object) -> list[Rule]:
 
 
 def _single(rule: Rule) -> Iterator[Rule]:
-    """Yield the rules of one verb, group, resource and name each that make up a rule."""
+    """Split a rule into rules with one verb, group, resource and name each."""
     for verb in rule.verbs:
         for group in rule.apiGroups:
             for resource in rule.resources:
@@ -150,7 +149,7 @@ def _covers(owned: Rule, part: Rule) -> bool:
 
 
 def _words(parts: Iterable[Rule]) -> list[str]:
-    """Return the missing rules as the message lists them: sorted, a resource's verbs merged."""
+    """Return the missing rules for the message: sorted, with the verbs of each resource merged."""
     verbs: dict[tuple[object, ...], list[str]] = {}
     found: list[Rule] = []
     for part in parts:

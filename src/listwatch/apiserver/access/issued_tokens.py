@@ -42,7 +42,7 @@ class _Claims(msgspec.Struct, frozen=True):
 class IssuedTokens:
     """Issues tokens and verifies them, as long as their objects exist.
 
-    Stores none of them: they are signed with a key created for each server. For one event loop.
+    Does not store tokens: it signs them with a key created for each server. For one event loop.
     """
 
     def __init__(self, store: Storage, clock: Clock) -> None:

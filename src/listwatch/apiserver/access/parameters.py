@@ -1,4 +1,4 @@
-"""Permissions for policies' parameters: nobody can make policies read what they can't read.
+"""Permissions for parameters: nobody can make a policy read objects that they can't read.
 
 The rules are those of `pkg/registry/admissionregistration` (authz.go).
 """

@@ -74,7 +74,7 @@ class Gate:
         if not (delay or self._is_configured()):
             return None
         resource = call.resource
-        assert resource is not None  # noqa: S101 - a write has found its resource before
+        assert resource is not None  # noqa: S101 - set for every write
         return self._admission(
             Attributes(
                 "",

@@ -158,7 +158,7 @@ def _custom_name(resource: APIResource) -> str:
 
 
 def _custom_schema(resource: APIResource) -> Object:
-    assert resource.custom is not None  # noqa: S101 - asked for custom resources only
+    assert resource.custom is not None  # noqa: S101 - called for custom resources only
     raw: Object = dict(resource.custom["raw"]) or {"type": "object"}
     raw["properties"] = {
         "apiVersion": {"type": "string"},

@@ -110,7 +110,7 @@ class Api:
         except ConnectionError:
             # the client is gone: nobody reads the answer
             answer = text_answer("", 499)
-        except Exception as error:  # noqa: BLE001 - one bad request must not end the server; it is logged
+        except Exception as error:  # noqa: BLE001 - logged; one bad request must not end the server
             answer = _refused(call, error)
             if request.writer.output_size and request.transport is not None:
                 request.transport.abort()  # too late to report the error within the response
@@ -258,7 +258,7 @@ class Api:
         if bare == "/":
             return call.answer_value({"paths": self._paths()})
         if bare.startswith("/openapi/"):
-            from listwatch.apiserver.api.openapi import answer_openapi  # noqa: PLC0415 - large, rare
+            from listwatch.apiserver.api.openapi import answer_openapi  # noqa: PLC0415 - large, rarely needed
 
             return answer_openapi(call, self.table, bare)
         if bare == "/metrics":
@@ -352,7 +352,7 @@ def _check_custom(resource: APIResource, info: RequestInfo, *, known: bool) -> N
 
 
 def _has_scope(resource: APIResource, info: RequestInfo) -> bool:
-    """Return whether a path has the namespace that a resource needs; reads may omit it."""
+    """Return whether a path fits the resource's scope; lists and watches may omit a namespace."""
     if resource.namespaced:
         return bool(info.namespace) or info.verb in {"list", "watch"}
     return not info.namespace

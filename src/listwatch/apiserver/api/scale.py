@@ -201,7 +201,7 @@ def _answer(call: Call, scale: Object) -> web.Response:
 
 
 def _compact(scale: Object) -> Object:
-    """Return a scale with the spec as Go writes it: without zero replicas."""
+    """Return a scale's spec as Go writes it: without zero replicas."""
     replicas = (scale.get("spec") or {}).get("replicas")
     return {"replicas": replicas} if replicas else {}
 
@@ -292,7 +292,7 @@ def _custom_scale(resource: APIResource, obj: Object, lacking: int | None) -> Ob
     Raises:
         StatusError: 500, the object has no replicas and there is no default.
     """
-    assert resource.custom is not None  # noqa: S101 - asked for custom resources only
+    assert resource.custom is not None  # noqa: S101 - called for custom resources only
     paths = resource.custom["scale"]
     replicas = _at(obj, paths["specReplicasPath"])
     if replicas is None:

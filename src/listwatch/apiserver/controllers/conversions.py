@@ -44,10 +44,10 @@ class Conversions:
         self._client = client
         self._clock = clock
         self._stop_watches = stop_watches
-        #: the definitions that have or had several versions
+        #: definitions that have, or had, several versions
         self._several: set[str] = set()
         self._resources: dict[tuple[str, str], APIResource] = {}
-        #: for each definition, by version, with the configuration it was created for
+        #: by definition and version, with the configuration for which each was created
         self._mirrors: dict[str, dict[str, tuple[object, Mirror]]] = {}
         self._by_source: dict[Bucket, list[Mirror]] = {}
         self._started = False
@@ -106,7 +106,7 @@ class Conversions:
         self._mirror(entry, versions, resources if webhook is not None else ())
 
     def _has_marks(self, spec: Mapping[str, Any]) -> bool:
-        """Return whether objects record their storage version, as with several versions."""
+        """Return whether objects record their storage version: those of several versions do."""
         mark = f',"apiVersion":"{spec["group"]}/'.encode()
         entries = self._store.bucket(f"{spec['group']}/{spec['names']['plural']}").entries
         return any(mark in each.data[-300:] for each in entries.values())
@@ -146,7 +146,7 @@ class Conversions:
         return Mirror(self._store, bucket, resource.version, convert, self._clock, begin)
 
     def _begin(self, source: Bucket) -> None:
-        """Start to follow a resource, for all its versions, at the first request for it."""
+        """Start to follow a resource in all its versions, at the first request for it."""
         if self._started:
             for mirror in self._by_source.get(source, ()):
                 mirror.start()

@@ -1,4 +1,4 @@
-"""The controller that serves the resources of CustomResourceDefinitions, and cleans up."""
+"""The controller that serves the resources of CustomResourceDefinitions, and removes them."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class CustomResources:
-    """Follows the definitions: serves their resources, and deletes what they leave behind.
+    """Follows the definitions: serves their resources, and deletes the objects they leave behind.
 
     For the store's event loop.
 
@@ -49,23 +49,23 @@ class CustomResources:
         self._conversions = conversions
         self._served: dict[str, tuple[str, str]] = {}
         self._bucket = store.bucket(DEFINITIONS)
-        #: the definitions, and the resources being removed with one of them
+        #: the buckets of definitions, and of resources whose definition is being removed
         self._followed = {self._bucket}
         store.observers.append(self._on_change)
         self._due = False
-        #: for each definition, the storage version's schema for the objects' defaults
+        #: the storage version's schema of each definition, for the defaults of objects
         self._schemas: dict[str, object] = {}
         for entry in self._bucket.current():
             self._look_at(entry, self._serve)
 
     def _on_change(self, bucket: Bucket, _: StoredChange) -> None:
-        # not at once: all listeners see a change before another one is made
+        # not at once: all listeners must see a change before the next one
         if bucket in self._followed and not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._sync)
 
     def refresh(self) -> None:
-        """Serve what the definitions say now, after a change without a notification."""
+        """Serve the current definitions, after a change without a notification."""
         self._conversions.forget()
         self._sync()
 
@@ -86,7 +86,7 @@ class CustomResources:
     def _look_at(entry: Entry, step: Callable[[Entry], None]) -> None:
         try:
             step(entry)
-        except Exception:  # noqa: BLE001 - one definition must not end the others; it is logged
+        except Exception:  # noqa: BLE001 - logged; one definition must not end the others
             _log.exception("the definition %s can't be served", entry.name)
 
     def _sync_one(self, entry: Entry) -> None:
@@ -144,7 +144,7 @@ class CustomResources:
 
     def _establish(self, name: str) -> None:
         def produce(old: Object | None, _: Entry | None) -> Object:
-            assert old is not None  # noqa: S101 - update refuses a missing object before
+            assert old is not None  # noqa: S101 - update has refused a missing object
             now = self._registry.now()
             status = old.setdefault("status", {})
             status["acceptedNames"] = dict(old["spec"]["names"])
@@ -182,7 +182,7 @@ class CustomResources:
             for each in bucket.current():
                 self._registry.delete(resources[0], each.namespace, each.name, DeleteOptions())
             if bucket.entries:
-                # finalizers keep some; the last one to go releases the definition
+                # finalizers keep some objects; the deletion of the last one releases the definition
                 self._followed.add(bucket)
                 return
         finalizers = definition["metadata"].get("finalizers") or []

@@ -35,13 +35,13 @@ _CONTEXT = WriteContext(manager="kube-controller-manager")
 _SLICE = 100
 _FOREGROUND = "foregroundDeletion"
 _ORPHAN = "orphan"
-#: Seconds until a step that could not be stored is repeated, and the key of that timer.
+#: Seconds until a step that could not be stored is retried, and the key of its timer.
 _RETRY_SECONDS = 10
 _RETRY = "retry"
 
 
 class Controllers:
-    """Follows every change and ends what has to end. For the event loop of the store.
+    """Follows every change and deletes the objects that must end. For the event loop of the store.
 
     Works in slices between other tasks, never within a commit. With `ends_pods`, bound pods are
     removed when their grace period is over; otherwise kubelets do that.
@@ -61,9 +61,9 @@ class Controllers:
         self._registry = registry
         self._table = table
         self._clock = clock
-        #: where each living uid is
+        #: the bucket and key of each existing uid
         self._homes: dict[str, tuple[Bucket, str]] = {}
-        #: the positions of the objects that a uid owns
+        #: the buckets and keys of the objects that a uid owns
         self._owned: dict[str, set[tuple[str, str]]] = {}
         self._work: deque[Callable[[], None]] = deque()
         self._due = False
@@ -75,7 +75,7 @@ class Controllers:
         self._note_all()
 
     def start(self) -> None:
-        """Start to work, on existing objects and on each change."""
+        """Start with all existing objects, then follow every change."""
         self._running = True
         for bucket in self._store.buckets():
             for entry in bucket.current():
@@ -171,7 +171,7 @@ class Controllers:
         self._schedule()
 
     def _plan_emptying(self, namespace: str) -> None:
-        # once for many changes: each look covers all that is left
+        # once for many changes: each look covers all remaining objects
         if namespace not in self._emptying:
             self._emptying.add(namespace)
             self._plan(lambda: self._empty_namespace(namespace))
@@ -192,14 +192,14 @@ class Controllers:
             except NotStoredError as error:
                 self._try_again(step, error)
                 return
-            except Exception:  # noqa: BLE001 - one object must not end the work; it is logged
+            except Exception:  # noqa: BLE001 - logged; one object must not end the loop
                 _log.exception("a controller's step failed; it is taken again at the next change")
         self._schedule()
 
     def _try_again(self, step: Callable[[], None], error: NotStoredError) -> None:
         _log.warning("a controller's step is tried again in %d s: %s", _RETRY_SECONDS, error)
         self._work.appendleft(step)
-        self._due = True  # until then nothing else is tried; it would fail too
+        self._due = True  # try nothing else until then: it would fail, too
 
         def run() -> None:
             del self._timers[_RETRY]
@@ -214,7 +214,7 @@ class Controllers:
         return None
 
     def _is_there(self, reference: Object) -> bool:
-        """Return whether an owner exists; one of a kind that is not served here does."""
+        """Return whether an owner exists; owners of kinds that are not served count as existing."""
         if reference.get("uid") in self._homes:
             return True
         group, _, version = str(reference.get("apiVersion", "")).rpartition("/")
@@ -244,7 +244,7 @@ class Controllers:
         )
 
     def _finalize(self, bucket: Bucket, key: str) -> None:
-        """Do what the garbage collector's finalizers on an object being deleted require."""
+        """Process the garbage collector's finalizers of an object being deleted."""
         entry = bucket.entries.get(key)
         resource = self._resource(bucket)
         if entry is None or resource is None or not entry.deleting:
@@ -321,7 +321,7 @@ class Controllers:
         self, resource: APIResource, entry: Entry, change: Callable[[Object], None]
     ) -> None:
         def produce(old: Object | None, _: Entry | None) -> Object:
-            assert old is not None  # noqa: S101 - update refuses a missing object before
+            assert old is not None  # noqa: S101 - update has refused a missing object
             change(old["metadata"])
             return old
 

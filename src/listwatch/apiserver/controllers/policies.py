@@ -1,4 +1,4 @@
-"""The controller that type-checks policies and writes the result into their status."""
+"""The controller that type-checks policies and writes the result to their status."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ class PolicyStatus:
         self._bucket.observers.append(self._on_change)
 
     def start(self) -> None:
-        """Begin to work, on what is there and on each change."""
+        """Start with all existing policies, then follow every change."""
         self._running = True
         if self._bucket.entries:
             self._plan()
@@ -47,14 +47,14 @@ class PolicyStatus:
         long, self._long = self._long, None
         if long is not None:
             long.cancel()
-            await asyncio.gather(long, return_exceptions=True)  # it has logged what it raised
+            await asyncio.gather(long, return_exceptions=True)  # it has logged its exception
 
     def _on_change(self, _: StoredChange) -> None:
         if self._running:
             self._plan()
 
     def _plan(self) -> None:
-        # not at once: a change is told to all its listeners before another one is made
+        # not at once: all listeners must see a change before the next one
         if not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._sync)
@@ -67,7 +67,7 @@ class PolicyStatus:
             try:
                 if not self._is_checked(entry):
                     self._check(entry)
-            except Exception:  # noqa: BLE001 - one policy must not end the others; it is logged
+            except Exception:  # noqa: BLE001 - logged; one policy must not end the others
                 _log.exception("the policy %s can't be checked", entry.name)
 
     def _is_checked(self, entry: Entry) -> bool:
@@ -76,7 +76,7 @@ class PolicyStatus:
         return bool(policy["metadata"].get("generation", 0) <= seen)
 
     def _check(self, entry: Entry) -> None:
-        # a parser that only policies need
+        # loads a parser that only policies need
         from listwatch.apiserver.admission.type_checking import TypeCheck  # noqa: PLC0415
 
         check = TypeCheck(self._registry.decode(entry), self._cluster)
@@ -92,7 +92,7 @@ class PolicyStatus:
             warnings = await asyncio.to_thread(check)
             if self._bucket.entries.get(entry.key) is entry:
                 self._write(entry, warnings)
-        except Exception:  # noqa: BLE001 - as above; it is checked again at the next change
+        except Exception:  # noqa: BLE001 - as above; checked again at the next change
             _log.exception("the policy %s can't be checked", entry.name)
         else:
             if self._running:
@@ -102,7 +102,7 @@ class PolicyStatus:
 
     def _write(self, entry: Entry, warnings: list[dict[str, str]]) -> None:
         def produce(old: Object | None, _: Entry | None) -> Object:
-            assert old is not None  # noqa: S101 - an update refuses a missing object before
+            assert old is not None  # noqa: S101 - update has refused a missing object
             status = old.setdefault("status", {})
             status["observedGeneration"] = old["metadata"].get("generation", 0)
             status["typeChecking"] = {"expressionWarnings": warnings} if warnings else {}

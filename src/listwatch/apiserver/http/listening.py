@@ -233,7 +233,7 @@ def _make_request(
     writer: AbstractStreamWriter,
     task: "asyncio.Task[None]",
 ) -> web.BaseRequest:
-    assert isinstance(protocol, _Connection)  # noqa: S101 - `_Server` makes no others
+    assert isinstance(protocol, _Connection)  # noqa: S101 - `_Server` creates no others
     protocol.await_body(payload)
     return web.BaseRequest(
         message,

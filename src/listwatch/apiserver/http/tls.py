@@ -87,7 +87,7 @@ def generated_tls(host: str) -> TLS:
         ConfigError: the extra `tls` is not installed.
     """
     try:
-        import trustme  # noqa: PLC0415 - an extra, and slow to load
+        import trustme  # noqa: PLC0415 - an extra, slow to load
     except ImportError:
         raise ConfigError(
             "certificates are made with trustme, which is not here: pip install 'listwatch[tls]', "
@@ -96,7 +96,7 @@ def generated_tls(host: str) -> TLS:
     authority = trustme.CA(organization_name="listwatch")
     context = _server_context()
 
-    def issue(expired: bool) -> None:  # noqa: FBT001 - one word, one meaning
+    def issue(expired: bool) -> None:  # noqa: FBT001 - clear without a keyword
         end = datetime.now(UTC) - timedelta(days=1) if expired else None
         names = dict.fromkeys((host, "localhost", "127.0.0.1"))
         authority.issue_cert(*names, not_after=end).configure_cert(context)

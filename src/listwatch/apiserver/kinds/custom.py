@@ -32,7 +32,7 @@ def validate_custom(
         status_only: only its status is written.
         warnings: receives violations in unchanged parts.
     """
-    assert resource.custom is not None  # noqa: S101 - asked for custom resources only
+    assert resource.custom is not None  # noqa: S101 - called for custom resources only
     kind = obj.get("kind")
     if kind is not None and kind != resource.kind:
         return [invalid_value("kind", kind, f"must be {resource.kind}")]
@@ -85,7 +85,7 @@ def _rule_causes(
     causes: list[Cause],
     warnings: list[str] | None,
 ) -> list[Cause]:
-    assert resource.custom is not None  # noqa: S101 - asked for custom resources only
+    assert resource.custom is not None  # noqa: S101 - called for custom resources only
     rules = resource.custom["rules"]
     if rules is None:
         return []

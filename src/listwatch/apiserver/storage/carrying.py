@@ -27,7 +27,7 @@ def carry_metadata(metadata: Object, before: Object) -> None:
 
 
 def keep_status_only(resource: APIResource, new: Object, old: Object) -> None:
-    """For a write to the status, keep everything except the status and some metadata."""
+    """Keep everything except the status and some metadata, for a write to the status."""
     for key in (new.keys() | old.keys()) - {"status", "metadata"}:
         carry(new, old, key)
     metadata, before = new["metadata"], old["metadata"]

@@ -1,4 +1,4 @@
-"""Options of a delete, and its effect on an object that stays for now."""
+"""Options of a delete, and the first step of a deletion that waits."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from listwatch.apiserver.storage.store import Entry
 
 Object = dict[str, Any]
 
-#: Longer grace periods end beyond any timestamp: thirty years.
+#: Maximum grace period, thirty years: longer ones could end beyond the last timestamp.
 _LONGEST_PERIOD = 10**9
 
 
@@ -50,7 +50,7 @@ def begin_grace(
         if not kind_of(resource).graceful:
             return False
         if running is None or asked is None or asked >= running:
-            # nothing is left to wait for, so a second delete may finish the first
+            # nothing is left to wait for: a second delete may finish the first
             return not (running == 0 and not metadata.get("finalizers"))
         begun = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp() - running
         metadata["deletionTimestamp"] = datetime.fromtimestamp(begun + asked, UTC).strftime(
@@ -95,5 +95,5 @@ def deletion_finalizers(
 
 
 def _period(seconds: int) -> int:
-    # like `BeforeDelete` (apiserver/pkg/registry/rest/delete.go), a negative one is one second
+    # a negative period means one second, as in `BeforeDelete` (apiserver/pkg/registry/rest)
     return 1 if seconds < 0 else min(seconds, _LONGEST_PERIOD)

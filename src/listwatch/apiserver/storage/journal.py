@@ -53,7 +53,7 @@ class SQLiteJournal:
 
     Raises:
         ConfigError: the file is damaged, not a journal, in use by another process, or readable by
-            others and that can't be changed; it is left unchanged.
+            others and its mode can't be changed. The file stays unchanged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +92,7 @@ class SQLiteJournal:
         owner = execute("PRAGMA application_id").fetchone()[0]
         tables = execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if not owner and not tables:
-            # new, or left by a process that was killed before this step
+            # the file is new, or was left by a process killed before this step
             self._tighten()
             execute("PRAGMA journal_mode=WAL")
             execute("BEGIN EXCLUSIVE")
@@ -137,7 +137,7 @@ class SQLiteJournal:
         """Yield a function that executes statements, all or none of which are kept.
 
         Raises:
-            NotStoredError: none are.
+            NotStoredError: the file can't be written; no statement is kept.
         """
         database = self._db
         try:
@@ -145,7 +145,7 @@ class SQLiteJournal:
             yield database.execute
             database.execute("COMMIT")
         except BaseException as error:
-            if database.in_transaction:  # after some errors SQLite has ended it itself
+            if database.in_transaction:  # after some errors SQLite has already ended it
                 database.rollback()
             if isinstance(error, sqlite3.Error):
                 raise NotStoredError(f"{self._path}: {error}") from error
@@ -198,7 +198,7 @@ class SQLiteJournal:
             state = dict(self._db.execute("SELECT name, value FROM state").fetchall())
             for name, value in state.items():
                 if type(value) is not int or not 0 <= value <= _HIGHEST:
-                    raise ValueError(f"its {name} is {value!r:.40}")  # noqa: TRY301 - refused below like all other damage
+                    raise ValueError(f"its {name} is {value!r:.40}")  # noqa: TRY301 - reported below like all other damage
             entries: dict[str, list[Entry]] = {}
             for bucket, data in self._db.execute("SELECT bucket, data FROM objects"):
                 entries.setdefault(bucket, []).append(make(bucket, data))

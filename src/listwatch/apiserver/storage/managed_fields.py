@@ -1,8 +1,8 @@
 """Field ownership: the sets of `metadata.managedFields`, and how writes change them.
 
-A set of fields is a tree of dicts in the form of FieldsV1, except that the mark "." of a field that
-is itself a member is always present (FieldsV1 omits it if nothing is below). The rules are those of
-structured-merge-diff and `apimachinery/pkg/util/managedfields`.
+A set of fields is a tree of dicts in the form of FieldsV1, with one difference: a field that is
+itself a member always has the mark "." (FieldsV1 omits the mark if nothing is below). The rules are
+those of structured-merge-diff and `apimachinery/pkg/util/managedfields`.
 """
 
 import json
@@ -53,7 +53,7 @@ def key_of(item: Mapping[str, Any], schema: Schema, key: str) -> Any:
     field = item_schema.fields.get(key)
     if field is not None and "default" in field.extra:
         return field.extra["default"]
-    # an empty one means no key (`structured-merge-diff/typed/helpers.go`)
+    # an empty default means no key (`structured-merge-diff/typed/helpers.go`)
     return item_schema.defaults.get(key) or None
 
 
@@ -80,7 +80,7 @@ def _compact(value: object) -> str:
 
 
 def granular_items(value: Any, schema: Schema) -> dict[str, Any] | None:
-    """Return the items of a set or keyed list by their keys; None if it has one owner."""
+    """Return the items of a set or keyed list by key; None if the value is owned as a whole."""
     if schema.form is not Form.LIST or schema.list_type == "atomic":
         return None
     if schema.list_type == "map" and not all(isinstance(item, dict) for item in value):
@@ -113,7 +113,7 @@ _ANY = Schema(Form.ANY)
 
 
 def all_fields(value: Any, schema: Schema) -> Fields:
-    """Return the set of every field that a value has, each container itself included."""
+    """Return the set of all fields of a value, including the containers themselves."""
     parts = children(value, schema)
     node: Fields = _leaf()
     if parts is not None:
@@ -142,14 +142,14 @@ def _there_when_empty(parent: Schema, key: str, field: Schema) -> bool:
         return False
     name = key[2:]
     if field.form is Form.STRUCT:
-        return name in parent.defaults  # Go holds it by value: it is never added
+        return name in parent.defaults  # a value in Go, not a pointer: it always exists
     return field.form in {Form.LIST, Form.MAP} and name in parent.required
 
 
 def created_fields(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """Return the fields of a new object in FieldsV1 form, without those of the server.
 
-    Equals the difference from nothing, in one pass, because most objects are written once.
+    Equals the difference from nothing, but takes one pass: most objects are written once.
     """
     result = _created(value, schema, owned=False)
     metadata = result.get("f:metadata")
@@ -193,7 +193,7 @@ def _created(value: Mapping[str, Any], schema: Schema, *, owned: bool) -> dict[s
             elif items:
                 result[mark] = items
         elif each or not by_value or (each is not None and schema.defaults.get(key) != each):
-            # an empty object also has the zero values that Go writes
+            # an empty object also has the zero values that Go encodes
             result[mark] = _MEMBER
     return result
 
@@ -238,7 +238,7 @@ def difference_of_states(old: Any, new: Any, schema: Schema) -> tuple[Fields, Fi
             absent = {} if isinstance(each, dict) else [] if isinstance(each, list) else _MISSING
             held = old is not _MISSING and _there_when_empty(schema, key, field)
             if each is None and old is not _MISSING and schema.go_name:
-                continue  # Go writes null for an empty value, so it existed before
+                continue  # Go encodes an empty value as null, so it existed before
             previous = absent if held else _MISSING
         else:
             previous = before[0]
@@ -321,7 +321,7 @@ def from_fields_v1(tree: Mapping[str, Any]) -> Fields:
     result: Fields = {}
     for key, below in tree.items():
         if not isinstance(below, dict):
-            raise ValueError(f"what is below {key} is no object")  # noqa: TRY004 - bad data
+            raise ValueError(f"what is below {key} is no object")  # noqa: TRY004 - invalid data
         element = key[:2]
         if element == "f:":
             result[key] = from_fields_v1(below) if below else {".": _MEMBER}
@@ -336,7 +336,7 @@ def from_fields_v1(tree: Mapping[str, Any]) -> Fields:
 
 
 def without_server_fields(fields: Fields, reset: Iterable[tuple[str, ...]]) -> Fields:
-    """Return a set without unowned fields: the server's metadata, and reset fields."""
+    """Return a set without the fields that nobody owns: the server's metadata and reset fields."""
     result = {
         key: below for key, below in fields.items() if key not in ("f:apiVersion", "f:kind", ".")
     }
@@ -487,7 +487,7 @@ class Managed:
     def with_creator(
         self, owner: Owner, fields: dict[str, Any], *, now: str
     ) -> list[dict[str, Any]]:
-        """Return the entries of a new object whose fields have one owner; others keep the rest.
+        """Return the entries of a new object: one owner gets `fields`, others keep the rest.
 
         Args:
             owner: the creator.
@@ -497,7 +497,7 @@ class Managed:
         if not fields or owner in self.sets:
             self.take(owner, from_fields_v1(fields), now=now)
             return self.write()
-        # Most objects have one owner: fields already in FieldsV1 form are not converted again.
+        # Most objects have one owner, so don't convert fields that are already in FieldsV1 form.
         left = {other: _minus_wire(each, fields) for other, each in self.sets.items()}
         self.sets = {other: each for other, each in left.items() if each}
         self.sets[owner] = {}

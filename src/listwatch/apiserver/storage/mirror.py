@@ -1,7 +1,7 @@
 """The objects of a custom resource, converted to one version by a webhook.
 
-Like a real server's watch cache of each version. It is filled when objects are written, so a
-webhook that breaks later affects no list and no watch.
+Corresponds to a real server's watch cache of a version. Objects are converted when they are
+written, so a webhook that breaks later affects neither lists nor watches.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class Mirror:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> None:
-        """Stop for now; later changes are followed after a start. `ended` awaits the end."""
+        """Stop following until the next start. `ended` waits for the end."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -104,7 +104,7 @@ class Mirror:
             self._waiting = deque(each for each in self._waiting if each.entry.key != key)
 
     async def settled(self, seconds: float) -> bool:
-        """Wait until all changes have been followed; return False if that is late or fails."""
+        """Wait until all changes have been followed; return False on a time-out or a failure."""
         self.begin()
         if not self._waiting:
             return True
@@ -125,14 +125,14 @@ class Mirror:
             change = self._waiting[0]
             try:
                 converted = await self._converted(change)
-            except Exception as error:  # noqa: BLE001 - the next try may work; it is logged
+            except Exception as error:  # noqa: BLE001 - logged; the next try may succeed
                 if not self.failing:
                     expected = isinstance(error, ListWatchError)
                     _log.warning(
                         "%s: %s", self.bucket.name, error, exc_info=None if expected else error
                     )
                 self.failing = True
-                self._settled.set()  # waiting tasks learn at once that it fails
+                self._settled.set()  # wake waiting tasks at once: they see `failing`
                 await self._clock.sleep(_RETRY_SECONDS)
                 self._settled.clear()
                 continue

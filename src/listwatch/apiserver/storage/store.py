@@ -39,7 +39,7 @@ class Entry(msgspec.Struct, frozen=True):
         """Return this state with another resource version.
 
         The first `"resourceVersion"` in the bytes is the object's own: only name, generateName,
-        namespace and uid precede it, whose rules allow no quotes.
+        namespace and uid precede it, and these can't contain quotes.
         """
         data = self.data.replace(
             b'"resourceVersion":"%d"' % self.revision, b'"resourceVersion":"%d"' % revision, 1
@@ -77,7 +77,7 @@ class CompactedError(Exception):
 
 
 class NotStoredError(Exception):
-    """The journal could not record a change, so it has not happened; the message says why."""
+    """The journal could not record a change, so nothing changed; the message says why."""
 
 
 class Journal(Protocol):
@@ -104,9 +104,9 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 
 
 Listener = Callable[[StoredChange], None]
-#: Changes discarded before the journal is told.
+#: Number of changes to discard before the journal discards them, too.
 _JOURNAL_SLACK = 1000
-#: Number of earlier revisions whose difference from now a bucket remembers.
+#: Maximum earlier revisions for which a bucket remembers the differences.
 _PASTS = 4
 
 
@@ -132,7 +132,7 @@ class Bucket:
 
         Args:
             namespace: the namespace; empty for all.
-            start: the first key to return; earlier ones cost nothing.
+            start: the first key to return; skipping earlier ones costs nothing.
         """
         return list(self.span(namespace, start=start))
 
@@ -179,8 +179,8 @@ class Bucket:
 class Past:
     """The differences between a bucket now and at an earlier revision.
 
-    Kept from one page of a list to the next, so that a page costs only the changes since the last
-    one, however many there were since the revision.
+    Kept between the pages of a list: a page costs only the changes since the previous page, not all
+    changes since the revision.
     """
 
     def __init__(self, bucket: Bucket, revision: int) -> None:
@@ -217,7 +217,7 @@ class Past:
 class Span:
     """The entries of a bucket between two keys, now or at an earlier revision, in order.
 
-    Its length and its first entries are cheap, however long it is. Valid until the next change.
+    The length and the first entries are cheap even for long spans. Valid until the next change.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class Storage:
         clock: dates the history.
         history_limit: maximum changes kept for watches and exact lists.
         history_seconds: maximum age of these changes; kube-apiserver compacts every five minutes.
-        journal: records the commits beyond the process's life.
+        journal: keeps the commits for the next process.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class Storage:
         self.compacted = 0
         self._recorded = 0
         self.journal = journal
-        #: called with every change, after it was made and before the listeners of its bucket
+        #: called with every change, before the listeners of its bucket
         self.observers: list[Callable[[Bucket, StoredChange], None]] = []
         self._clock = clock
         self._history_limit = history_limit
@@ -432,9 +432,9 @@ class Storage:
         entries: Mapping[str, Iterable[Entry]],
         history: Iterable[tuple[str, StoredChange]] = (),
     ) -> None:
-        """Replace the current state by one from a journal or a snapshot.
+        """Replace the current state with one from a journal or a snapshot.
 
-        Sends no notifications: the caller must cut off whoever follows the store.
+        Sends no notifications: the caller must cut off all followers of the store.
         """
         self.revision = revision
         self.compacted = self._recorded = compacted

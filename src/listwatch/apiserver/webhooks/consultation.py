@@ -9,7 +9,7 @@ questions, which are asked too, as when a real server retries an update.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable  # noqa: TC003 - of a Struct, which reads them
+from collections.abc import Awaitable, Callable  # noqa: TC003 - a Struct evaluates its annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -46,7 +46,7 @@ class Question(msgspec.Struct, frozen=True):
     ask: Callable[[float], Awaitable[Any]]
 
 
-class Unanswered(Exception):  # noqa: N818 - not an error: the request goes on with the answers
+class Unanswered(Exception):  # noqa: N818 - not an error: the request continues with the answers
     """Answers are missing; nothing has changed yet."""
 
     def __init__(self, questions: Sequence[Question]) -> None:

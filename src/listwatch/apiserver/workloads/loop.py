@@ -419,7 +419,7 @@ class RunningWorkloads:
             _log.warning("%s of %s: tried again: %s", name, place, error)
             self._again(key, _NOT_STORED_SECONDS)
             return
-        except Exception:  # noqa: BLE001 - one object must not end the loop; it is logged
+        except Exception:  # noqa: BLE001 - logged; one object must not end the loop
             _log.exception("%s of %s failed; it is looked at again when it changes", name, place)
             return
         uid = "" if obj is None else obj["metadata"]["uid"]

@@ -27,7 +27,7 @@ class _Session(Session):
     ) -> AsyncIterator[Response]:
         rest = self._client.rest_client
         if rest.pool_manager is None and hasattr(rest, "_create_pool_manager"):
-            rest.pool_manager = rest._create_pool_manager()  # noqa: SLF001 - made when first used
+            rest.pool_manager = rest._create_pool_manager()  # noqa: SLF001 - created on first use
         sending = rest.pool_manager.request(
             method,
             yarl.URL(url, encoded=True),

@@ -26,7 +26,7 @@ class _Source(SessionAuthentication):
 
     async def session(self) -> Any:
         if not self._is_kr8s:
-            return self._theirs._client._client  # noqa: SLF001 - nothing public leads there
+            return self._theirs._client._client  # noqa: SLF001 - there is no public way
         if self._theirs._session is None or self._theirs._session.is_closed:  # noqa: SLF001 - as above
             await self._theirs._create_session()  # noqa: SLF001 - as above
         return self._theirs._session  # noqa: SLF001 - as above
@@ -100,7 +100,7 @@ def adapt(theirs: Any, clock: Clock) -> tuple[Config, Connections, Authenticator
     """
     module = type(theirs).__module__.partition(".")[0]
     if module == "kr8s":
-        if not theirs._asyncio:  # noqa: SLF001 - nothing public tells
+        if not theirs._asyncio:  # noqa: SLF001 - there is no public way
             raise TypeError("pass kr8s' asynchronous API object: await kr8s.asyncio.api()")
         server, namespace = theirs.auth.server, theirs.auth.namespace
     else:

@@ -208,7 +208,7 @@ def _translate_urllib3(error: Exception, where: str) -> Exception:
 
 
 def _adapt_lightkube(theirs: Any, clock: Clock) -> tuple[Config, Connections, Authenticator]:
-    session = theirs._client._client  # noqa: SLF001 - nothing public leads there
+    session = theirs._client._client  # noqa: SLF001 - there is no public way
 
     def open_(method: str, url: str, headers: list[tuple[str, str]], body: bytes | None) -> _Answer:
         request = session.build_request(method, url, headers=headers, content=body, timeout=None)

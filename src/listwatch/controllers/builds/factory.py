@@ -138,7 +138,7 @@ class DeleteController:
             self._searches += 1
             try:
                 await self._source.find_deletions()
-            except Exception as error:  # noqa: BLE001 - whatever the server answers, the next period comes
+            except Exception as error:  # noqa: BLE001 - the next period tries again
                 self._failed_searches += 1
                 _logger.warning(
                     "%s: the search for deletions failed (%s); next in %g s",

@@ -35,7 +35,7 @@ class InvalidBuildError(ListWatchError):
 
 class _Strategy(msgspec.Struct, gc=False):
     type: str = ""
-    jenkinsPipelineStrategy: object = None  # noqa: N815 - the field's name on the wire
+    jenkinsPipelineStrategy: object = None  # noqa: N815 - the name in JSON
 
 
 class _Spec(msgspec.Struct, gc=False):

@@ -87,7 +87,7 @@ class StatusAddresses:
 
     # --- The handler's side ---
 
-    def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: FBT001 - the protocol's
+    def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: FBT001 - required by the protocol
         """Do nothing: the index has it."""
 
     def on_update(self, old: Object, new: Object) -> None:

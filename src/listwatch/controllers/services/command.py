@@ -119,7 +119,7 @@ def _or_status(run: Callable[..., None]) -> Callable[..., None]:
 
 
 async def _print_status(config: Config, load_balancer_class: str | None, metrics_url: str) -> None:
-    from rich.console import Console  # noqa: PLC0415 - loaded only when it is asked for
+    from rich.console import Console  # noqa: PLC0415 - loaded on first use
 
     async with Client.from_config(config) as client:
         found = await rows(client, load_balancer_class, metrics_url)

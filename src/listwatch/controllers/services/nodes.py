@@ -30,7 +30,7 @@ class _Taint(msgspec.Struct, gc=False):
 
 
 class _Spec(msgspec.Struct):
-    providerID: str = ""  # noqa: N815 - the field's name on the wire
+    providerID: str = ""  # noqa: N815 - the name in JSON
     taints: list[_Taint] | None = None
 
 
@@ -116,7 +116,7 @@ class NodeSet:
         """Add a new node."""
         self._put(obj.name, _read(obj))
 
-    def on_update(self, old: Object, new: Object) -> None:  # noqa: ARG002 - the protocol's
+    def on_update(self, old: Object, new: Object) -> None:  # noqa: ARG002 - required by the protocol
         """Update a node."""
         self._put(new.name, _read(new))
 

@@ -80,7 +80,7 @@ T = TypeVar("T")
 _SERVICES, _NODES = Selection("services"), Selection("nodes")
 
 
-class _Gone(Exception):  # noqa: N818 - no failure
+class _Gone(Exception):  # noqa: N818 - not an error
     """The service is deleted, or another one has its name: its deletion event is on its way."""
 
 
@@ -285,7 +285,7 @@ class ServiceController:
         except RetryAfterError as error:
             _logger.info("service %s waits %g s: %s", key, error.seconds, error)
             return self._put_off(key, found, error.seconds)
-        except Exception as error:  # noqa: BLE001 - whatever a provider or server raises: tried again
+        except Exception as error:  # noqa: BLE001 - retried after any exception of a provider or server
             result = self._failed(key, found, None if retried_all == self._retried_all else 0.0)
             _logger.warning(
                 "service %s failed, next try in %g s: %s", key, result.requeue_after, _words(error)

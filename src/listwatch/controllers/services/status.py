@@ -106,7 +106,7 @@ def _row(
 
 async def _figures(url: str) -> dict[str, dict[str, float]]:
     """Return a running controller's values by service, then by the suffix of the metric."""
-    from prometheus_client.parser import (  # noqa: PLC0415 - loaded only when it is asked for
+    from prometheus_client.parser import (  # noqa: PLC0415 - loaded on first use
         text_string_to_metric_families,
     )
 
@@ -135,7 +135,7 @@ async def _figures(url: str) -> dict[str, dict[str, float]]:
 
 def table(found: Sequence[Row]) -> "Table":
     """Return the rows as a table for a terminal."""
-    from rich.table import Table  # noqa: PLC0415 - loaded only when it is asked for
+    from rich.table import Table  # noqa: PLC0415 - loaded on first use
 
     made = Table("SERVICE", "ADDRESS", "PORTS", "BACKENDS", box=None, pad_edge=False)
     has_figures = any(row.figures is not None for row in found)

@@ -46,7 +46,7 @@ def make_template(
             as_json=template_format is TemplateFormat.JSONPATH_AS_JSON,
         )
     if template_format in {TemplateFormat.JINJA2, TemplateFormat.JQ}:
-        from listwatch.observe.templates.worker import WorkerTemplate  # noqa: PLC0415 - heavy
+        from listwatch.observe.templates.worker import WorkerTemplate  # noqa: PLC0415 - slow to load
 
         return WorkerTemplate(template_format, text, allow_missing_keys=allow_missing_keys)
     return GoTemplate(text, allow_missing_keys=allow_missing_keys)

@@ -70,11 +70,11 @@ class GoTemplate:
         return "".join(run.output)
 
 
-class _Break(Exception):  # noqa: N818 - a jump, not an error
+class _Break(Exception):  # noqa: N818 - for control flow, not an error
     """Ends a range."""
 
 
-class _Continue(Exception):  # noqa: N818 - a jump, not an error
+class _Continue(Exception):  # noqa: N818 - for control flow, not an error
     """Continues with a range's next element."""
 
 
@@ -199,7 +199,7 @@ class _Run:
 
     def _first_that(
         self,
-        wanted: bool,  # noqa: FBT001 - what `or` looks for, private
+        wanted: bool,  # noqa: FBT001 - private
         terms: Sequence[Term],
         dot: Any,
         piped: tuple[Any, ...],

@@ -36,7 +36,7 @@ class _Port(msgspec.Struct, gc=False):
 
 
 class _Slice(msgspec.Struct):
-    addressType: str = ""  # noqa: N815 - the field's name on the wire
+    addressType: str = ""  # noqa: N815 - the name in JSON
     endpoints: tuple[_Endpoint, ...] | None = None
     ports: tuple[_Port, ...] | None = None
 
@@ -109,7 +109,7 @@ class Endpoints:
         """Delete a slice."""
         self._tell(self._drop(obj.key))
 
-    def replace(self, objs: Sequence[Object], resource_version: str) -> None:  # noqa: ARG002 - the protocol's
+    def replace(self, objs: Sequence[Object], resource_version: str) -> None:  # noqa: ARG002 - required by the protocol
         """Replace all slices."""
         listed = {obj.key for obj in objs}
         changed = set[str]()

@@ -190,7 +190,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
                 try:
                     await self._start()
                 except (HAProxyError, OSError) as error:
-                    _logger.error("haproxy does not start: %s", error)  # noqa: TRY400 - its words say it
+                    _logger.error("haproxy does not start: %s", error)  # noqa: TRY400 - the message is enough
 
     def statistics(self) -> HAProxyStatistics:
         """Return current statistics."""
@@ -248,7 +248,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
 
     async def ensure(
         self,
-        cluster: str,  # noqa: ARG002 - the protocol's
+        cluster: str,  # noqa: ARG002 - required by the protocol
         service: Service,
         nodes: Sequence[Node],
     ) -> LoadBalancerStatus:

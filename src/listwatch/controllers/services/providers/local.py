@@ -172,7 +172,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
 
     async def ensure(
         self,
-        cluster: str,  # noqa: ARG002 - the protocol's
+        cluster: str,  # noqa: ARG002 - required by the protocol
         service: Service,
         nodes: Sequence[Node],
     ) -> LoadBalancerStatus:

@@ -158,7 +158,7 @@ class PoolProvider(ABC, Generic[B]):
 
     # --- The interface ---
 
-    def name(self, cluster: str, service: Service) -> str:  # noqa: ARG002 - the protocol's
+    def name(self, cluster: str, service: Service) -> str:  # noqa: ARG002 - required by the protocol
         """Return the load balancer's name."""
         return default_load_balancer_name(service)
 

@@ -232,7 +232,7 @@ def load_pools(text: bytes) -> list[Pool]:
     Raises:
         PoolError: it is not YAML, or `parse_pools` refuses it.
     """
-    import yaml  # noqa: PLC0415 - loaded only where there is such a file
+    import yaml  # noqa: PLC0415 - loaded only for such a file
 
     try:
         value = yaml.safe_load(text)
