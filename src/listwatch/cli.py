@@ -14,7 +14,7 @@ from listwatch.client.command_line import EXIT_CODES_HELP, exit_code, from_go_sp
 from listwatch.errors import ListWatchError
 from listwatch.version import __version__
 
-#: Subcommand to its location and one-line help.
+#: Location and one-line help of each subcommand.
 _COMMANDS = {
     "apiserver": (
         "listwatch.apiserver.command:apiserver_command",
@@ -75,7 +75,7 @@ _COMPLETE: Final = "_LISTWATCH_COMPLETE"
 
 
 class _LazyGroup(click.Group):
-    """A group of commands. Import each one on first use."""
+    """A group of commands, each imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -103,14 +103,14 @@ class _LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             result: object = super().invoke(ctx)
-            output: TextIO | None = sys.stdout  # None if a shell has closed it
+            output: TextIO | None = sys.stdout  # None if the shell has closed it
             if output is not None:
                 output.flush()
         except BrokenPipeError:
-            # Python would report the error again while it closes standard output.
+            # Otherwise Python reports the error again while it closes standard output.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             ctx.exit(141)
-        except KeyboardInterrupt:  # before click sees it, which would print an empty line
+        except KeyboardInterrupt:  # before click, which would print an empty line
             click.echo("interrupted", err=True)
             ctx.exit(130)
         return result

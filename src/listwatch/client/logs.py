@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from listwatch.client.http import HTTP
 
-#: Bytes after which a line without an end is returned in pieces, so that memory is bounded.
+#: Bytes after which a longer line is returned in pieces, to bound memory.
 MAX_LINE: Final = 2**20
 
 
@@ -39,7 +39,7 @@ async def log_lines(
         if value
     ]
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/log"
-    # Like a watch, a followed log has no end; its media type is text.
+    # A followed log has no end, like a watch; its media type is text.
     async with http.stream(path, query, accept="*/*", watch=follow) as body:
         rest = bytearray()
         while piece := await body.read():

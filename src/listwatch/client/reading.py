@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Reads:
-    """The reading half of a `Client`; see there."""
+    """The reading half of `Client`."""
 
     http: HTTP
     discovery: Discovery
@@ -33,7 +33,7 @@ class Reads:
 
     @property
     def config(self) -> Config:
-        """The configuration that this client was made of."""
+        """The configuration of this client."""
         return self.http.config
 
     def list_watch(
@@ -49,13 +49,14 @@ class Reads:
         """Return a list-watch for a reflector or an informer.
 
         Args:
-            resource: resource to list and watch; looked up on first use.
+            resource: the resource to list and watch; looked up on first use.
             namespace: None for all.
             label_selector: as kubectl's `-l`.
             field_selector: as kubectl's `--field-selector`.
             metadata_only: get objects without spec and status, of the kind
                 PartialObjectMetadata; they cannot be sent in an update.
-            shard: select only this part, on the server if it can (KEP-5866), otherwise here.
+            shard: select only this part; on the server if it supports that (KEP-5866), otherwise
+                here.
         """
         return ResourceListWatch(
             self.http,
@@ -130,8 +131,8 @@ class Reads:
             page_size: as in `list`.
 
         Raises:
-            ExpiredError: the state expired between two pages, which takes some minutes; start
-                over for a consistent one.
+            ExpiredError: the state expired between two pages, after some minutes; start over for a
+                consistent one.
         """
         listed = self._pages(
             resource,

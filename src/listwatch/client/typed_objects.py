@@ -18,7 +18,7 @@ def resource_of_type(cls: type) -> Resource:
     """Return the resource of a type.
 
     Raises:
-        TypeError: it has none.
+        TypeError: the type has none.
     """
     known = cls.__dict__.get(ATTRIBUTE)
     if known is None:
@@ -42,14 +42,14 @@ def is_typed(obj: object) -> bool:
 
 
 def manifest_of(obj: object, cls: type | None = None) -> dict[str, Any]:
-    """Return an object of such a type as a decoded manifest, with apiVersion and kind.
+    """Return an object of a resource type as a decoded manifest, with apiVersion and kind.
 
     Args:
         obj: the object.
-        cls: its type, which an object of a TypedDict does not know; by default what it tells.
+        cls: its type; by default the object's class, which a TypedDict's objects don't have.
 
     Raises:
-        TypeError: its type is no resource.
+        TypeError: the type is not a resource.
     """
     known = resource_of_type(type(obj) if cls is None else cls)
     value: Mapping[str, Any]
@@ -62,7 +62,7 @@ def manifest_of(obj: object, cls: type | None = None) -> dict[str, Any]:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Tell whether two decoded values are the same JSON, in which 1 is not true."""
+    """Return whether two decoded values are the same JSON, in which 1 is not true."""
     return bool(one == other) and _as_json(one) == _as_json(other)
 
 
@@ -71,17 +71,16 @@ def _as_json(value: Any) -> bytes:
 
 
 def with_changes(raw: Any, before: Any, after: Any, schema: Mapping[str, Any] = _NOTHING) -> Any:
-    """Return a value with the changes between two readings of it that may lack some of its parts.
+    """Apply the changes between two states of a typed value to the whole value.
 
-    What neither reading has, such as a field of a newer version, stays. An item of a list is
-    recognised if it did not change, else by the keys that the schema names, else by its field
-    `name` or its place.
+    Parts that the type lacks, such as fields of a newer version, stay. An item of a list is matched
+    if it is unchanged, else by the keys in the schema, else by its field `name` or its index.
 
     Args:
         raw: the whole value, decoded.
-        before: what was read of it; the items of a set may be in another order.
-        after: the same, changed.
-        schema: the structural schema of the readings, as far as known.
+        before: its typed part; the items of a set may be in another order.
+        after: the changed typed part.
+        schema: the structural schema of the type, as far as known.
     """
     if is_same(before, after):
         return raw
@@ -114,7 +113,7 @@ def _with_changed_items(
         same = next((at for at in unused if is_same(before[at], item)), None)
         if same is None and (name := _names(item, keys or ["name"])) is not None:
             same = next((at for at in unused if names[at] == name), None)
-        # An item that another key tells apart from the one in its place is another item.
+        # Without keys in the schema, match by index. With keys, another key means another item.
         if same is None and not keys and index in unused and len(after) == len(before):
             same = index
         if same is None:
@@ -127,25 +126,25 @@ def _with_changed_items(
 
 
 def _in_order_of(before: list[Any], raw: list[Any]) -> list[Any]:
-    """Return the items of a set in the order in which they were read."""
+    """Return the items of a set in the order of `before`."""
     rest = list(raw)
     ordered = []
     for item in before:
         found = next((at for at, one in enumerate(rest) if _agrees(one, item)), None)
-        # One that reads as something else, as a time with fewer digits, is written as it reads.
+        # An item that the type normalizes, such as a time with fewer digits, stays normalized.
         ordered.append(item if found is None else rest.pop(found))
     return ordered
 
 
 def _agrees(raw: Any, read: Any) -> bool:
-    """Tell whether a value may read so: what both have is the same."""
+    """Return whether a typed value may come from a raw one: their common fields are equal."""
     if isinstance(raw, Mapping) and isinstance(read, Mapping):
         return all(_agrees(raw[key], value) for key, value in read.items() if key in raw)
     return is_same(raw, read)
 
 
 def _names(item: object, keys: Sequence[str]) -> bytes | None:
-    """Return what identifies an item; None if it lacks that."""
+    """Return the values of an item's keys; None if it lacks one."""
     if not isinstance(item, Mapping) or not all(key in item for key in keys):
         return None
     return _as_json([item[key] for key in keys])

@@ -1,4 +1,4 @@
-"""Waits for a state of an object, or for its deletion, with a watch of that object."""
+"""Waits for a state of an object, or for its deletion, by watching the object."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -27,7 +27,7 @@ async def wait_until(
     Args:
         list_watch: selects only this object.
         accept: called in order with each state of the object, and with None while it is absent.
-        what: what is waited for, for errors and logs.
+        what: description of the wait, for errors and logs.
         describe: returns why the last state was not accepted.
         clock: measures the time.
         seconds: time limit; None for no limit.
@@ -36,7 +36,7 @@ async def wait_until(
         StatusError: the server refuses the list for a lasting reason: 401, 403, no such resource.
         TimeoutError: the time limit expired.
     """
-    # A client that waits for nothing starts without informers.
+    # Clients that never wait start without informers.
     from listwatch.cache.handlers import Added, Updated  # noqa: PLC0415 - see above
     from listwatch.cache.shared_cache import NotSyncedError  # noqa: PLC0415 - see above
     from listwatch.cache.shared_informer import SharedInformer  # noqa: PLC0415 - see above
@@ -149,7 +149,7 @@ def conditions_of(obj: Object | None) -> str:
 
 
 def remaining(obj: Object | None) -> str:
-    """Return what keeps an object from being deleted, as text."""
+    """Return why an object still exists, as text."""
     if obj is None:
         return "it was recreated at once"
     if obj.meta.deletion_timestamp is None:

@@ -97,7 +97,7 @@ class KnownNames:
             shown = ", ".join(missing[:_SHOWN]) + (" …" if len(missing) > _SHOWN else "")
             raise NamesError(
                 f"--names knows {len(known)} {source.resource}, of which {len(missing)} are not on"
-                f" the server; that is over --max-deletes={self._options.max_deletes}, so nothing"
+                f" the server; this exceeds --max-deletes={self._options.max_deletes}, so nothing"
                 f" was deleted: {shown}"
             )
         return missing

@@ -11,7 +11,7 @@ class UnknownTypeError(ResourceTypeError):
     """Kubernetes has no type of this name, or several."""
 
 
-# If several groups have a type, prefer the one that other types mean.
+# If several groups have a type, prefer the one that other types refer to.
 _FIRST = ("io.k8s.api.core.v1.", "io.k8s.apimachinery.pkg.apis.meta.v1.", "io.k8s.api.apps.v1.")
 _QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _INT_OR_STRING = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
@@ -45,7 +45,7 @@ def built_in_schema(name: str) -> dict[str, Any]:
             "io.k8s.api.core.v1.PodSpec".
 
     Raises:
-        UnknownTypeError: there is no such type, there are several, or it is recursive.
+        UnknownTypeError: there is no such type, several have the name, or it is recursive.
     """
     return _schema(_full_name(name), ())
 
@@ -87,7 +87,7 @@ def _node(
             field: _node(part, {}, above) for field, part in raw["properties"].items()
         }
         for field, default in defaults.items():
-            # An empty default only says how Go writes an unset field.
+            # An empty default only describes how Go encodes an unset field.
             if default and field in made["properties"]:
                 made["properties"][field]["default"] = default
     elif isinstance(raw.get("additionalProperties"), Mapping):
@@ -108,4 +108,4 @@ def _list_type(raw: Mapping[str, Any], items: Mapping[str, Any]) -> dict[str, An
     fields = items.get("properties", {})
     if all(k in items.get("required", ()) or "default" in fields.get(k, {}) for k in keys):
         return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
-    return {}  # a definition must say more about its keys than Kubernetes' own types do
+    return {}  # in a definition, keys must be required or have a default; here some are not

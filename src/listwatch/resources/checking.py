@@ -24,7 +24,7 @@ _DEFINITION: Final = (
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that a server would refuse.
+    """A reason for which a server would refuse an object.
 
     Attributes:
         field: its path, such as "spec.replicas".
@@ -45,7 +45,7 @@ class UnknownVersionError(ListWatchError):
 
 
 def check(obj: object, old: object = None) -> list[Problem]:
-    """Return what a server would refuse in an object: schema first, then metadata and CEL rules.
+    """Return the problems of an object: of its schema, then of its metadata and its CEL rules.
 
     Args:
         obj: an object of a type decorated with `@resource`.
@@ -61,7 +61,7 @@ def check(obj: object, old: object = None) -> list[Problem]:
 
 
 def check_definition(manifest: Mapping[str, Any]) -> list[Problem]:
-    """Return what a server would refuse in a CustomResourceDefinition."""
+    """Return the problems for which a server would refuse a CustomResourceDefinition."""
     completed: dict[str, Any] = copy.deepcopy(dict(manifest))
     completed.setdefault("metadata", {})
     if wrong := _wrong_type(completed, _DEFINITION, ""):
@@ -73,14 +73,14 @@ def check_definition(manifest: Mapping[str, Any]) -> list[Problem]:
 def check_manifest(
     definition: Mapping[str, Any], obj: Mapping[str, Any], old: Mapping[str, Any] | None = None
 ) -> list[Problem]:
-    """Return what a server would refuse in an object of a CustomResourceDefinition.
+    """Return the problems for which a server would refuse an object of a CustomResourceDefinition.
 
     Unknown fields are problems, as for `kubectl --validate=strict`.
 
     Args:
         definition: the manifest of a definition that a server accepts.
         obj: the decoded manifest of the object.
-        old: of the object that it replaces.
+        old: the decoded manifest of the object that it replaces.
 
     Raises:
         UnknownVersionError: the definition does not serve the object's version and kind.
@@ -126,7 +126,7 @@ def _stored(resource: APIResource, obj: Mapping[str, Any]) -> tuple[dict[str, An
 
 
 def _wrong_type(value: Any, definition: str, path: str) -> Problem | None:
-    """Return what a server can't read, which nothing after it can judge either."""
+    """Return a problem about a field of the wrong type: nothing else can be checked then."""
     try:
         Conversion().convert(copy.deepcopy(value), facts().definition(definition), path)
     except WrongTypeError as error:

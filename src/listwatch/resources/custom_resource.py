@@ -30,7 +30,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
         json_path: path of the value, such as ".spec.replicas".
         type: "integer", "number", "string", "boolean" or "date".
         format: such as "int32".
-        description: for people.
+        description: for the users of the column.
         priority: 0 to show it always, 1 to show it with `-o wide`.
     """
 
@@ -157,8 +157,8 @@ def resource(
             status: WebsiteStatus | None = None
 
     The type may be a msgspec Struct, a dataclass, an attrs class, a TypedDict or a pydantic model.
-    Its field `status` becomes a subresource. Raises if a server would refuse the definition, or a
-    schema can't express the type.
+    Its field `status` becomes a subresource. Raises an error if a server would refuse the
+    definition, or a schema can't express the type.
 
     Args:
         group: a domain, such as "example.com".
@@ -166,7 +166,7 @@ def resource(
         kind: by default the name of the class.
         plural: by default derived from the kind, in lower case.
         singular: by default the kind in lower case.
-        short_names: for command lines.
+        short_names: short names for kubectl.
         categories: such as "all".
         scope: whether objects are namespaced.
         columns: of `kubectl get`.
@@ -374,7 +374,7 @@ def _check(manifest: Mapping[str, Any], kind: str) -> None:
 
 
 def _place(field: str) -> str:
-    """Return a definition's field as the type's field, if it is one."""
+    """Return the type's field for a field of the definition, if there is one."""
     _, found, inner = field.partition(".openAPIV3Schema")
     if not found:
         return field

@@ -53,7 +53,7 @@ def json_schema(cls: type) -> tuple[Node, dict[str, Node]]:
     """
     try:
         if is_pydantic(cls):
-            made: Node = cls.model_json_schema(by_alias=True)  # type: ignore[attr-defined] # a method of pydantic
+            made: Node = cls.model_json_schema(by_alias=True)  # type: ignore[attr-defined] # defined by pydantic
             definitions: dict[str, Node] = made.pop("$defs", {})
         else:
             (made,), definitions = msgspec.json.schema_components(
@@ -74,7 +74,7 @@ def is_pydantic(cls: type) -> bool:
 
 
 def referred(node: Mapping[str, Any], definitions: Mapping[str, Node]) -> Node | None:
-    """Return the target of a node's reference; None if it has none."""
+    """Return the target of a node's reference; None without one."""
     target = node.get("$ref")
     return None if target is None else definitions[str(target).removeprefix("#/$defs/")]
 
@@ -104,7 +104,7 @@ class _Marking:
         elif origin in (list, tuple, *_SETS):
             if origin in _SETS:
                 node.setdefault("x-kubernetes-list-type", "set")
-                if node.get("default"):  # a set has another order in each process
+                if node.get("default"):  # the order of a set differs between processes
                     node["default"] = sorted(node["default"], key=msgspec.json.encode)
             if arguments and isinstance(node.get("items"), dict):
                 self.mark(arguments[0], node["items"])
@@ -112,7 +112,7 @@ class _Marking:
             if len(arguments) == 2 and isinstance(node.get("additionalProperties"), dict):
                 self.mark(arguments[1], node["additionalProperties"])
         elif hint is dt.datetime:
-            node.setdefault("format", "date-time")  # without a time zone, a server refuses it
+            node.setdefault("format", "date-time")  # a server refuses times without a zone
         elif isinstance(origin or hint, type):
             self._mark_class(origin or hint, node, arguments)
 
@@ -141,12 +141,12 @@ class _Marking:
                 continue
             self.mark(_filled(hint, meant), properties[name])
             if isinstance(factory, type) and any(_fields(factory)):
-                # The defaults of its own fields make it complete.
+                # The defaults of the object's own fields complete it.
                 properties[name].setdefault("default", {})
 
 
 def _meant(cls: type, arguments: tuple[Any, ...]) -> dict[Any, Any]:
-    """Return what the type variables of a class and of its bases stand for."""
+    """Return the types of the type variables of a class and of its bases."""
     meant = dict(zip(getattr(cls, "__parameters__", ()), arguments, strict=False))
     for base in getattr(cls, "__orig_bases__", ()):
         if isinstance(origin := get_origin(base), type):
@@ -156,7 +156,7 @@ def _meant(cls: type, arguments: tuple[Any, ...]) -> dict[Any, Any]:
 
 
 def _filled(hint: Any, meant: Mapping[Any, Any]) -> Any:
-    """Return the type of a field of a generic class, with its arguments in place of its names."""
+    """Return a type with its type variables replaced by their types."""
     if isinstance(hint, TypeVar):
         return meant.get(hint, hint)
     names = getattr(hint, "__parameters__", ())
@@ -167,7 +167,7 @@ def _fields(cls: type) -> Iterator[tuple[str, tuple[Any, object]]]:
     """Yield the JSON name of each field, with its type and its default or factory."""
     found: Iterable[tuple[str, str, object]]
     if is_pydantic(cls):
-        fields: Any = cls.model_fields  # type: ignore[attr-defined] # a method of pydantic
+        fields: Any = cls.model_fields  # type: ignore[attr-defined] # defined by pydantic
         found = ((name, one.alias or name, one.default_factory) for name, one in fields.items())
     elif issubclass(cls, msgspec.Struct):
         found = (
@@ -216,7 +216,7 @@ def _apply(marker: object, node: Node) -> None:
             node.clear()
             node.update(built_in_schema(name), **kept, **{READY: True})
         case _:
-            pass  # not one of our markers
+            pass  # another library's annotation
 
 
 def _is_list(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Markers that say more about fields than Python types can: `Annotated[T, marker]`."""
+"""Markers for properties of fields that Python types can't express: `Annotated[T, marker]`."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
@@ -19,13 +19,13 @@ class Keywords(msgspec.Struct, frozen=True):
 
 
 class ListSet(msgspec.Struct, frozen=True):
-    """A list of unique items, of which several managers can apply some."""
+    """A list of unique items; several managers can each apply some of them."""
 
 
 class ListMap:
-    """A list of objects that some fields identify: `Annotated[list[Port], ListMap("name")]`.
+    """A list of objects identified by key fields: `Annotated[list[Port], ListMap("name")]`.
 
-    Several managers can apply items of it.
+    Several managers can each apply some of its items.
 
     Attributes:
         keys: JSON names of the fields, which must be required or have a default.
@@ -65,7 +65,7 @@ class Rule(msgspec.Struct, frozen=True):
         reason: "FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired" or
             "FieldValueDuplicate".
         field_path: JSON path of the invalid field, relative to the value, such as ".min".
-        optional_old_self: also apply without an old value; `oldSelf` is then optional.
+        optional_old_self: also apply the rule without an old value; `oldSelf` is an optional.
     """
 
     rule: str

@@ -1,4 +1,4 @@
-"""Metadata of objects as a field of types."""
+"""The metadata of objects, as a field of resource types."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ import msgspec
 class ObjectMeta(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """The metadata of an object, for the field `metadata` of a type.
 
-    Servers set uid, resource_version, generation and the two times. Metadata missing here stays as
-    it is on the server, because only differences are written.
+    Servers set uid, resource_version, generation and the two times. Metadata without a field here
+    stays unchanged on the server, because only differences are written.
     """
 
     name: str = ""

@@ -1,7 +1,7 @@
 """Converts a JSON schema to a structural schema, as custom resource definitions need.
 
-The rules are those of apiextensions-apiserver (`pkg/apiserver/schema`). What they forbid is
-refused, with the field and what to write instead.
+The rules are those of apiextensions-apiserver (`pkg/apiserver/schema`). Errors name the field and
+what to write instead.
 """
 
 import copy
@@ -36,7 +36,7 @@ _KEPT: Final = frozenset(
         "required",
     }
 )
-# Descriptive keywords, which a structural schema can't have.
+# Descriptive keywords, which structural schemas lack.
 _DROPPED: Final = frozenset(
     {
         "$comment",
@@ -130,7 +130,7 @@ class _Scope:
     def inside(self, name: str) -> "_Scope":
         if name in self.above:
             raise self.refused(
-                "contains itself, and a definition's schema has no end then: "
+                "contains itself, but the schema of a definition can't be recursive: "
                 "write AnyObject for the inner one"
             )
         return _Scope(self.where, self.definitions, (*self.above, name))
@@ -148,7 +148,7 @@ def structural_schema(node: Node, definitions: Mapping[str, Node], where: str) -
         where: name of the type, for errors.
 
     Raises:
-        ResourceTypeError: it can't be expressed.
+        ResourceTypeError: a structural schema can't express it.
     """
     return _structural(node, _Scope(where, definitions, ()))
 
@@ -282,8 +282,8 @@ def _object(node: Node, made: Node, scope: _Scope) -> Node:
     if properties:
         if isinstance(extra, dict):
             raise scope.refused(
-                "has both fields and further ones of a type: put the further ones into a field "
-                "of their own, of type dict"
+                "has both named fields and additional ones of a type: move the additional ones to "
+                "a field of type dict"
             )
         made["properties"] = {
             name: _structural(part, scope.at(f".{name}")) for name, part in properties.items()
@@ -360,7 +360,7 @@ def _is_finite(value: object) -> bool:
 
 
 def _check_pattern(pattern: str, scope: _Scope) -> None:
-    from listwatch.cel.errors import EvaluationError  # noqa: PLC0415 - as below
+    from listwatch.cel.errors import EvaluationError  # noqa: PLC0415 - seldom needed
     from listwatch.cel.patterns import compile_pattern  # noqa: PLC0415 - seldom needed
 
     try:

@@ -24,7 +24,7 @@ from listwatch.cache.transform import Transform
 from listwatch.cache.typed import Into, T
 from listwatch.objects import ObjectDecodeError
 
-# Seconds between checks whether the thread that owes a result still runs.
+# Seconds between checks whether the background thread still runs.
 _LOOK_AFTER_THREAD = 1.0
 
 #: Opens the source of the informers, in the background thread.
@@ -34,9 +34,9 @@ OpenSource = Callable[[], AbstractAsyncContextManager[ListWatchSource]]
 class Connection:
     """A client with its informers, in a background thread: `with connect() as connection`.
 
-    Any thread except that one may call the methods; a handler, which runs there, must not wait for
-    anything here. A forked process needs its own connection: there, methods raise RuntimeError, but
-    closing and leaving do nothing and hide no exception.
+    Any other thread may call the methods. Handlers run in the background thread and must not wait
+    for these methods. A forked process needs its own connection: in it, methods raise RuntimeError,
+    but closing and leaving do nothing and hide no exception.
 
     Args:
         open_source: opens the source of the informers.
@@ -76,9 +76,9 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """End all informers and wait for that. Their caches stay as they were.
+        """End all informers and wait for their end. Their caches stay unchanged.
 
-        Does nothing in a forked process: the thread belongs to the other one.
+        Does nothing in a forked process: the thread belongs to the parent.
 
         Raises:
             RuntimeError: called from the connection's own thread.
@@ -213,7 +213,7 @@ def _result(future: Future[T], thread: threading.Thread, seconds: float | None) 
         except TimeoutError:
             if deadline is not None and time.monotonic() >= deadline:
                 raise
-            # A call that reaches a loop in its last moments is never answered.
+            # A call that reaches the loop while it closes is never answered.
             if not thread.is_alive() and not future.done():
                 raise StoppedError("the connection was closed while waiting") from None
         else:
@@ -276,7 +276,7 @@ class BlockingInformer(Generic[T]):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it has stopped; its cache stays as it was."""
+        """Whether it has stopped; its cache stays unchanged."""
         return self._shared.is_stopped
 
     @property
@@ -367,7 +367,7 @@ class BlockingInformer(Generic[T]):
             async def report() -> None:
                 self._shared.report_misfit(key, error)
 
-            with suppress(StoppedError):  # then there is no listener left
+            with suppress(StoppedError):  # then the listener is already gone
                 self._connection.call(report)
 
         async def add() -> Listener:

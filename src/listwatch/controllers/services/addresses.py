@@ -1,4 +1,4 @@
-"""Which addresses belong to which service, from the status of all services."""
+"""The owners of load balancer addresses, from the status of all services."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -41,7 +41,7 @@ _decoder = msgspec.json.Decoder(_Wire)
 def addresses_of(obj: Object) -> list[str]:
     """Return the addresses in a service's status, if they are valid.
 
-    They are valid only for a service whose load balancer exists, or is being removed.
+    They are valid only while the service's load balancer exists or is being removed.
     """
     try:
         wire = decode(_decoder, obj.raw)
@@ -58,8 +58,8 @@ def addresses_of(obj: Object) -> list[str]:
 class StatusAddresses:
     """The addresses in the status of all services: an index of their cache, and its handler.
 
-    A cache applies a complete list in one step. So no service gets an address in another's status,
-    in whatever order services are processed.
+    A cache applies a complete list in one step. So in whatever order services are processed, none
+    gets an address that is in the status of another.
 
     Args:
         freed: called when an address was freed.

@@ -20,7 +20,7 @@ class ListWatches:
     def list_watch(
         self,
         resource: str,
-        namespace: str | None = None,  # noqa: ARG002 - the protocol's, as all that follow
+        namespace: str | None = None,  # noqa: ARG002 - required by the protocol
         *,
         label_selector: str = "",  # noqa: ARG002 - as above
         field_selector: str = "",  # noqa: ARG002 - as above
@@ -46,7 +46,7 @@ class ServicesAPI(Protocol):
 class ClientServices:
     """Services through a client, in the client's event loop.
 
-    Writes only through the subresource `status`, which is all that the controller may change.
+    Writes only through the subresource `status`: the controller may change nothing else.
     """
 
     def __init__(self, client: Client) -> None:

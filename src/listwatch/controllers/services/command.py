@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 _NAME = "service-controller"
 _DEFAULT_POOL = "127.0.0.0/8"
 _WIDE = 1000
-# Services synced together share one HAProxy reload: 500 at once are served within two seconds; ten
-# at a time would take half a minute.
+# Services synced at the same time share one HAProxy reload: 500 workers serve 500 services within
+# two seconds; ten workers would take half a minute.
 _WORKERS: Final = {"local": 10, "haproxy": 500}
 
 
@@ -238,9 +238,9 @@ def service_controller_command(
 ) -> None:
     """Provide load balancers for services of type LoadBalancer until SIGTERM."""
     if provider == "haproxy":
-        require_program("haproxy")  # before anything starts
+        require_program("haproxy")  # fail before anything starts
     pool = address_pool if pool_file is None else pool_file.pool
-    if pool is None:  # an empty one is falsy
+    if pool is None:  # an empty pool is falsy
         pool = AddressPool([_DEFAULT_POOL])
     raise_file_limit()
     shown = _Shown()

@@ -13,7 +13,7 @@ class Traffic(msgspec.Struct, frozen=True):
         open: current connections (TCP) and flows (UDP).
         accepted: total accepted.
         refused: refused because of their source or a limit.
-        failed: found no backend.
+        failed: no backend was available.
         bytes_in: received from clients.
         bytes_out: sent to clients.
     """
@@ -63,9 +63,9 @@ class ProviderFigures(msgspec.Struct, frozen=True, kw_only=True):
         load_balancers: each one.
         pools: addresses used and in total, by pool name.
         misfits: addresses in use that no pool would give now.
-        shortages: times that this process could open no more files.
+        shortages: how often this process could open no more files.
         counters: further counters by name, such as reloads.
-        problem: why load balancers do not work at the moment; empty if they do.
+        problem: why load balancers do not work now; empty if they do.
     """
 
     load_balancers: Sequence[LoadBalancerFigures]

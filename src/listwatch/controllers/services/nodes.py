@@ -49,8 +49,7 @@ _decoder = msgspec.json.Decoder(_Wire)
 class Node(msgspec.Struct, frozen=True, order=True):
     """A node that load balancers may use.
 
-    Two are equal if nothing differs that a load balancer depends on; readiness and load do not
-    count.
+    Nodes are equal if a load balancer can't tell them apart; readiness and load do not count.
 
     Attributes:
         name: its name.
@@ -95,8 +94,8 @@ class NodeSet:
     For one event loop.
 
     Args:
-        on_change: called after each change of the set; a change of a node counts only if a load
-            balancer depends on it.
+        on_change: called after each change of the set, and of a node in it if load balancers depend
+            on the change.
     """
 
     def __init__(self, on_change: Callable[[], object] = lambda: None) -> None:
@@ -112,7 +111,7 @@ class NodeSet:
         """Return the nodes, by name."""
         return self._sorted
 
-    def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: ARG002, FBT001 - the protocol's
+    def on_add(self, obj: Object, is_in_initial_list: bool) -> None:  # noqa: ARG002, FBT001 - required by the protocol
         """Add a new node."""
         self._put(obj.name, _read(obj))
 

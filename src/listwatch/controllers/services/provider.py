@@ -13,7 +13,7 @@ from listwatch.errors import ListWatchError
 
 
 class ProviderError(ListWatchError):
-    """A provider can't do what a service asks for; the message says why, and the remedy."""
+    """A provider can't do what a service asks for; the message says why, and what to do."""
 
 
 class ImplementedElsewhereError(ProviderError):
@@ -34,7 +34,7 @@ class RetryAfterError(ProviderError):
 
 
 class AddressTakenError(ProviderError):
-    """The address, or every address, is taken; the controller retries when one is freed."""
+    """The requested address, or every address, is taken; retried when an address is freed."""
 
 
 #: Returns the services whose status has an address, oldest first.
@@ -43,21 +43,21 @@ Holders: TypeAlias = Callable[[str], Iterable[Service]]
 
 @runtime_checkable
 class KeepsAddresses(Protocol):
-    """A provider that gives each service its own addresses, none of them twice."""
+    """A provider that gives each service its own addresses."""
 
     def use_holders(self, holders: Holders) -> None:
         """Set the lookup of services that have an address in their status.
 
-        Called once, before any load balancer is requested. From then on the lookup always knows the
-        status of every service; give an address in any of them to no other service. A change takes
-        effect before the services that it concerns are processed.
+        Called once, before any load balancer is requested. From then on the lookup knows the status
+        of every service; do not give an address in it to any other service. A change takes effect
+        before the services that it concerns are processed.
         """
         ...
 
 
 @runtime_checkable
 class MayNeedNoNodes(Protocol):
-    """A provider whose traffic need not go through nodes."""
+    """A provider whose traffic may bypass nodes."""
 
     @property
     def needs_nodes(self) -> bool:
@@ -69,9 +69,9 @@ class LoadBalancerProvider(Protocol):
     """Creates, updates and removes load balancers: Go's `cloudprovider.LoadBalancer`.
 
     The controller calls all methods in its own event loop, for several services at once but never
-    twice at once for one. A call may take long, and is cancelled after the controller's time-out;
-    the next call, after a back-off, must find what it has done by then. Users see an exception's
-    message in an event, so it should name the remedy.
+    twice at once for one. A call may take long, and is cancelled after the controller's time-out.
+    The next call, after a back-off, must find what the cancelled one has created. Users see an
+    exception's message in an event, so the message should say what to do.
     """
 
     def name(self, cluster: str, service: Service) -> str:

@@ -1,4 +1,4 @@
-"""A service as its controller and providers see it, and the changes that matter.
+"""Services for the controller and providers, and the changes that matter.
 
 The rules are those of `k8s.io/cloud-provider/controllers/service`.
 """
@@ -95,7 +95,7 @@ class LoadBalancerStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     ingress: tuple[Ingress, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in the form of the service's field."""
+        """Return the value of the service's field."""
         value: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return value
 
@@ -185,7 +185,7 @@ def needs_cleanup(service: Service, load_balancer_class: str | None = None) -> b
         return False
     if service.spec.type != "LoadBalancer":
         return True
-    # A service of another class belongs to another controller to its end.
+    # A service of another class belongs to another controller until it is gone.
     return service.is_deleted and wants_load_balancer(service, load_balancer_class)
 
 

@@ -1,6 +1,6 @@
 """Provides load balancers for services, like `k8s.io/cloud-provider/controllers/service`.
 
-It is a reconciler of the runtime: its queue separates the workers and holds the retries;
+It is a reconciler of the runtime: the queue separates the workers and holds the retries;
 `machine.py` decides what to do.
 """
 
@@ -88,8 +88,8 @@ class ServiceController:
     """Creates, updates and removes the load balancers of a cluster's services.
 
     For one event loop; runs once. Leader election prevents two of them on one cluster. If two run
-    by mistake, each creates load balancers, and the status has the address of the last writer;
-    neither reacts to the other's writes, so the status does not flap.
+    by mistake, each creates load balancers, and the status has the address of the last writer.
+    Neither reacts to the other's writes, so the status does not flap.
 
     Args:
         provider: creates the load balancers.
@@ -138,11 +138,11 @@ class ServiceController:
         self._provider_timeout = provider_timeout
         self._backoff = replace(LOAD_BALANCER, base=min_retry_delay, cap=max_retry_delay)
         self._states: dict[str, State] = {}
-        # Services whose load balancers are to be checked without a change.
+        # Services whose load balancers must be checked although nothing changed.
         self._to_check: set[str] = set()
-        # Services that need a taken address, first come first.
+        # Services that need a taken address, in order of arrival.
         self._lacking: dict[str, None] = {}
-        # How often services lacking an address, and all waiting ones, were told to retry.
+        # How often services without an address, and all waiting services, were woken to retry.
         self._freed = self._retried_all = 0
         self._nodes = NodeSet(self._nodes_changed)
         self._addresses = StatusAddresses(self._address_freed)
@@ -157,14 +157,14 @@ class ServiceController:
         self._reconciler.every(node_sync_period, self._begin_round)
         self._caches.of(_SERVICES).add_handler(self._addresses, "addresses")
         self._caches.of(_NODES).add_handler(self._nodes, "nodes")
-        # The initial services not processed yet; None before the start.
+        # The initial services that are not processed yet; None before the start.
         self._first: set[str] | None = None
-        # The load balancers still to be updated in a round of nodes, and its start.
+        # The load balancers that the current round of node updates has not reached, and its start.
         self._round: set[str] = set()
         self._round_began = 0.0
         self._syncs = self._ensured = self._deleted = self._failures = 0
         self._node_syncs = self._node_errors = 0
-        # When services were first found to differ from what they ask for.
+        # When each unsettled service was first found to differ from its spec.
         self._unsettled: dict[str, float] = {}
         self._node_seconds = Histogram(NODE_BOUNDS)
         self._host_seconds = Histogram(NODE_BOUNDS)
@@ -181,7 +181,7 @@ class ServiceController:
         """Work until cancelled. Load balancers then stay as they are.
 
         Args:
-            guard: once another process may lead, this refuses every further step.
+            guard: refuses every further step once another process may lead.
         """
         self._caches.open(self._source)
         services = self._caches.of(_SERVICES)
@@ -191,7 +191,7 @@ class ServiceController:
         with single_error():
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._caches.run(), name="caches")
-                # A server may be away for any length of time.
+                # The server may be unavailable for any length of time.
                 for cache in self._caches:
                     await cache.informer.wait_until_synced()
                 self._first = set(services.indexer.list_keys())
@@ -217,7 +217,7 @@ class ServiceController:
             convergence_seconds=self._convergence_seconds.statistics(),
         )
 
-    # --- What wakes a service, beside its own changes ---
+    # --- Events that wake a service, apart from its own changes ---
 
     def _all_to_check(self) -> Iterable[str]:
         self._to_check.update(self._states)
@@ -228,7 +228,7 @@ class ServiceController:
             self._reconciler.enqueue(key)
 
     def _begin_round(self) -> Iterable[str]:
-        """Return the services whose load balancers are to be compared with the nodes."""
+        """Start to compare load balancers with the nodes; return the services to process."""
         if not self._round:
             self._round_began = self._clock.now()
         self._node_syncs += 1
@@ -245,7 +245,7 @@ class ServiceController:
                 self._node_seconds.observe(self._clock.now() - self._round_began)
 
     def retry_all(self) -> None:
-        """Retry all waiting services at once: what they wait for may exist now."""
+        """Retry all waiting services at once: the cause of their wait may be gone."""
         self._retried_all += 1
         self._lacking.clear()
         self._retry([key for key, state in self._states.items() if state.waiting is not None])
@@ -279,7 +279,7 @@ class ServiceController:
         except AddressTakenError as error:
             _logger.warning("service %s waits for an address: %s", key, error)
             self._lacking.setdefault(key)
-            # An address may have been let go while it looked for one.
+            # An address may have been freed while the provider looked for one.
             is_old = (freed, retried_all) == (self._freed, self._retried_all)
             return self._failed(key, found, None if is_old else 0.0)
         except RetryAfterError as error:
@@ -321,7 +321,7 @@ class ServiceController:
         return requeue_after(seconds)
 
     async def _bring(self, key: str, found: Object | None) -> None:
-        """Bring a service's load balancer to what the service's current state asks for."""
+        """Bring a service's load balancer to the state that the service asks for."""
         service = None if found is None else self._read(found)
         seen = Seen.of(
             service,
@@ -357,7 +357,7 @@ class ServiceController:
     # --- One action ---
 
     def _explain(self, state: State, action: Action) -> None:
-        """Log the reason for repeating something already done."""
+        """Log why an action is repeated."""
         if isinstance(action, Ensure) and (why := ", ".join(differences(state, action.service))):
             _logger.info("service %s changed: %s", action.service.key, why)
 
@@ -436,7 +436,7 @@ class ServiceController:
         return Finished()
 
     async def _remove(self, service: Service) -> Finished:
-        """Remove a load balancer, as far as there may be one."""
+        """Remove a load balancer if there may be one."""
         obj = service.object
         if await self._call(self._provider.get(self._cluster, service)) is not None:
             self._tell(obj, "Normal", "DeletingLoadBalancer", "Deleting load balancer")
@@ -491,7 +491,7 @@ def _failed(what: str, error: Exception) -> str:
 
 
 def _complaint(action: Action, error: Exception) -> tuple[str, str]:
-    """Return reason and message of the event for a failure."""
+    """Return the reason and the message of the event for a failure."""
     match action:
         case UpdateNodes():
             words = f"Error updating load balancer with new hosts: {_words(error)}"

@@ -40,12 +40,12 @@ class ServiceControllerStatistics(msgspec.Struct, frozen=True, kw_only=True):
         deleted: load balancers removed.
         failures: failures of any of these.
         retrying: services that wait for their next try.
-        node_syncs: times that the nodes of all load balancers were compared.
+        node_syncs: how often the nodes of all load balancers were compared.
         node_errors: load balancers that did not accept new nodes.
         node_sync_seconds: durations of these comparisons.
         convergence_seconds: time from the first sync of a changed service until its status shows
             the change, or its load balancer is removed.
-        host_update_seconds: durations for one load balancer.
+        host_update_seconds: durations of node updates of one load balancer.
     """
 
     queue: WorkQueueStatistics

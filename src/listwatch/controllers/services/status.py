@@ -35,7 +35,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: namespace and name.
-        addresses: of its status; empty while it waits.
+        addresses: those in its status; empty while it waits.
         ports: numbers and protocols.
         backends: ready endpoints, counted for each port.
         figures: a running controller's values, by metric name; None without one.
@@ -49,7 +49,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def health(self) -> str:
-        """Return the health of its backends as text."""
+        """Return the health of the backends as text."""
         if self.figures is None:
             return ""
         count = self.figures.get("backends", 0)

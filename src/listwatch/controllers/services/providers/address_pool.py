@@ -1,4 +1,4 @@
-"""The addresses of each load balancer."""
+"""Allocates addresses to load balancers."""
 
 import hashlib
 import ipaddress
@@ -20,7 +20,7 @@ class AddressPool:
     """Gives services addresses from pools; services that must not share get different ones.
 
     A service gets the same address each time if it is free, so the address survives a restart even
-    without a record. An address in a service's status is given to no other service, even before the
+    without a record. An address in a service's status goes to no other service, even before the
     service takes it. Addresses of 127.0.0.0/24 are given only on request.
 
     For one event loop.
@@ -146,8 +146,8 @@ class AddressPool:
     def may_keep(self, claim: Claim, address: str) -> bool:
         """Return whether a service may keep an address.
 
-        It may if it asks for the same as when it got the address, or if a pool has the address for
-        what it asks now; and if nobody else has it who can't share it.
+        It may if it still asks for the same as when it got the address, or if a pool may serve its
+        present claim with it. In both cases every other owner must be able to share the address.
         """
         parsed = ipaddress.ip_address(address)
         had = self._owners.get(parsed, {}).get(claim.uid)
@@ -169,7 +169,7 @@ class AddressPool:
         if not held:
             self._held.pop(uid, None)
 
-    # --- Which addresses there are ---
+    # --- Candidates ---
 
     def _serving(self, claim: Claim, family: str) -> list[Pool]:
         """Return the pools that may serve a service.
@@ -246,7 +246,7 @@ class AddressPool:
             return False
         for service in self._holders(str(address)):
             if service.uid == claim.uid:
-                return True  # the later ones are younger
+                return True  # the remaining ones are younger
             if service.uid not in owners and not claim.may_share(Claim.in_status(service)):
                 return False
         return True

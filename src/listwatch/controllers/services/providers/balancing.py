@@ -13,7 +13,7 @@ LAST_PORT: Final = 65_535
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is an IP address: a name would be looked up, or break a file."""
+    """Return whether a text is an IP address. A name would cause a DNS query, or break a file."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -44,10 +44,10 @@ class Balancer:
         self._failed: set[Backend] = set()
         self._turn = 0
         self._weights: dict[Backend, int] = {}
-        # By how much each backend is behind its share, by weight.
+        # How far each backend is behind its share of connections, by weight.
         self._credit: dict[Backend, int] = {}
         self._open: dict[Backend, int] = {}
-        #: Whether to choose the backend with the fewest connections for its weight.
+        #: Whether to choose the backend with the fewest connections relative to its weight.
         self.least_connections = False
         #: Seconds for which an absent client keeps its backend; 0 for no affinity.
         self.affinity_seconds = 0
@@ -130,7 +130,7 @@ class Balancer:
         self._turn += 1
         first = self._turn % len(usable)
         if self.least_connections:
-            # Equally busy ones take turns.
+            # Equally busy backends take turns.
             return min(usable[first:] + usable[:first], key=self._load)
         if not self._weights:
             return usable[first]

@@ -1,4 +1,4 @@
-"""The addresses that a service asks for, and when two services may share one."""
+"""The addresses that a service asks for, and the rules for sharing one."""
 
 import ipaddress
 import json
@@ -12,11 +12,11 @@ from listwatch.controllers.services.service import Service
 
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-#: An annotation of services: the name of the pool for the addresses.
+#: Annotation of services: the name of the pool for the addresses.
 ADDRESS_POOL: Final = "local.listwatch/address-pool"
-#: An annotation of services: the addresses, comma-separated, instead of `loadBalancerIP`.
+#: Annotation of services: the addresses, comma-separated, instead of `loadBalancerIP`.
 ADDRESSES: Final = "local.listwatch/addresses"
-#: An annotation of services: services with the same key may share an address.
+#: Annotation of services: services with the same key may share an address.
 SHARE_ADDRESS: Final = "local.listwatch/share-address"
 
 _ANY: Final = ""
@@ -49,14 +49,14 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What decides which addresses a service may have.
+    """The properties of a service that decide which addresses it may have.
 
     Attributes:
         uid: the service's.
         key: of the service, for messages.
-        namespace: for the pools' rules, like the next two.
-        labels: see `namespace`.
-        load_balancer_class: see `namespace`.
+        namespace: the service's, for the rules of pools.
+        labels: as `namespace`.
+        load_balancer_class: as `namespace`.
         wishes: the requested addresses, in the order of the status.
         pool: the pool they must come from; empty for any.
         sharing: the key of services that share an address; empty for none.

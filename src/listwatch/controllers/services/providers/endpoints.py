@@ -91,7 +91,7 @@ class Endpoints:
                     continue
                 for endpoint in slice_.endpoints or ():
                     for address in endpoint.addresses[:1]:  # the others belong to the same endpoint
-                        # Anything else would be looked up, or break a configuration.
+                        # A name would cause a DNS query, or break a configuration.
                         if is_address(address):
                             yield Backend(address, own.port), endpoint.conditions
 
@@ -123,7 +123,7 @@ class Endpoints:
         """Do nothing: processing a state twice changes nothing."""
 
     def bookmark(self, resource_version: str) -> None:
-        """Do nothing: no position is needed."""
+        """Do nothing: the position is not needed."""
 
     def _put(self, obj: Object) -> set[str]:
         changed = self._drop(obj.key)

@@ -1,4 +1,4 @@
-"""What a service wants from its load balancer, in the providers' terms."""
+"""A service's requests to its load balancer, parsed for providers."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,8 +33,8 @@ MAX_CONNECTIONS: Final = "local.listwatch/max-connections"
 IDLE_TIMEOUT: Final = "local.listwatch/idle-timeout"
 #: Annotation of services: path that healthy backends answer with 2xx or 3xx.
 HEALTH_CHECK_PATH: Final = "local.listwatch/health-check-path"
-#: An annotation of services: "v1" or "v2" sends backends the client's address in that version of
-#: the PROXY protocol.
+#: Annotation of services: "v1" or "v2" sends backends the client's address in that version of the
+#: PROXY protocol.
 PROXY_PROTOCOL: Final = "local.listwatch/proxy-protocol"
 
 _SHORTEST_IDLE: Final = 1.0
@@ -42,7 +42,7 @@ _SHORTEST_IDLE: Final = 1.0
 _LONGEST_IDLE: Final = 24 * 86_400.0
 # No machine has that many connections.
 _LONGEST_NUMBER: Final = 9
-# No character has a meaning in HAProxy's configuration.
+# None of these characters has a meaning in HAProxy's configuration.
 _PATH: Final = re.compile(r"/[A-Za-z0-9/_.~%?&=+,:@-]{0,1000}")
 
 #: Protocol and port of a listener.
@@ -134,8 +134,8 @@ def ports_of(
 def node_port_backends(port: ServicePort, nodes: Sequence[Node], service: Service) -> list[Backend]:
     """Return the backends of a port on the nodes.
 
-    Each is a node's first address of the first of the service's families that the node has: nothing
-    need listen on others. The proxy's own address may be of another family.
+    Each is a node's first address of the service's first family that the node has: other addresses
+    may have no listener. The proxy's own address may be of another family.
     """
     if not port.node_port:
         return []

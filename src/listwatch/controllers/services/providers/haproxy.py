@@ -71,7 +71,7 @@ class HAProxyStatistics(msgspec.Struct, frozen=True):
         load_balancers: number of load balancers.
         reloads: configurations that took effect.
         runtime_changes: changes of backends without a reload.
-        restarts: times that the process ended and was started again.
+        restarts: how often the process ended and was started again.
     """
 
     load_balancers: int
@@ -84,17 +84,17 @@ class _LoadBalancer(LoadBalancer):
     def __init__(self, service: Service, addresses: Sequence[str]) -> None:
         super().__init__(service, addresses)
         self.frontends: dict[PortKey, Frontend] = {}
-        #: UDP, which HAProxy does not forward, by address and port.
+        #: Listeners for UDP, which HAProxy does not forward, by address and port.
         self.datagrams: dict[tuple[str, int], UDPListener] = {}
 
 
 class HAProxyProvider(PoolProvider[_LoadBalancer]):
     """Makes load balancers with one HAProxy process: a `LoadBalancerProvider`.
 
-    HAProxy forwards TCP; this process forwards UDP beside it. Backends change through the runtime
-    API. Any other change writes a new configuration, checked and replaced in one step, and reloads.
-    A reload passes the listening sockets on, so no connection is lost: the old process serves its
-    connections to their end.
+    HAProxy forwards TCP; this process itself forwards UDP. Backends change through the runtime API.
+    Any other change writes a new configuration, which is checked and replaced in one step, and
+    reloads. A reload passes the listening sockets on, so no connection is lost: the old process
+    serves its connections until they end.
 
     Use it as `async with HAProxyProvider(...) as provider:`; at the end the process and its files
     are removed. For one event loop.
@@ -105,8 +105,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         endpoint_slices: as for `LocalProvider`.
         health_check_seconds: interval between checks of a backend.
         drain_seconds: how long connections to a removed backend, port or service continue.
-        old_worker_seconds: how long other connections continue in an old process, from the reload
-            on.
+        old_worker_seconds: how long other connections continue in an old process after a reload.
         binary: the program.
         clock: the time.
     """
@@ -133,7 +132,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         self._changing = asyncio.Lock()
         self._up = asyncio.Event()
         self._wanted = self._applied = 0
-        # HAProxy may not know some assigned slots: write a complete configuration next.
+        # HAProxy may not know some assigned slots: the next change must write a configuration.
         self._is_unsure = False
         self._dirty: set[str] = set()
         self._news = asyncio.Event()
@@ -163,14 +162,14 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         super()._end()
 
     async def _start(self) -> None:
-        self._haproxy.state_file.unlink(missing_ok=True)  # of a process that is gone
+        self._haproxy.state_file.unlink(missing_ok=True)  # left by the previous process
         # The file may contain a change that did not take effect.
         self._haproxy.write(self._configuration(self._applied))
         await self._haproxy.start(self._applied)
         self._up.set()
 
     async def _until_up(self) -> None:
-        """Wait while HAProxy is being restarted; do not wait for a running change."""
+        """Wait while HAProxy is being restarted, but not for a running change."""
         try:
             async with self._clock.timeout(RELOAD_SECONDS):
                 await self._up.wait()
@@ -199,7 +198,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         )
 
     def figures(self) -> ProviderFigures:
-        """Return each load balancer's figures, which are a few seconds old."""
+        """Return the figures of each load balancer, a few seconds old."""
         return msgspec.structs.replace(
             self._figures(),
             shortages=self._shortages.count,
@@ -333,7 +332,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             await self._reload()
 
     async def ensure_deleted(self, cluster: str, service: Service) -> None:  # noqa: ARG002 - as above
-        """Close a service's ports; its connections continue to their end."""
+        """Close a service's ports; its connections continue until they end."""
         balancer = self._balancers.get(service.uid)
         if balancer is None:
             return
@@ -370,7 +369,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
     def _put(self, service: Service, balancer: _LoadBalancer | None) -> None:
         if balancer is None:
             gone = self._balancers.pop(service.uid, None)
-            if self._by_key.get(service.key) is gone:  # not of a successor with another uid
+            if self._by_key.get(service.key) is gone:  # not a successor with another uid
                 self._by_key.pop(service.key, None)
         else:
             self._balancers[service.uid] = self._by_key[service.key] = balancer
@@ -434,7 +433,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             self._runtime_changes += 1
 
     async def _drain(self, uid: str, key: PortKey, number: int) -> None:
-        """End the connections of a removed backend in due time; then free its slot."""
+        """End the connections of a removed backend after the drain time; then free its slot."""
         await self._clock.sleep(self._drain_seconds)
         async with self._changing:
             balancer = self._balancers.get(uid)
@@ -450,7 +449,7 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
             frontend.slots[number] = Slot()
 
     async def _end_later(self, frontends: Iterable[Frontend]) -> None:
-        """End the connections of removed ports in due time, in every worker that has any."""
+        """End the connections of removed ports after the drain time, in every worker."""
         servers = [one.server(number) for one in frontends for number in range(len(one.slots))]
         if not servers:
             return
@@ -492,14 +491,14 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
         """Apply the whole current state; return False if HAProxy is down and this must wait."""
         async with self._changing:
             if self._applied >= mine:
-                return True  # another task's reload included this change
+                return True  # the reload of another task included this change
             if not self._up.is_set():
                 return False
             generation = self._wanted
             try:
                 self._haproxy.write(self._configuration(generation))
                 self._is_unsure = False
-                await self._read_traffic()  # the counters begin anew with the next process
+                await self._read_traffic()  # the next process starts its counters at zero
                 await self._keep_states()
                 await self._haproxy.reload(generation)
             except BaseException:
@@ -522,14 +521,14 @@ class HAProxyProvider(PoolProvider[_LoadBalancer]):
 
 
 def _one_line(name: str) -> str:
-    """Return a name that can't start a line of the configuration, whatever the uid contains."""
+    """Return a name without line breaks: no uid can add lines to the configuration."""
     if name.isprintable():
         return name
     return f"a{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:31]}"
 
 
 def _check_ports(address: str, ports: Iterable[int]) -> None:
-    """Check for taken TCP ports with our own error messages; HAProxy would only fail to reload."""
+    """Refuse taken TCP ports with a clear message; HAProxy would only fail to reload."""
     for port in ports:
         bind(socket.SOCK_STREAM, address, port).close()
 

@@ -9,12 +9,12 @@ from listwatch.controllers.services.providers.balancing import Backend
 from listwatch.controllers.services.providers.listening import Rules
 from listwatch.controllers.services.providers.proxy_protocol import ProxyProtocol
 
-#: Name of the process among its peers: the processes before and after it.
+#: Name of this process as a peer of the processes before and after it.
 PEER: Final = "listwatch"
 _FEWEST_SLOTS: Final = 4
-# Reloads that an old worker with long connections survives; each worker takes some megabytes.
+# Maximum old workers, each of which takes some megabytes.
 _MOST_OLD_WORKERS: Final = 100
-# A line of the configuration may have 64.
+# Words of a line; HAProxy allows 64.
 _WORDS: Final = 50
 _SEND_PROXY: Final = {
     ProxyProtocol.NONE: "",
@@ -117,7 +117,7 @@ class Frontend(msgspec.Struct, kw_only=True):
         yield f"    default_backend {self.name}"
         yield f"backend {self.name}"
         if self.affinity_seconds:
-            # So a client still unknown to the next process gets the same backend.
+            # A client that the next process does not know yet gets the same backend.
             yield "    balance source"
             yield "    hash-type consistent sdbm avalanche"
         else:
@@ -172,7 +172,7 @@ def render(settings: Settings, frontends: Iterable[Frontend]) -> str:
         f"    stats socket {settings.runtime_socket} mode 600 level admin expose-fd listeners",
         f"    description {settings.generation}",
         f"    server-state-file {settings.state_file}",
-        # Not the drain time: connections to remaining backends continue through reloads.
+        # Not the drain time: connections to remaining backends outlive reloads.
         f"    hard-stop-after {max(1, round(settings.old_worker_seconds * 1000))}ms",
         f"    mworker-max-reloads {_MOST_OLD_WORKERS}",
         f"peers {PEER}",
@@ -190,7 +190,7 @@ def render(settings: Settings, frontends: Iterable[Frontend]) -> str:
         "    option redispatch 1",
         "    retries 3",
         "    default-server fall 2 rise 1 init-addr none",
-        # A backend that refuses a connection is down at once, not only after its next check.
+        # A backend that refuses a connection is down at once, before its next check.
         "    default-server observe layer4 error-limit 1 on-error mark-down",
     ]
     for frontend in sorted(frontends, key=lambda one: one.name):

@@ -19,7 +19,7 @@ _COMMAND_BYTES: Final = 8000
 
 
 class HAProxyError(ProviderError):
-    """HAProxy is missing, or does not do what it should."""
+    """HAProxy is missing, or does not work as it should."""
 
 
 def find_program(name: str) -> str | None:
@@ -42,8 +42,8 @@ def require_program(name: str) -> str:
 class HAProxyProcess:
     """A master process and its workers, with their files in a directory.
 
-    One call at a time, except `tell` and `ended`. A configuration has its generation in the
-    description that `show info` prints.
+    One call at a time, except `tell` and `ended`. The description in a configuration, printed by
+    `show info`, is its generation.
 
     Args:
         binary: the program.
@@ -89,7 +89,7 @@ class HAProxyProcess:
             HAProxyError: it refuses the configuration, or does not apply it in time.
         """
         await self._check()
-        # However this program ends, HAProxy must not keep the addresses.
+        # HAProxy must not keep the addresses, however this program ends.
         setpriv = shutil.which("setpriv")
         self.process = await asyncio.create_subprocess_exec(
             *([setpriv, "--pdeathsig", "TERM"] if setpriv else []),
@@ -128,7 +128,7 @@ class HAProxyProcess:
             await process.wait()
 
     async def reload(self, generation: int) -> None:
-        """Apply the written configuration; the old process serves its connections to their end.
+        """Apply the written configuration; the old process serves its connections until they end.
 
         Raises:
             HAProxyError: it refuses the configuration, or does not apply it in time.
@@ -173,7 +173,7 @@ class HAProxyProcess:
         there = set(await self.old_workers())
         wanted = set(servers)
         for worker in there.intersection(workers):
-            # Its proxies are disabled by now, so sessions can only be ended one by one.
+            # An old worker's proxies are disabled, so sessions can only be ended one by one.
             sessions = await self._ask_master(f"@!{worker} show sess")
             for session in _sessions_with(sessions, wanted):
                 await self._ask_master(f"@!{worker} shutdown session {session}")
@@ -195,7 +195,7 @@ class HAProxyProcess:
             reader, writer = await asyncio.open_unix_connection(str(self.directory / name))
             try:
                 writer.write("; ".join(commands).encode() + b"\n")
-                writer.write_eof()  # the master waits for more otherwise
+                writer.write_eof()  # otherwise the master waits for more
                 return (await reader.read()).decode(errors="replace")
             finally:
                 writer.transport.abort()

@@ -12,8 +12,8 @@ _WAS_EMPTY = 4
 def kept_states(text: str, frontends: Iterable[Frontend]) -> str:
     """Return the part of `show servers state` that applies to a configuration.
 
-    A slot whose backend has changed, or that was empty, would get another backend's health and
-    address.
+    Omits slots whose backend has changed, or that were empty: they would get the health and address
+    of another backend.
     """
     places = {
         (frontend.name, f"s{number}"): slot.backend

@@ -1,4 +1,4 @@
-"""HAProxy's traffic, summed across reloads, at which its counters restart."""
+"""HAProxy's traffic, summed across reloads: each reload resets the counters."""
 
 import csv
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ class HAProxyTraffic:
     """Sums the responses to `show stat`. For one event loop."""
 
     def __init__(self) -> None:
-        # The counts of former processes and of the current one, by frontend.
+        # The counts of former processes, and of the current one, by frontend.
         self._before: dict[str, Traffic] = {}
         self._now: dict[str, Traffic] = {}
         self._failed: dict[str, int] = {}
@@ -24,7 +24,7 @@ class HAProxyTraffic:
         return self._before.get(frontend, Traffic()) + self._now.get(frontend, Traffic())
 
     def failed(self, frontend: str) -> int:
-        """Return how many of its backends are down."""
+        """Return how many backends of a frontend are down."""
         return self._failed.get(frontend, 0)
 
     def read(self, text: str) -> None:

@@ -78,7 +78,7 @@ async def _ask(backend: Backend, clock: Clock, question: bytes) -> bytes | None:
                 writer.write(question)
                 return await reader.read(_ANSWER_LIMIT)
             finally:
-                # Nothing more is expected: don't wait for the peer to close.
+                # No more data is expected: don't wait for the peer to close.
                 writer.transport.abort()
     except OSError as error:
         if is_shortage(error):

@@ -31,8 +31,8 @@ class Rules(msgspec.Struct, frozen=True):
 
     Attributes:
         source_ranges: networks that may connect; empty for all.
-        least_connections: new connections go to the backend with the fewest, instead of in turns.
-        max_connections: maximum connections of each port; 0 for no limit. Others are refused.
+        least_connections: choose the backend with the fewest connections, instead of taking turns.
+        max_connections: maximum connections of each port; 0 for no limit. Further ones are refused.
         idle_seconds: close connections after this long without data; 0 for never.
         health_path: path that a healthy backend answers by HTTP; empty to check the port only.
         proxy_protocol: the header sent to backends.
@@ -69,7 +69,7 @@ class PortListener(Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether it is paused for lack of files."""
+        """Whether it is paused because this process can open no more files."""
         ...
 
     def statistics(self) -> Traffic:
@@ -97,12 +97,12 @@ def parse_source_ranges(
 
 
 def is_shortage(error: OSError) -> bool:
-    """Return whether a socket failed because this machine lacks resources, not by a backend."""
+    """Return whether a socket failed because this machine lacks resources."""
     return error.errno in _SHORTAGES
 
 
 def bind(kind: socket.SocketKind, address: str, port: int) -> socket.socket:
-    """Return a socket bound to an address, without blocking; TCP ones listen.
+    """Return a non-blocking socket bound to an address; a TCP socket listens.
 
     Raises:
         AddressInUseError: another program uses the address.
@@ -116,7 +116,7 @@ def bind(kind: socket.SocketKind, address: str, port: int) -> socket.socket:
     try:
         sock.setblocking(False)
         if kind is socket.SOCK_STREAM:
-            # Connections that have just ended must not keep a restarted program from its address.
+            # Let a restarted program use its address although connections have just ended.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
         if kind is socket.SOCK_STREAM:

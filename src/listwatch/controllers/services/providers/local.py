@@ -1,4 +1,4 @@
-"""The embedded provider: a proxy in this process for each service, on an address of a pool."""
+"""The embedded provider: forwards each service's traffic in this process."""
 
 import logging
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class LocalProviderStatistics(msgspec.Struct, frozen=True):
         backends: of all ports together.
         failed_backends: backends that are skipped.
         draining: ports no longer served, whose connections continue.
-        shortages: times that this process could open no more files.
+        shortages: how often this process could open no more files.
         traffic: of all served ports.
     """
 
@@ -211,7 +211,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
         ports: dict[PortKey, ServicePort],
         rules: Rules,
     ) -> None:
-        """Open what is new, then close what is gone."""
+        """Open new listeners, then close removed ones."""
         opened: dict[_ListenerKey, PortListener] = {}
 
         async def open_ports(address: str) -> None:
@@ -313,7 +313,7 @@ class LocalProvider(PoolProvider[_LoadBalancer]):
             probe = self._probe(balancer.service)
             for (_, protocol, _), listener in list(balancer.listeners.items()):
                 if protocol != "TCP" and not probe.node_port:
-                    continue  # nothing shows whether something listens
+                    continue  # there is no way to check it
                 backends = listener.balancer.backends
                 if protocol == "TCP":
                     probe = msgspec.structs.replace(probe, path=listener.rules.health_path)

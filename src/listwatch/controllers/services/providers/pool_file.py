@@ -13,8 +13,8 @@ from listwatch.printable import printable
 
 _logger = logging.getLogger(__name__)
 
-#: Seconds between checks of the file. A mounted ConfigMap changes through a link, which a watch of
-#: the file itself would miss.
+#: Seconds between checks of the file. A watch would miss changes of a mounted ConfigMap, which
+#: replace a link.
 LOOK_SECONDS: Final = 2.0
 
 

@@ -33,7 +33,7 @@ from listwatch.controllers.services.service import LoadBalancerStatus, Service, 
 
 _logger = logging.getLogger(__name__)
 
-# Maximum addresses tried for a new load balancer whose ports others use.
+# Maximum addresses tried for a new load balancer whose ports are taken.
 _ADDRESS_TRIES: Final = 16
 
 BackendKind: TypeAlias = Literal["endpoint-slices", "node-ports"]
@@ -111,7 +111,7 @@ class PoolProvider(ABC, Generic[B]):
         return self
 
     async def _begin(self, stack: contextlib.AsyncExitStack) -> None:
-        """Enter what must exist before any task, and outlive them all."""
+        """Enter contexts that must start before all tasks and outlive them."""
 
     def _end(self) -> None:
         """End all tasks and forget all load balancers."""
@@ -202,15 +202,15 @@ class PoolProvider(ABC, Generic[B]):
             misfits=sum(1 for _ in self._pool.misfits()),
         )
 
-    # --- What it is made of ---
+    # --- For subclasses ---
 
     async def _place(
         self, claim: Claim, service: Service, attempt: Callable[[str], Awaitable[object]]
     ) -> list[str]:
         """Return a service's new addresses, once an attempt with each succeeds.
 
-        Waits for addresses that clients know; a new one may be any whose ports are free. The caller
-        releases addresses that the service no longer has, with `AddressPool.keep`.
+        A service waits for an address that clients know; a new one may be any whose ports are free.
+        The caller releases addresses that the service no longer has, with `AddressPool.keep`.
 
         Args:
             claim: what the service asks for.
@@ -266,7 +266,7 @@ class PoolProvider(ABC, Generic[B]):
                 _logger.info("service %s: %s, another address is tried", claim.key, error)
             else:
                 return address
-        raise ProviderError("no free address is left")  # the pool has said so before
+        raise ProviderError("no free address is left")  # usually the pool raises this before
 
     @property
     def needs_nodes(self) -> bool:

@@ -11,7 +11,7 @@ from listwatch.controllers.services.providers.claims import Claim, IPAddress, fa
 from listwatch.errors import ListWatchError
 from listwatch.selector import LabelSelector, SelectorError, parse_label_selector
 
-# Addresses that are widely used already: what listens on localhost.
+# Widely used already, by programs that listen on localhost.
 _RESERVED: Final = ipaddress.ip_network("127.0.0.0/24")
 
 
@@ -67,7 +67,7 @@ class Range(msgspec.Struct, frozen=True):
         )
 
     def starting_at(self, number: int, most: int) -> Iterator[IPAddress]:
-        """Yield at most this many addresses, each once, starting anywhere."""
+        """Yield at most `most` addresses, each once, starting with the one at a position."""
         for step in range(min(self.size, most)):
             address = self.first + (number + step) % self.size
             if address not in _RESERVED:
@@ -106,12 +106,12 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
         """Return a pool.
 
         Args:
-            name: see above, as for the other options.
+            name: as the attribute.
             addresses: networks, ranges such as "192.0.2.1-192.0.2.9", and single addresses.
-            auto_assign: see above.
-            namespaces: see above.
+            auto_assign: as the attribute.
+            namespaces: as the attribute.
             service_selector: as kubectl's `-l`.
-            load_balancer_classes: see above.
+            load_balancer_classes: as the attribute.
 
         Raises:
             PoolError: an address or the selector is invalid, or there is no address.

@@ -12,7 +12,7 @@ from typing import Final
 
 _logger = logging.getLogger(__name__)
 
-# Locked as long as the owner lives: the kernel releases the lock however the owner ends.
+# Locked while the owner lives: the kernel releases the lock however the owner ends.
 _OWNER: Final = "owner"
 
 
@@ -29,7 +29,7 @@ def private_directory(prefix: str) -> Iterator[Path]:
         new = directory / f"{_OWNER}.new"
         with new.open("w") as owner:
             fcntl.flock(owner, fcntl.LOCK_EX)
-            # It gets its name only once it is locked, so that no process considers us dead.
+            # Name it only once it is locked: no other process may consider us dead.
             new.replace(directory / _OWNER)
             yield directory
 
@@ -43,7 +43,7 @@ def _remove_leftovers(prefix: str) -> None:
                 fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(directory)
         except (FileNotFoundError, BlockingIOError):
-            continue  # removed by another process, not ours, or in use
+            continue  # already removed, not ours, or in use
         except OSError as error:
             _logger.warning(
                 "cannot remove %s, left behind by a killed program: %s", directory, error

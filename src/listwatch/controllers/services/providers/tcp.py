@@ -116,7 +116,7 @@ class _Connection:
         try:
             await self._find_backend(source)
         except Exception:
-            # Whatever it is, it affects only this connection.
+            # Any error affects only this connection.
             _logger.exception("connection from %s:%d failed", *source)
             self.abort()
 
@@ -124,7 +124,7 @@ class _Connection:
         listener = self._listener
         tried: set[Backend] = set()
         while (backend := listener.balancer.choose(source[0], tried)) is not None:
-            # Set before the first await, so that it is drained too.
+            # Set before the first await, so the connection is drained, too.
             self._use(backend)
             try:
                 server = await self._open(backend)
@@ -191,7 +191,7 @@ class _Connection:
         self._is_over()
 
     def lost(self, error: Exception | None) -> None:
-        """Handle the end of one side: end the other, with a reset if that was one."""
+        """Handle the end of one side: end the other, with a reset if it was reset."""
         if self._connecting is not None and self._server is None:
             self._connecting.cancel()
         if error is not None:
@@ -208,7 +208,7 @@ class _Connection:
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:
-    """Let the kernel detect a dead peer; otherwise we would wait for ever."""
+    """Let the kernel detect a dead peer; otherwise the connection would stay for ever."""
     sock = cast("socket.socket", transport.get_extra_info("socket"))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE:
@@ -227,7 +227,7 @@ class TCPListener:
         port: the port to listen on.
         balancer: chooses backends.
         rules: who may connect, and the header for backends.
-        spawn: runs the connecting.
+        spawn: runs the connection attempts.
         clock: the time.
         drain_seconds: how long connections to a removed backend continue.
         shortages: called when this process can open no more files.
@@ -299,7 +299,7 @@ class TCPListener:
         self._sweeper = self.clock.call_later(limit / 4, self._sweep)
 
     def lacks(self, what: str, error: OSError) -> None:
-        """Note that something failed for lack of files, ports or memory."""
+        """Note a failure for lack of files, ports or memory."""
         if self._acceptor is not None and is_out_of_files(error):
             self._acceptor.pause(error)  # a connection accepted now could not be served
         else:
@@ -343,7 +343,7 @@ class TCPListener:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it is paused for lack of files."""
+        """Whether it is paused because this process can open no more files."""
         return self._acceptor is not None and self._acceptor.is_paused
 
     def statistics(self) -> Traffic:

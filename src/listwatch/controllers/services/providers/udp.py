@@ -1,4 +1,4 @@
-"""Forwards UDP datagrams from one listening port to backends, and their answers back."""
+"""Forwards UDP datagrams from one listening port to backends, and the answers back."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 #: Seconds after which a silent client is forgotten.
 IDLE_SECONDS: Final = 60.0
-#: Maximum clients served at once; beyond it the one silent longest is dropped.
+#: Maximum clients served at once; to make room, the client that was silent longest is dropped.
 FLOW_LIMIT: Final = 10_000
 # Share of this process's file limit; other parts need files too.
 _SHARE_OF_FILES: Final = 4
@@ -82,7 +82,7 @@ class _Flow:
             self._listener.answer(data, self._client, self.backend)
 
     def _fail(self, error: OSError) -> None:
-        # Nothing listens there: the client's next datagram goes to another backend.
+        # Nothing listens at the backend: the client's next datagram goes to another one.
         self._listener.refused_by(self.backend, error)
         self._listener.forget(self._client)
 
@@ -153,7 +153,7 @@ class UDPListener:
                 data, source = self._socket.recvfrom(_DATAGRAM)
             except BlockingIOError:
                 return
-            except OSError as error:  # an undeliverable answer is reported here
+            except OSError as error:  # reports an undeliverable answer
                 _logger.debug("UDP %s port %d: %s", self.address, self.port, error)
                 return
             self._forward(data, cast("tuple[str, int]", source[:2]))
@@ -197,7 +197,7 @@ class UDPListener:
         except OSError as error:
             if not is_shortage(error) or not self._flows:
                 raise
-        # The client silent longest makes room here too.
+        # Here, too, the client that was silent longest makes room.
         self.forget(next(iter(self._flows)))
         return _Flow(self, client, backend)
 
@@ -273,7 +273,7 @@ class UDPListener:
         timer = self.clock.call_later(self._drain_seconds, end)
         self._timers.add(timer)
 
-    def close(self, *, drain: bool) -> None:  # noqa: ARG002 - the protocol's: without the socket no answer could be sent
+    def close(self, *, drain: bool) -> None:  # noqa: ARG002 - without the socket nothing can drain
         """Stop listening; answers still to come are lost."""
         for timer in (*self._timers, *self._retries.values()):
             timer.cancel()
