@@ -20,7 +20,7 @@ R = TypeVar("R")
 def _waiting(
     verb: Callable[Concatenate[Client, P], Awaitable[R]],
 ) -> "Callable[Concatenate[Cluster, P], R]":
-    """Return a verb of the client as a method that waits for its result."""
+    """Make a method that waits for the result of a verb of the client."""
 
     @wraps(verb)
     def wait(cluster: "Cluster", /, *args: P.args, **options: P.kwargs) -> R:
@@ -35,7 +35,7 @@ def _waiting(
 def _iterating(
     verb: Callable[Concatenate[Client, P], AsyncGenerator[R, None]],
 ) -> "Callable[Concatenate[Cluster, P], Generator[R, None, None]]":
-    """Return a verb that yields as a method that waits for each item."""
+    """Make a generator method that waits for each item of a verb of the client."""
 
     @wraps(verb)
     def iterate(
@@ -53,7 +53,7 @@ def _iterating(
             return ()
 
         async def close() -> None:
-            if reading:  # an interrupted call, still being cancelled
+            if reading:  # interrupted, and still being cancelled
                 await asyncio.wait(reading)
             await items.aclose()
 
@@ -61,7 +61,7 @@ def _iterating(
             while item := cluster.call(take):
                 yield item[0]
         finally:
-            with suppress(StoppedError):  # it has ended with its loop
+            with suppress(StoppedError):  # it has already ended with the loop
                 cluster.call(close)
 
     return iterate
