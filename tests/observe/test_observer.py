@@ -342,7 +342,9 @@ async def test_too_many_deletions_are_refused_and_a_dry_run_only_tells(tmp_path:
         "names_command": ("/bin/echo", "ns/a\nns/b\nns/c"),
         "once": True,
     }
-    with pytest.raises(NamesError, match="exceeds --max-deletes=50%, so nothing was deleted: ns/a, "):
+    with pytest.raises(
+        NamesError, match="exceeds --max-deletes=50%, so nothing was deleted: ns/a, "
+    ):
         async with observing(tmp_path, **options) as state:
             await state.task
     assert _words(state.out) == []
