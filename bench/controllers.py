@@ -1,6 +1,7 @@
 """Measures controllers that set the status of many custom resources, on the embedded API server.
 
     python bench/controllers.py [--objects 10000] [--concurrency 32] [--kopf]
+    python bench/controllers.py --own-writes 20 --objects 2000
 
 The server, and each contestant after a fresh start of it, run in separate processes. Every object
 is read from a watch and gets one write of its status; kopf adds its own writes. The floor is this
@@ -15,12 +16,14 @@ import importlib.metadata
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,12 +147,14 @@ async def floor(url: str, count: int, concurrency: int) -> None:
     assert seen >= count
 
 
-async def listwatch_runtime(url: str, count: int, concurrency: int) -> None:
+async def listwatch_runtime(
+    url: str, count: int, concurrency: int, *, reads_own_writes: bool = True
+) -> None:
     """Run a reconciler of this package."""
     from listwatch.client.config import Config  # noqa: PLC0415 - as above
     from listwatch.runtime import Manager, update_status  # noqa: PLC0415 - as above
 
-    app = Manager("bench", config=Config(server=url))
+    app = Manager("bench", config=Config(server=url), reads_own_writes=reads_own_writes)
     probes = app.reconciler("probes", concurrency=concurrency).for_(PROBE)
     done: set[str] = set()
     all_done = asyncio.Event()
@@ -205,7 +210,13 @@ async def kopf_operator(url: str, count: int, concurrency: int) -> None:
     await asyncio.wait([operator])
 
 
-CONTESTANTS = {"floor": floor, "listwatch": listwatch_runtime, "kopf": kopf_operator}
+WITHOUT = "listwatch without own writes"
+CONTESTANTS: dict[str, Callable[[str, int, int], Coroutine[Any, Any, None]]] = {
+    "floor": floor,
+    "listwatch": listwatch_runtime,
+    WITHOUT: partial(listwatch_runtime, reads_own_writes=False),
+    "kopf": kopf_operator,
+}
 
 
 def contest(name: str, url: str, count: int, concurrency: int) -> None:
@@ -240,6 +251,19 @@ def run(name: str, count: int, concurrency: int) -> Figures:
     return figures
 
 
+def price_of_own_writes(rounds: int, count: int, concurrency: int) -> str:
+    """Return what reading one's own writes costs: medians of interleaved runs."""
+    spent: dict[str, list[float]] = {"listwatch": [], WITHOUT: []}
+    for number in range(rounds):
+        for name in sorted(spent, reverse=number % 2 == 1):
+            spent[name].append(run(name, count, concurrency)["cpu"])
+    on, off = (statistics.median(spent[name]) for name in ("listwatch", WITHOUT))
+    return (
+        f"reading one's own writes: CPU {on:.2f} s with, {off:.2f} s without, "
+        f"{(on / off - 1) * 100:+.1f} % (medians of {rounds}, {count:,} objects)"
+    )
+
+
 def main() -> None:
     """Run the benchmark and print a table."""
     if sys.argv[1:2] == ["--contest"]:
@@ -252,7 +276,11 @@ def main() -> None:
     parser.add_argument("--objects", type=int, default=10_000)
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--kopf", action="store_true", help="run kopf, too")
+    parser.add_argument("--own-writes", type=int, default=0, metavar="ROUNDS")
     options = parser.parse_args()
+    if options.own_writes:
+        print(price_of_own_writes(options.own_writes, options.objects, options.concurrency))
+        return
     names = ["floor", "listwatch", *(["kopf"] if options.kopf else [])]
     table = Table("", "objects/s", "wall s", "CPU s", "peak MB", "of the floor")
     rates: dict[str, float] = {}
