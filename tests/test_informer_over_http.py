@@ -198,7 +198,7 @@ async def test_a_restored_server_behind_an_outage_is_noticed() -> None:
             original(obj)
             gone.set()
 
-        scene.handler.on_delete = on_delete  # type: ignore[method-assign]  # to hear of it
+        scene.handler.on_delete = on_delete  # type: ignore[method-assign]  # to notice it
         scene.proxy.refuse()
         scene.proxy.drop()
         async with asyncio.timeout(20):

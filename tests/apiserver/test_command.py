@@ -51,7 +51,7 @@ def test_it_serves_until_a_signal_and_ends_cleanly(number: signal.Signals, tmp_p
         f"listwatch apiserver: {kubeconfig} had mode 0644, which let others read it; the mode is "
         "now 0600\n"
     )
-    assert os.listdir(tmp_path) == ["kubeconfig"]  # noqa: PTH208 - the names alone
+    assert os.listdir(tmp_path) == ["kubeconfig"]  # noqa: PTH208 - only names
 
 
 def test_an_open_watch_ends_with_its_last_chunk_when_the_server_is_stopped() -> None:

@@ -133,7 +133,7 @@ async def test_a_delay_comes_before_the_answer() -> None:
         server.faults.add(Fault(delay=30.0))
         async with asyncio.TaskGroup() as group:
             answer = group.create_task(client.call("GET", MAPS))
-            while not server.faults.hits:  # noqa: ASYNC110 - the server tells nobody
+            while not server.faults.hits:  # noqa: ASYNC110 - the server sets no event
                 await asyncio.sleep(0)
             await clock.advance(29.0)
             assert not answer.done()

@@ -37,7 +37,7 @@ _PAYLOAD = "x" * 1000
 
 def open_files() -> int:
     """Count the event loop's files: its own one, the listener, and connections."""
-    return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined] # of every selector loop
+    return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined] # every selector loop has it
 
 
 def pods_of(server: EmbeddedAPIServer) -> APIResource:

@@ -54,7 +54,7 @@ def test_what_waits_for_a_handler_does_what_its_variant_says(
     pending.put([change(first, make("a", 2)), change(then, make("a", 3))])
     taken = pending.take(10)
     assert not isinstance(taken, Added | Updated | Deleted)
-    kinds = tuple(KINDS[type(each)] for each in taken)  # type: ignore[union-attr]  # no marker was put
+    kinds = tuple(KINDS[type(each)] for each in taken)  # type: ignore[union-attr]  # no markers here
     assert kinds == merge(EACH_LIFE, first, then)
 
 

@@ -149,7 +149,7 @@ async def test_a_controller_runs_with_the_rights_of_its_manifest(name: str, tmp_
         ]
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         arguments = [
-            argument.replace("$(HOST_IP)", "127.0.77.1").replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - what the pod listens on
+            argument.replace("$(HOST_IP)", "127.0.77.1").replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - the pod's own option
             for argument in container["args"]
             if not argument.startswith("--health-port")
         ]

@@ -162,7 +162,7 @@ def test_every_method_of_a_client_is_known_to_read_or_to_write() -> None:
 async def test_every_write_of_a_real_client_is_fenced(name: str) -> None:
     http = Answering(["example.com/x"] if name == "remove_finalizer" else [])
     clock = FakeClock()
-    plain = Client(http.config, clock=clock).through(http)  # type: ignore[arg-type]  # as HTTP answers
+    plain = Client(http.config, clock=clock).through(http)  # type: ignore[arg-type]  # answers like HTTP
     with pytest.raises(LeadershipLostError, match="this process is not the leader"):
         await WRITES[name](fenced(plain, lambda: None, clock))
     assert http.sent == []

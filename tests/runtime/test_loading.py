@@ -188,7 +188,7 @@ async def test_only_the_program_runs_afterwards(
         "def make_app(**o):\n    made = Manager('made', **o)\n    made.other = app\n    return made"
     )
     app = load_app(program(tmp_path, text))
-    other: Manager = app.other  # type: ignore[attr-defined]  # the file has set it
+    other: Manager = app.other  # type: ignore[attr-defined]  # set by the file
     await other.serve()
     assert "app.serve() does nothing" in caplog.text
     with pytest.raises(ValueError, match="no reconciler and no task"):

@@ -185,7 +185,7 @@ class InformerProgram(Teller):
         file = self.story.with_suffix(".cache")
         file.unlink(missing_ok=True)
         self._processes[0].send_signal(signal.SIGUSR1)
-        while not file.exists():  # noqa: ASYNC110 - it is written by another process
+        while not file.exists():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.02)
         cached: dict[str, int] = json.loads(file.read_text())
         return cached

@@ -53,7 +53,7 @@ def _nothing_left() -> Iterator[None]:
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         # An event loop's thread pool stays until the loop ends.
         threads = [each for each in threading.enumerate() if not each.name.startswith("asyncio_")]
-        return len(os.listdir("/proc/self/fd")), len(threads), len(children)  # noqa: PTH208 - names alone
+        return len(os.listdir("/proc/self/fd")), len(threads), len(children)  # noqa: PTH208 - only names
 
     before = count()
     yield

@@ -49,7 +49,7 @@ class Server:
 
 def open_files() -> int:
     """Count the event loop's files."""
-    return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined] # of every selector loop
+    return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined] # every selector loop has it
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -474,7 +474,7 @@ async def test_nothing_is_written_to_a_side_that_has_gone_in_the_middle(
         ends = {Side.CLIENT: client.writer, Side.SERVER: server.writers[0]}
         going = ends.pop(goes)
         (staying,) = ends.values()
-        going.transport.pause_reading()  # type: ignore[attr-defined] # both ways, in truth
+        going.transport.pause_reading()  # type: ignore[attr-defined] # it also reads
         staying.write(b"POST / HTTP/1.1\r\nContent-Length: 10000000\r\n\r\n" + bytes(10_000_000))
         await some_turns()
         going.transport.abort()
@@ -485,7 +485,7 @@ async def test_nothing_is_written_to_a_side_that_has_gone_in_the_middle(
 
 async def test_closing_ends_every_connection_even_to_a_client_that_never_reads() -> None:
     async with proxied() as (server, proxy), client_of(proxy, LIST) as client:
-        client.reader._transport.pause_reading()  # type: ignore[attr-defined] # to be slow
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined] # makes it slow
         await until(lambda: server.received[0] == LIST)
         server.writers[0].write(b"x" * 2**24)
         await some_turns()

@@ -8,7 +8,7 @@ from listwatch.testing.replay_server import Capture, ReplayServer
 
 def looked_at() -> int:
     """Count the event loop's files."""
-    return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined] # of every selector loop
+    return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined] # every selector loop has it
 
 
 def connect(server: ReplayServer) -> socket.socket:

@@ -224,7 +224,7 @@ async def test_a_time_that_never_comes_is_refused_and_changes_nothing(
     with pytest.raises(ValueError, match="use a finite number"):
         queue.add_after("a", seconds)
     with pytest.raises(TypeError, match="a list is not hashable"):
-        queue.add(["a"])  # type: ignore[arg-type]  # what a caller without a type checker may pass
+        queue.add(["a"])  # type: ignore[arg-type]  # as a caller without a type checker may do
     state = queue.statistics()
     # a leaked priority shows only in a later add
     assert (state.depth, state.waiting, state.retries, queue._priority) == (0, 0, 0, {})

@@ -232,7 +232,7 @@ def test_a_call_that_reaches_a_loop_in_its_last_moments_is_not_waited_for_foreve
         forgetting = pool.submit(blocking.forget, "a")
         while not loop._ready:  # type: ignore[attr-defined]  # the call has reached the loop
             pass
-        loop._ready.clear()  # type: ignore[attr-defined]  # which never gets to it
+        loop._ready.clear()  # type: ignore[attr-defined]  # it never runs
         loop.close()
         with pytest.raises(QueueClosedError, match="work queue's event loop is closed"):
             forgetting.result(10)
@@ -351,7 +351,7 @@ async def test_threads_and_tasks_together_lose_nothing_and_never_share_an_item(
             group.create_task(in_thread(ledger.work_in_thread, blocking))
             group.create_task(ledger.work_in_task(queue))
         await asyncio.gather(*(in_thread(ledger.produce, blocking, seed) for seed in (1, 3, 7)))
-        while queue.statistics().waiting or queue.statistics().processing or len(queue):  # noqa: ASYNC110 - that no item is left is no event
+        while queue.statistics().waiting or queue.statistics().processing or len(queue):  # noqa: ASYNC110 - no event says that no item is left
             await asyncio.sleep(0)
         assert await queue.shut_down_with_drain(20) is True
     assert ledger.in_process == set()

@@ -224,7 +224,7 @@ async def test_done_without_get_does_not_queue_a_queued_item_twice(
 
 
 async def test_what_is_no_key_is_refused_by_name(queue: WorkQueue[str]) -> None:
-    key: str = ["a"]  # type: ignore[assignment]  # what a caller without a type checker may pass
+    key: str = ["a"]  # type: ignore[assignment]  # as a caller without a type checker may do
     for add in (queue.add, queue.add_rate_limited, lambda item: queue.add_after(item, 1)):
         with pytest.raises(TypeError, match="a list is not hashable and can't be queued"):
             add(key)

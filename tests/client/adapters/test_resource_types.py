@@ -6,7 +6,7 @@ import pytest
 
 pydantic = pytest.importorskip("pydantic", reason="pip install pydantic")
 
-from listwatch.resources import (  # noqa: E402 - what needs pydantic comes after it
+from listwatch.resources import (  # noqa: E402 - after the check for pydantic
     Conditions,
     ListMap,
     Quantity,

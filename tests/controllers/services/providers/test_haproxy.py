@@ -391,7 +391,7 @@ async def test_clients_keep_their_backends_over_reloads() -> None:
 async def test_a_backend_that_is_down_stays_so_over_a_reload() -> None:
     slices = Slices()
     async with running(slices) as provider, named_server("one") as one:
-        # It neither accepts nor refuses connections, so only a check's time-out shows it.
+        # Nobody listens there.
         gone = ("127.0.0.1", free_port())
         _, address = await one_service(provider, slices, one, gone)
 
