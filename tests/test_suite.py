@@ -96,7 +96,7 @@ def test_every_planted_defect_still_has_its_place() -> None:
 
 
 def test_a_test_that_hangs_in_another_event_loop_ends() -> None:
-    """Uvloop swallows what pytest-timeout raises in a signal, and the test would go on for ever."""
+    """Under uvloop, what pytest-timeout raises in a signal handler is lost and the test hangs."""
     lines = (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()
     others = [line for line in lines if "LISTWATCH_TEST_LOOP=" in line]
     assert others

@@ -26,7 +26,7 @@ async def connected(server: EmbeddedAPIServer) -> AsyncIterator[Streams]:
 
 
 async def limited_to(clock: FakeClock, seconds: float) -> None:
-    """Wait until the server gives what it is reading this much time."""
+    """Wait until the server's next time-out is in `seconds`."""
     await eventually(lambda: clock.next_timer == seconds, f"a limit of {seconds:g} s")
 
 

@@ -23,7 +23,7 @@ async def serving(
     """Handle connections until the body ends, and yield the URL.
 
     A connection ends with its handler, and a handler at the latest with the body. A handler that
-    fails fails the test, unless its client has gone away.
+    raises fails the test, unless its client has gone away.
     """
     tasks: set[asyncio.Task[None]] = set()
 

@@ -113,7 +113,7 @@ def test_a_limit_is_not_negative() -> None:
         server.limit_in_flight(-1)
 
 
-# -- what was asked --------------------------------------------------------------------------
+# -- the request log -------------------------------------------------------------------------
 
 
 async def test_requests_are_recorded_in_their_order(server: APIServer) -> None:
