@@ -3,165 +3,23 @@
 import asyncio
 import contextlib
 import json
-import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
 
-from listwatch.cache.list_watch import (
-    ListOptions,
-    ObjectList,
-    WatchEvent,
-    WatchOptions,
-    WatchStream,
-)
-from listwatch.client.http import HTTP, Answer
-from listwatch.clock import FakeClock
-from listwatch.errors import DisconnectedError, InternalServerError, NotFoundError
+from listwatch.cache.factory import Selection
+from listwatch.errors import DisconnectedError
 from listwatch.objects import Object
-from listwatch.runtime.own_writes import (
-    Write,
-    WriteTarget,
-    _RecordingHTTP,  # private: `recorded` puts it in place of a client's HTTP
-    record,
-    target_of,
-)
-from listwatch.testing.fake_controller_source import FakeControllerSource
-from runtime.reconciler_world import World, widget
+from listwatch.runtime.own_writes import OwnWrites
+from listwatch.runtime.recorded_writes import Write, WriteTarget
+from listwatch.shard_range import ShardRange, uid_hash
+from runtime.lagging_world import Canned, LaggingWorld, recording_http
+from runtime.reconciler_world import widget
 
-
-class Lagging:
-    """A source whose watch delivers events late, in order."""
-
-    def __init__(self, source: FakeControllerSource, lag: Any, clock: FakeClock) -> None:
-        self._source = source
-        self._lag = lag
-        self._clock = clock
-
-    async def list(self, options: ListOptions) -> ObjectList:
-        return await self._source.list(options)
-
-    @asynccontextmanager
-    async def watch(self, options: WatchOptions) -> AsyncIterator[WatchStream]:
-        arrived: asyncio.Queue[tuple[float, WatchEvent] | None] = asyncio.Queue()
-
-        async def take_in(stream: WatchStream) -> None:
-            async for batch in stream:
-                for event in batch:
-                    lag = 0.0 if event.object is None else self._lag()
-                    arrived.put_nowait((self._clock.now() + lag, event))
-            arrived.put_nowait(None)
-
-        async def tell() -> WatchStream:
-            while (item := await arrived.get()) is not None:
-                due, event = item
-                if (seconds := due - self._clock.now()) > 0:
-                    await self._clock.sleep(seconds)
-                yield [event]
-
-        async with self._source.watch(options) as stream:
-            pump = asyncio.create_task(take_in(stream))
-            try:
-                yield tell()
-            finally:
-                pump.cancel()
-                await asyncio.wait({pump})
-
-
-class Server:
-    """Answers a reconcile's requests from the sources, and loses some answers."""
-
-    def __init__(self, world: "LaggingWorld") -> None:
-        self._world = world
-        self.requests: list[str] = []
-        #: Fates of the next writes: "lost", "not sent", or "".
-        self.fates: Iterable[str] = iter(())
-        self.stream = None
-        self._names = 0
-
-    async def request(
-        self, method: str, path: str, _query: Any = (), *, body: bytes | None = None, **_: Any
-    ) -> Answer:
-        target = target_of(path)
-        assert target is not None
-        await self._world.clock.sleep(self._world.rng.choice([0, 0.01]))
-        fate = next(iter(self.fates), "")
-        self.requests.append(f"{method} {target.plural}")
-        if fate == "not sent":
-            raise DisconnectedError("no connection")
-        source = self._world.source(target.plural)
-        if method == "DELETE":
-            key = f"{target.namespace}/{target.name}"
-            if key not in source.objects:
-                raise NotFoundError("gone")
-            gone = source.delete(source.objects[key])
-            status = {"kind": "Status", "apiVersion": "v1", "details": {"uid": gone.uid}}
-            answer = json.dumps(status).encode()
-        else:
-            obj = json.loads(body or b"{}")
-            if prefix := obj["metadata"].pop("generateName", ""):
-                self._names += 1
-                obj["metadata"]["name"] = f"{prefix}{self._names}"
-            stored = source.add(obj) if method == "POST" else source.modify(obj)
-            answer = stored.json()
-        if fate == "lost":
-            raise DisconnectedError("the connection broke within a response")
-        return Answer(200, {}, answer)
-
-
-class Reader:
-    """The client that reads the result of writes whose answers were lost."""
-
-    def __init__(self, world: "LaggingWorld") -> None:
-        self._world = world
-        self.discovery = world
-
-    async def get(self, resource: Any, name: str, namespace: str | None) -> Object:
-        found = self._world.source(resource.plural).objects.get(f"{namespace}/{name}")
-        if found is None:
-            raise NotFoundError("no such object")
-        return found
-
-    async def pages(self, resource: Any, namespace: str | None) -> AsyncIterator[ObjectList]:
-        objects = self._world.source(resource.plural).objects.values()
-        yield ObjectList(items=[one for one in objects if one.namespace == namespace])
-
-
-class LaggingWorld(World):
-    def __init__(self, seed: int = 0, lag: float = 0.0, **options: Any) -> None:
-        super().__init__(hot_key_interval=0, **options)
-        self.rng = random.Random(seed)
-        self.lag = lag
-        self.server = Server(self)
-        self.http = _RecordingHTTP(cast("HTTP", self.server))
-
-    def list_watch(self, resource: str, *args: Any, **options: Any) -> Any:
-        source = super().list_watch(resource, *args, **options)
-        return Lagging(
-            source, lambda: self.rng.choice([0.0, self.rng.uniform(0, self.lag)]), self.clock
-        )
-
-    async def find(self, word: str) -> Any:
-        return await super().find(word.partition(".")[0])
-
-    async def post(self, plural: str, obj: dict[str, Any]) -> None:
-        path = f"/apis/example.com/v1/namespaces/ns/{plural}"
-        await self.http.request("POST", path, body=json.dumps(obj).encode())
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Any]:
-        prepare = self.reconciler.prepare
-
-        async def prepared(discovery: Any) -> None:
-            await prepare(discovery, cast("Any", Reader(self)))
-
-        self.reconciler.prepare = prepared  # type: ignore[method-assign,assignment]
-        async with super().running() as reconciler:
-            yield reconciler
+if TYPE_CHECKING:
+    from listwatch.runtime.caches import Cache
 
 
 def children_of(world: LaggingWorld, parent: str) -> int:
@@ -256,129 +114,6 @@ async def test_there_is_never_a_second_child_in_a_long_run(seed: int) -> None:
     assert statistics.timeouts == 0
 
 
-# --- Which requests are writes --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("path", "target"),
-    [
-        ("/api/v1/namespaces/ns/pods", WriteTarget("", "v1", "pods", "ns", "", "")),
-        ("/api/v1/namespaces/ns/pods/a", WriteTarget("", "v1", "pods", "ns", "a", "")),
-        ("/api/v1/namespaces/ns/pods/a/status", WriteTarget("", "v1", "pods", "ns", "a", "status")),
-        ("/api/v1/namespaces/ns", WriteTarget("", "v1", "namespaces", "", "ns", "")),
-        ("/api/v1/namespaces/ns/status", WriteTarget("", "v1", "namespaces", "", "ns", "status")),
-        (
-            "/api/v1/namespaces/ns/finalize",
-            WriteTarget("", "v1", "namespaces", "", "ns", "finalize"),
-        ),
-        ("/api/v1/nodes", WriteTarget("", "v1", "nodes", "", "", "")),
-        ("/apis/a.io/v1/namespaces/n/bs/a%3Ab", WriteTarget("a.io", "v1", "bs", "n", "a:b", "")),
-        ("/apis/a.io/v1/bs/b/scale", WriteTarget("a.io", "v1", "bs", "", "b", "scale")),
-        ("/apis/a.io/v1", None),
-        ("/version", None),
-        ("/", None),
-    ],
-)
-def test_a_path_tells_what_is_written(path: str, target: WriteTarget | None) -> None:
-    assert target_of(path) == target
-
-
-class Canned:
-    """Gives every request the same answer."""
-
-    stream = None
-
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
-
-    async def request(self, *_: Any, **__: Any) -> Answer:
-        if isinstance(self.answer, BaseException):
-            raise self.answer
-        return Answer(
-            200,
-            {},
-            self.answer if isinstance(self.answer, bytes) else json.dumps(self.answer).encode(),
-        )
-
-
-async def written(method: str, path: str, answer: Any, **options: Any) -> list[Write]:
-    recording = record()
-    http = _RecordingHTTP(cast("HTTP", Canned(answer)))
-    with contextlib.suppress(Exception, asyncio.CancelledError):
-        await http.request(method, path, **options)
-    return recording.end()
-
-
-PODS = "/api/v1/namespaces/ns/pods"
-POD = {"kind": "Pod", "apiVersion": "v1"} | {
-    "metadata": {"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "7"}
-}
-DRY = json.dumps({"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]}).encode()
-DRY_EVICTION = json.dumps({"kind": "Eviction", "deleteOptions": {"dryRun": ["All"]}}).encode()
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "answer", "options", "known"),
-    [
-        ("POST", PODS, POD, {}, [("a", "u", "7", False, False)]),
-        ("PUT", f"{PODS}/a", POD, {}, [("a", "u", "7", False, False)]),
-        ("PATCH", f"{PODS}/a/status", POD, {}, [("a", "u", "7", False, False)]),
-        ("PATCH", f"{PODS}/a/scale", POD | {"kind": "Scale"}, {}, [("a", "u", "7", False, False)]),
-        ("DELETE", f"{PODS}/a", POD, {}, [("a", "u", "", True, False)]),
-        (
-            "DELETE",
-            f"{PODS}/a",
-            {"kind": "Status", "details": {"uid": "u"}},
-            {},
-            [("a", "u", "", True, False)],
-        ),
-        ("DELETE", PODS, {"kind": "PodList", "items": [POD]}, {}, [("a", "u", "", True, False)]),
-        ("POST", f"{PODS}/a/eviction", {"kind": "Status"}, {}, [("a", "", "", True, False)]),
-        ("POST", f"{PODS}/a/eviction", {"kind": "Status"}, {"body": DRY_EVICTION}, []),
-        ("POST", f"{PODS}/a/binding", {"kind": "Status"}, {}, [("a", "", "", False, True)]),
-        ("POST", f"{PODS}/a/token", {"kind": "TokenRequest"}, {}, []),
-        ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {"kind": "R"}, {}, []),
-        ("GET", f"{PODS}/a", POD, {}, []),
-        ("POST", PODS, POD, {"query": [("dryRun", "All")]}, []),
-        ("DELETE", f"{PODS}/a", POD, {"body": DRY}, []),
-        ("PUT", f"{PODS}/a", DisconnectedError("broke"), {}, [("a", "", "", False, True)]),
-        ("PUT", f"{PODS}/a", DisconnectedError("no", refused=True), {}, []),
-        ("PUT", f"{PODS}/a", TimeoutError(), {}, [("a", "", "", False, True)]),
-        ("PUT", f"{PODS}/a", asyncio.CancelledError(), {}, [("a", "", "", False, True)]),
-        ("PUT", f"{PODS}/a", InternalServerError("timeout"), {}, [("a", "", "", False, True)]),
-        ("PUT", f"{PODS}/a", NotFoundError("none"), {}, []),
-        ("DELETE", f"{PODS}/a", TimeoutError(), {}, [("a", "", "", True, True)]),
-        (
-            "POST",
-            PODS,
-            TimeoutError(),
-            {"body": json.dumps(POD).encode()},
-            [("a", "", "", False, True)],
-        ),
-        (
-            "POST",
-            PODS,
-            TimeoutError(),
-            {"body": b'{"metadata": {"generateName": "a-"}}'},
-            [("", "", "", False, True)],
-        ),
-        ("PUT", f"{PODS}/a", b"no JSON", {}, [("a", "", "", False, True)]),
-    ],
-    ids=str,
-)
-async def test_every_write_is_recorded_with_what_is_known_of_it(
-    method: str,
-    path: str,
-    answer: Any,
-    options: dict[str, Any],
-    known: list[tuple[str, str, str, bool, bool]],
-) -> None:
-    assert [
-        (one.target.name, one.uid, one.resource_version, one.is_deletion, one.is_lost)
-        for one in await written(method, path, answer, **options)
-    ] == known
-
-
 # --- Waiting for own writes -----------------------------------------------------------------------
 
 
@@ -396,6 +131,8 @@ async def test_get_shows_what_the_reconcile_wrote() -> None:
         path = f"/apis/example.com/v1/namespaces/ns/parents/{key[3:]}"
         changed = widget("p", spec={"a": 1})
         await world.http.request("PUT", path, body=json.dumps(changed).encode())
+        await world.post("parents", widget("other"))
+        await world.post("children", widget(key[3:]))
         shown.append(reconciler.get(key))
         await world.http.request("DELETE", path)
         shown.append(reconciler.get(key))
@@ -408,6 +145,47 @@ async def test_get_shows_what_the_reconcile_wrote() -> None:
     assert gone is None
 
 
+async def test_get_shows_what_others_have_made_of_it_since() -> None:
+    world = LaggingWorld()
+    world.source("parents").add(widget("p"))
+    reconciler = world.reconciler.for_("parents")
+    path = "/apis/example.com/v1/namespaces/ns/parents/p"
+    shown: list[Any] = []
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        if shown:
+            return
+        await world.http.request("PUT", path, body=json.dumps(widget("p", spec={"a": 1})).encode())
+        world.source("parents").modify(widget("p", spec={"a": 2}))
+        await world.clock.sleep(1)
+        shown.append(reconciler.get(key))
+        await world.http.request("DELETE", path)
+        world.source("parents").add(widget("p", spec={"a": 3}))
+        await world.clock.sleep(1)
+        shown.append(reconciler.get(key))
+
+    async with world.running():
+        await world.clock.advance(5)
+    assert [obj["spec"] for obj in shown] == [{"a": 2}, {"a": 3}]
+
+
+async def test_get_shows_a_deleted_object_that_a_finalizer_keeps() -> None:
+    world = LaggingWorld()
+    world.source("parents").add(widget("p", meta={"finalizers": ["example.com/x"], "uid": "u"}))
+    reconciler = world.reconciler.for_("parents")
+    http = recording_http(Canned({"kind": "Widget", "metadata": {"name": "p", "uid": "u"}}))
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        await http.request("DELETE", "/apis/example.com/v1/namespaces/ns/parents/p")
+        world.calls.append(str(reconciler.get(key) is not None))
+
+    async with world.running():
+        pass
+    assert world.calls == ["True"]
+
+
 @pytest.mark.parametrize(
     ("selection", "holds"),
     [
@@ -416,15 +194,20 @@ async def test_get_shows_what_the_reconcile_wrote() -> None:
         ({"namespace": "other"}, False),
         ({"label_selector": "app=web"}, True),
         ({"label_selector": "app=db"}, False),
+        ({"field_selector": "metadata.name=c"}, True),
+        ({"field_selector": "metadata.name=d"}, False),
+        # Only the server knows whether the object matches.
+        ({"field_selector": "status.phase=Running"}, False),
+        ({"field_selector": "metadata.name=c,status.phase!=Running"}, False),
     ],
     ids=str,
 )
 async def test_only_caches_that_are_to_have_the_object_are_waited_for(
-    selection: dict[str, str], *, holds: bool
+    selection: dict[str, Any], *, holds: bool
 ) -> None:
     world = LaggingWorld(lag=0)
     world.source("parents").add(widget("p"))
-    reconciler = world.reconciler.for_("parents").reads("children", **selection)
+    reconciler = world.reconciler.for_("parents").watches("children", lambda _: (), **selection)
     done: list[str] = []
 
     @reconciler
@@ -514,19 +297,30 @@ async def test_a_key_is_let_go_although_its_wait_is_cancelled_before_it_begins()
     assert reconciler.statistics().queue.processing == 0
 
 
-async def test_a_task_that_outlives_its_reconcile_piles_up_no_writes() -> None:
-    recording = record()
-    http = _RecordingHTTP(cast("HTTP", Canned(POD)))
+async def test_a_cache_that_stops_is_waited_for_no_longer() -> None:
+    world = LaggingWorld()
+    world.source("parents").add(widget("p"))
+    reconciler = world.reconciler.for_("parents").reads("children")
 
-    async def go_on() -> None:
-        for _ in range(3):
-            await http.request("PUT", f"{PODS}/a")
+    @reconciler
+    async def reconcile(_key: str) -> None:
+        world.lag = 1e6
+        await world.post("children", widget("c"))
 
-    await http.request("PUT", f"{PODS}/a")
-    task = asyncio.create_task(go_on())
-    assert len(recording.end()) == 1
-    await task
-    assert not recording.writes
+    await reconciler.prepare(world)
+    world.caches.open(world)
+    caches = asyncio.create_task(world.caches.run())
+    running = asyncio.create_task(reconciler.run())
+    await world.clock.advance(1)
+    caches.cancel()
+    await asyncio.wait({caches})
+    await world.clock.advance(1)
+    statistics = reconciler.statistics()
+    assert statistics.queue.processing == 0
+    assert statistics.own_writes is not None
+    assert (statistics.own_writes.waits, statistics.own_writes.timeouts) == (1, 0)
+    reconciler.stop()
+    await running
 
 
 async def test_what_the_reconcile_wrote_has_the_fields_of_its_cache() -> None:
@@ -586,7 +380,7 @@ async def test_a_version_that_is_no_number_of_sane_length_holds_nothing_back(ver
     world.source("parents").add(widget("p"))
     reconciler = world.reconciler.for_("parents")
     answer = widget("p", meta={"uid": "u", "resourceVersion": version})
-    http = _RecordingHTTP(cast("HTTP", Canned(answer)))
+    http = recording_http(Canned(answer))
 
     @reconciler
     async def reconcile(key: str) -> None:
@@ -599,3 +393,245 @@ async def test_a_version_that_is_no_number_of_sane_length_holds_nothing_back(ver
     async with world.running():
         await world.clock.advance(100)
     assert world.calls == ["ns/p"] * 3
+
+
+# --- Deletions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fate", ["", "lost"])
+@pytest.mark.parametrize("seed", range(5))
+async def test_what_a_deletion_of_a_whole_collection_removed_is_never_listed_again(
+    seed: int, fate: str
+) -> None:
+    world = LaggingWorld(seed, lag=5.0, own_writes_timeout=60.0)
+    world.source("parents").add(widget("p"))
+    for name in "abc":
+        world.source("children").add(widget(name))
+    world.source("children").add(widget("far", meta={"namespace": "other"}))
+    reconciler = world.reconciler.for_("parents").reads("children")
+    listed: list[list[str]] = []
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        listed.append(sorted(obj.key for obj in reconciler.lister("children").list()))
+        if len(listed) == 1:
+            reconciler.enqueue(key)
+            world.server.fates = iter([fate])
+            await world.http.request("DELETE", "/apis/example.com/v1/namespaces/ns/children")
+
+    async with world.running():
+        await world.clock.advance(100)
+        world.source("children").add(widget("d"))
+        await world.clock.advance(100)
+    assert listed[0] == ["ns/a", "ns/b", "ns/c", "other/far"]
+    assert listed[1:] == [["other/far"]] * len(listed[1:])
+    assert len(listed) > 1
+    statistics = reconciler.statistics().own_writes
+    assert statistics is not None
+    assert (statistics.waits, statistics.timeouts) == (1, 0)
+
+
+async def test_an_object_without_its_last_finalizer_is_gone_for_the_next_reconcile() -> None:
+    world = LaggingWorld(lag=5.0)
+    ending = {"deletionTimestamp": "2026-01-01T00:00:00Z", "uid": "u"}
+    world.source("parents").add(widget("p", meta=ending | {"finalizers": ["example.com/x"]}))
+    reconciler = world.reconciler.for_("parents")
+    shown: list[bool] = []
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        shown.append(reconciler.get(key) is not None)
+        if len(shown) == 1:
+            world.lag = 1e6
+            reconciler.enqueue(key)
+            path = f"/apis/example.com/v1/namespaces/ns/parents/{key[3:]}"
+            await world.http.request(
+                "PUT", path, body=json.dumps(widget("p", meta=ending)).encode()
+            )
+            shown.append(reconciler.get(key) is not None)
+
+    async with world.running():
+        await world.clock.advance(9)
+        assert shown == [True, False]
+        statistics = reconciler.statistics().own_writes
+        assert statistics is not None
+        assert statistics.waiting == 1
+
+
+async def test_a_name_that_another_object_got_at_once_is_not_waited_for() -> None:
+    world = LaggingWorld()
+    world.source("parents").add(widget("p"))
+    children = world.source("children")
+    children.add(widget("c"))
+    reconciler = world.reconciler.for_("parents").reads("children")
+    http = recording_http(Canned({"kind": "Status"}))  # it names no uid
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        world.calls.append(key)
+        if len(world.calls) == 1:
+            reconciler.enqueue(key)
+            await http.request("DELETE", "/apis/example.com/v1/namespaces/ns/children/c")
+            world.clock.call_later(1, replace)
+
+    def replace() -> None:
+        children.delete_drop_watch("ns/c")
+        children.add_drop_watch(widget("c"))
+        children.reset_watch()
+
+    async with world.running():
+        await world.clock.advance(9)
+    assert len(world.calls) == 2
+    statistics = reconciler.statistics().own_writes
+    assert statistics is not None
+    assert (statistics.waits, statistics.timeouts) == (1, 0)
+
+
+# --- Lost responses -------------------------------------------------------------------------------
+
+
+async def test_a_cache_with_a_selector_is_waited_for_although_newer_objects_exist() -> None:
+    """The object that was created has a generated name: it may be any that the cache lacks."""
+    world = LaggingWorld(lag=5.0)
+    world.source("parents").add(widget("p"))
+    reconciler = world.reconciler.for_("parents").reads("children", label_selector="app=web")
+    listed: list[int] = []
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        listed.append(len(reconciler.lister("children").list()))
+        if len(listed) > 1:
+            return
+        reconciler.enqueue(key)
+        world.server.fates = iter(["lost"])
+        meta = {"namespace": "ns", "generateName": "c-", "labels": {"app": "web"}}
+        with contextlib.suppress(DisconnectedError):
+            await world.post("children", {**widget(""), "metadata": meta})
+        world.source("children").add(widget("db", meta={"labels": {"app": "db"}}))
+
+    async with world.running():
+        await world.clock.advance(50)
+        statistics = reconciler.statistics().own_writes
+    assert listed == [0, 1]
+    assert statistics is not None
+    assert (statistics.waits, statistics.timeouts) == (1, 0)
+
+
+async def test_a_shard_does_not_wait_for_objects_of_others() -> None:
+    only_a = ShardRange(uid_hash("u-a"), uid_hash("u-a") + 1)
+    world = LaggingWorld()
+    parents = world.source("parents")
+    for name in "ab":
+        parents.add(widget(name, meta={"uid": f"u-{name}"}))
+    reconciler = world.reconciler.for_("parents", shard=only_a)
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        world.calls.append(key)
+        if world.calls.count(key) > 1 or key == "ns/b":
+            return
+        reconciler.enqueue(key)
+        world.lag = 1e6
+        parents.modify(widget("b"))
+        await world.post("parents", widget("c"))
+        world.server.fates = iter(["lost"])
+        meta = {"namespace": "ns", "generateName": "d-"}
+        with contextlib.suppress(DisconnectedError):
+            await world.post("parents", {**widget(""), "metadata": meta})
+
+    async with world.running():
+        await world.clock.advance(1)
+        statistics = reconciler.statistics().own_writes
+    assert world.calls.count("ns/a") == 2
+    assert statistics is not None
+    assert (statistics.waits, statistics.waiting, statistics.seconds) == (1, 0, 0)
+
+
+async def test_a_resource_without_a_cache_is_not_read_after_a_lost_response() -> None:
+    world = LaggingWorld()
+    world.source("parents").add(widget("p"))
+    reconciler = world.reconciler.for_("parents").reads("children")
+    world.unreadable = 1
+
+    @reconciler
+    async def reconcile(_key: str) -> None:
+        world.server.fates = iter(["lost"])
+        with contextlib.suppress(DisconnectedError):
+            await world.post("others", widget("c"))
+        world.lag = 1e6
+        await world.post("children", widget("c"))
+
+    async with world.running():
+        await world.clock.advance(1)
+        statistics = reconciler.statistics().own_writes
+    assert statistics is not None
+    assert statistics.waiting == 1
+    assert world.unreadable == 1
+
+
+@pytest.mark.parametrize("failures", [2, 1000])
+async def test_a_server_that_does_not_tell_is_asked_again_until_the_time_limit(
+    failures: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = LaggingWorld()
+    world.source("parents").add(widget("p"))
+    reconciler = world.reconciler.for_("parents").reads("children")
+    world.unreadable = failures
+
+    @reconciler
+    async def reconcile(key: str) -> None:
+        world.calls.append(key)
+        if len(world.calls) == 1:
+            reconciler.enqueue(key)
+            world.server.fates = iter(["lost"])
+            with contextlib.suppress(DisconnectedError):
+                await world.post("children", widget("c"))
+
+    caplog.set_level("INFO")
+    async with world.running():
+        await world.clock.advance(8)
+        assert len(world.calls) == (2 if failures == 2 else 1)
+        await world.clock.advance(3)
+        assert len(world.calls) == 2
+        statistics = reconciler.statistics().own_writes
+    asked = [line for line in caplog.messages if "reading children after a lost response" in line]
+    assert len(asked) == min(failures, 10)
+    assert statistics is not None
+    assert statistics.timeouts == (failures > 2)
+    told = "what was written to children is still unknown after a lost response"
+    assert any(told in line for line in caplog.messages) == (failures > 2)
+
+
+class Opaque:
+    """A cache of a server whose resource versions are no numbers."""
+
+    selection = Selection("children")
+    resource_version = "x"
+
+    def __init__(self) -> None:
+        self.informer = self.indexer = self
+
+    def holds(self, _key: str) -> bool:
+        return True
+
+    def get_by_key(self, key: str) -> Object:
+        return Object.from_dict(widget(key[3:], meta={"uid": "u"}))
+
+
+@pytest.mark.parametrize("is_deletion", [False, True])
+async def test_a_cache_whose_version_is_no_number_is_not_waited_for(
+    caplog: pytest.LogCaptureFixture, *, is_deletion: bool
+) -> None:
+    world = LaggingWorld()
+    cache = cast("Cache", Opaque())
+    own = OwnWrites("test", [cache], seconds=10, clock=world.clock)
+    await own.begin(None, world.find)
+    target = WriteTarget("example.com", "v1", "children", "ns", "c", "")
+    version = "" if is_deletion else "y"
+    writes = [Write(target=target, uid="u", resource_version=version, is_deletion=is_deletion)]
+    assert not own.are_seen(writes)
+    await own.wait("ns/p", writes)
+    assert not own.are_seen([Write(target=target, resource_version="7")])
+    assert own.statistics().timeouts == 0
+    told = "'x'" if is_deletion else "'y'"
+    assert [line for line in caplog.messages if f"{told} can't be compared" in line]

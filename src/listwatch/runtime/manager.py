@@ -36,7 +36,7 @@ from listwatch.runtime.leader_election import LeaderElector
 from listwatch.runtime.leading import LeadershipGuard, WhileLeading
 from listwatch.runtime.lease import ClientLeases, LeaseClient
 from listwatch.runtime.metrics import Measured, make_registry
-from listwatch.runtime.own_writes import OWN_WRITES_SECONDS, recorded
+from listwatch.runtime.own_writes import OWN_WRITES_SECONDS
 from listwatch.runtime.parts import (
     Part,
     Parts,
@@ -46,6 +46,7 @@ from listwatch.runtime.parts import (
     stopped_by_signals,
 )
 from listwatch.runtime.reconciler import NotStartedError, Reconciler
+from listwatch.runtime.recorded_writes import recorded
 from listwatch.runtime.sharing import ShareMember
 from listwatch.workqueue.rate_limiters import RateLimiter
 

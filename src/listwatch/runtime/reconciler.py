@@ -19,9 +19,10 @@ from listwatch.printable import printable
 from listwatch.runtime.caches import Cache, Caches
 from listwatch.runtime.calling import ReconcileCaller, ReconcileFunction
 from listwatch.runtime.key_limits import KeyLimits, Lru
-from listwatch.runtime.own_writes import OWN_WRITES_SECONDS, OwnWrites, Write, record
+from listwatch.runtime.own_writes import OWN_WRITES_SECONDS, OwnWrites
 from listwatch.runtime.predicates import Predicate
 from listwatch.runtime.reconciler_statistics import ReconcilerStatistics
+from listwatch.runtime.recorded_writes import Write, record
 from listwatch.runtime.results import Result, is_terminal
 from listwatch.runtime.sources import Feeds, KeySource, MapFunc, owner_keys
 from listwatch.shard_range import ShardRange
@@ -137,7 +138,7 @@ class Reconciler:
         self._own_writes = (
             None
             if own_writes_timeout is None
-            else OwnWrites(name, lambda: self._used, seconds=own_writes_timeout, clock=self._clock)
+            else OwnWrites(name, self._used.values(), seconds=own_writes_timeout, clock=self._clock)
         )
         self._owned: list[tuple[Cache, Sequence[Predicate], bool]] = []
         self._feeds = Feeds(self._put_own, self._report, self._clock)

@@ -1,0 +1,273 @@
+"""Recording what a reconcile writes through the client."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+
+from listwatch.errors import DisconnectedError, FrameError, StatusError
+from listwatch.objects import Object, ObjectDecodeError, ObjectKey, decode_object
+
+if TYPE_CHECKING:
+    from listwatch.client.client import Client
+    from listwatch.client.http import HTTP, Answer
+
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+# Subresources that are not part of their object.
+_ASIDE: Final = frozenset({"token", "log", "exec", "attach", "portforward", "proxy"})
+
+
+class WriteTarget(NamedTuple):
+    """The target of a request."""
+
+    group: str
+    version: str
+    plural: str
+    namespace: str
+    name: str
+    subresource: str
+
+
+class Write(msgspec.Struct, frozen=True, kw_only=True):
+    """A write of a reconcile.
+
+    Attributes:
+        target: what was written; `name` is the object's, also if generated.
+        uid: of the object; "" if unknown.
+        resource_version: of the written state; "" for a deletion, or if the response was lost.
+        obj: the written state; None if the server did not return it.
+        is_deletion: the object was deleted.
+        is_gone: the deleted object is not even terminating any more.
+        is_lost: the response was lost, so it is unknown what was written.
+    """
+
+    target: WriteTarget
+    uid: str = ""
+    resource_version: str = ""
+    obj: Object | None = None
+    is_deletion: bool = False
+    is_gone: bool = False
+    is_lost: bool = False
+
+    @classmethod
+    def of(cls, target: WriteTarget, obj: Object) -> "Write":
+        """Return the write whose result is this object."""
+        return cls(
+            target=target._replace(name=obj.name),
+            uid=obj.uid,
+            resource_version=obj.resource_version,
+            obj=obj,
+        )
+
+    @property
+    def key(self) -> str:
+        """The key of the object in a cache."""
+        return str(ObjectKey(self.target.namespace, self.target.name))
+
+
+class Recording:
+    """What a reconcile wrote, until it ends: a task that it started may go on for ever."""
+
+    def __init__(self) -> None:
+        #: In order.
+        self.writes: list[Write] = []
+        self.is_over = False
+
+    def end(self) -> list[Write]:
+        """Record nothing more; return what was written."""
+        self.is_over = True
+        writes, self.writes = self.writes, []
+        return writes
+
+
+_recording: ContextVar[Recording | None] = ContextVar("own_writes", default=None)
+
+
+def record() -> Recording:
+    """Record the writes that this task, and tasks it starts later, send through `recorded`."""
+    recording = Recording()
+    _recording.set(recording)
+    return recording
+
+
+def writes_so_far() -> Sequence[Write]:
+    """Return what the running reconcile has written."""
+    recording = _recording.get()
+    return () if recording is None else recording.writes
+
+
+def recorded(client: "Client") -> "Client":
+    """Return a client that shares everything with this one and records its writes."""
+    # HTTP has no protocol class; a client uses two of its methods.
+    http: Any = _RecordingHTTP(client.http)
+    return client.through(http)
+
+
+class _RecordingHTTP:
+    def __init__(self, http: "HTTP") -> None:
+        self._http = http
+        self.stream = http.stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._http, name)
+
+    async def request(
+        self, method: str, path: str, query: Iterable[tuple[str, str]] = (), **options: Any
+    ) -> "Answer":
+        recording = None if method in _READS else _recording.get()
+        if recording is None or recording.is_over:
+            return await self._http.request(method, path, query, **options)
+        writes = recording.writes
+        query = list(query)
+        body = options.get("body")
+        target = target_of(path)
+        if (
+            target is None
+            or target.subresource in _ASIDE
+            or _is_dry(method, target.subresource, query, body)
+        ):
+            return await self._http.request(method, path, query, **options)
+        try:
+            answer = await self._http.request(method, path, query, **options)
+        except (DisconnectedError, TimeoutError, FrameError, asyncio.CancelledError) as error:
+            if not getattr(error, "refused", False):
+                writes.append(_lost(method, target, body))
+            raise
+        except StatusError as error:
+            if error.code >= 500:  # a server's time-out may follow its commit
+                writes.append(_lost(method, target, body))
+            raise
+        writes += _written(method, target, body, answer.body)
+        return answer
+
+
+def target_of(path: str) -> WriteTarget | None:
+    """Return the target of a request's path; None if it is not a resource."""
+    parts = [unquote(part) for part in path.split("/")[1:]]
+    if parts[:1] == ["api"] and len(parts) > 2:
+        group, version, rest = "", parts[1], parts[2:]
+    elif parts[:1] == ["apis"] and len(parts) > 3:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
+        namespace, rest = rest[1], rest[2:]
+    plural, name, subresource, *_ = [*rest, "", ""]
+    return WriteTarget(group, version, plural, namespace, name, subresource)
+
+
+class _Options(msgspec.Struct):
+    dryRun: list[str] | None = None  # noqa: N815 - the name in JSON
+    deleteOptions: "_Options | None" = None  # noqa: N815 - the name in JSON; for an eviction
+
+
+def _is_dry(
+    method: str, subresource: str, query: Iterable[tuple[str, str]], body: bytes | None
+) -> bool:
+    if any(name == "dryRun" for name, _ in query):
+        return True
+    if not body or b"dryRun" not in body:
+        return False
+    try:
+        options: _Options | None = msgspec.json.decode(body, type=_Options)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    if subresource == "eviction" and options is not None:
+        options = options.deleteOptions
+    elif method != "DELETE":
+        return False
+    return options is not None and bool(options.dryRun)
+
+
+def _lost(method: str, target: WriteTarget, body: bytes | None) -> Write:
+    if method == "POST" and not target.name and body is not None:
+        try:
+            named = msgspec.json.decode(body, type=_Named)
+        except (msgspec.MsgspecError, RecursionError):
+            named = _Named()
+        target = target._replace(name=named.metadata.name or "")
+    return Write(target=target, is_lost=True, is_deletion=method == "DELETE")
+
+
+class _Metadata(msgspec.Struct):
+    name: str | None = None
+    uid: str | None = None
+
+
+class _Details(msgspec.Struct):
+    uid: str | None = None
+
+
+class _Named(msgspec.Struct):
+    kind: str = ""
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    details: _Details | None = None
+
+
+class _Deleted(msgspec.Struct):
+    items: list[_Named] | None = None
+
+
+def _written(method: str, target: WriteTarget, body: bytes | None, answer: bytes) -> list[Write]:
+    if method == "DELETE":
+        return _deleted(target, answer) if target.name else _deleted_all(target, answer)
+    if target.subresource == "eviction":
+        return [Write(target=target, is_deletion=True)]
+    try:
+        obj = decode_object(answer)
+    except ObjectDecodeError:
+        obj = None
+    if obj is None or obj.kind == "Status" or not obj.resource_version:
+        # A Status instead of the object, or a review, which changes nothing and has no name.
+        lost = _lost(method, target, body)
+        return [lost] if lost.target.name else []
+    write = Write.of(target, obj)
+    if target.subresource == "scale":
+        return [msgspec.structs.replace(write, obj=None)]
+    if _is_gone(target, obj):
+        return [Write(target=write.target, uid=write.uid, is_deletion=True, is_gone=True)]
+    return [write]
+
+
+def _is_gone(target: WriteTarget, obj: Object) -> bool:
+    """Return whether an update has removed what kept a terminating object.
+
+    The server then deletes the object; its answer still has the version of the state before.
+    """
+    if obj.meta.deletion_timestamp is None or obj.meta.finalizers:
+        return False
+    if target.plural == "namespaces" and (obj.get("spec") or {}).get("finalizers"):
+        return False
+    return not obj["metadata"].get("deletionGracePeriodSeconds")
+
+
+def _deleted(target: WriteTarget, answer: bytes) -> list[Write]:
+    try:
+        named = msgspec.json.decode(answer, type=_Named)
+    except (msgspec.MsgspecError, RecursionError):
+        return [Write(target=target, is_deletion=True)]
+    details = named.details or _Details()
+    uid = details.uid if named.kind == "Status" else named.metadata.uid
+    return [Write(target=target, uid=uid or "", is_deletion=True)]
+
+
+def _deleted_all(target: WriteTarget, answer: bytes) -> list[Write]:
+    try:
+        items = msgspec.json.decode(answer, type=_Deleted).items
+    except (msgspec.MsgspecError, RecursionError):
+        items = None
+    if items is None:  # a Status instead of the objects
+        return [Write(target=target, is_deletion=True, is_lost=True)]
+    return [
+        Write(
+            target=target._replace(name=item.metadata.name),
+            uid=item.metadata.uid or "",
+            is_deletion=True,
+        )
+        for item in items
+        if item.metadata.name
+    ]
