@@ -13,6 +13,7 @@ from listwatch.apiserver.workloads.observed import (
     Update,
     View,
     with_metadata,
+    without_finalizer,
 )
 from listwatch.apiserver.workloads.pods import is_deleting, is_finished, status_update
 
@@ -33,11 +34,8 @@ def step_claim(observed: Observed, claim: View) -> Steps:
     """Bind a claim to a volume, provisioned if none fits; release one that is being deleted."""
     metadata = claim["metadata"]
     if is_deleting(claim):
-        finalizers = metadata.get("finalizers") or []
-        if _CLAIM_PROTECTION not in finalizers or _is_used(observed, claim):
-            return []
-        left = [each for each in finalizers if each != _CLAIM_PROTECTION]
-        return [Update(CLAIMS, with_metadata(claim, finalizers=left))]
+        released = without_finalizer(CLAIMS, claim, _CLAIM_PROTECTION)
+        return [] if released and _is_used(observed, claim) else released
     name = claim["spec"].get("volumeName")
     if not name:
         volume = _fitting(observed, claim)
@@ -78,11 +76,7 @@ def step_volume(observed: Observed, volume: View) -> Steps:
             claim = None
     bound = reference is not None and bool(reference.get("uid"))
     if is_deleting(volume):
-        finalizers = volume["metadata"].get("finalizers") or []
-        if claim is not None or _VOLUME_PROTECTION not in finalizers:
-            return []
-        left = [each for each in finalizers if each != _VOLUME_PROTECTION]
-        return [Update(VOLUMES, with_metadata(volume, finalizers=left))]
+        return [] if claim is not None else without_finalizer(VOLUMES, volume, _VOLUME_PROTECTION)
     phase = "Bound" if claim is not None else "Released" if bound else "Available"
     status = {**(volume.get("status") or {}), "phase": phase}
     if status != (volume.get("status") or {}):

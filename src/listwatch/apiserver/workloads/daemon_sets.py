@@ -14,17 +14,15 @@ from listwatch.apiserver.workloads.observed import (
 )
 from listwatch.apiserver.workloads.pods import (
     available_in,
-    claim,
     is_deleting,
     is_finished,
     is_ready,
     pod_of,
     status_update,
 )
-from listwatch.apiserver.workloads.revisions import HASH, forget_old, revisions_of
+from listwatch.apiserver.workloads.revisions import HASH, forget_old, step_owner
 from listwatch.apiserver.workloads.rollouts import resolve
 from listwatch.apiserver.workloads.scheduler import reasons_against
-from listwatch.selector import LabelSelector
 
 #: The tolerations of every DaemonSet pod (`AddOrUpdateDaemonPodTolerations`).
 _TOLERATIONS = (
@@ -40,33 +38,24 @@ _GENERATION = "pod-template-generation"
 
 def step_daemon_set(observed: Observed, obj: View) -> Steps:
     """Bring the pods of a DaemonSet closer to its spec, and its status up to date."""
-    selector = LabelSelector.from_dict(obj["spec"].get("selector"))
-    if selector.is_everything or is_deleting(obj):
-        return []
-    revisions = revisions_of(observed, obj, selector, "DaemonSet", HASH)
-    if revisions.collisions is not None:
-        status = {**(obj.get("status") or {}), "collisionCount": revisions.collisions}
-        return status_update(DAEMON_SETS, obj, status)
-    if revisions.update is None or revisions.steps:
-        return revisions.steps
-    pods, steps = claim(observed, obj, selector, "apps/v1", "DaemonSet")
-    if steps:
-        return steps
-    digest = revisions.update["metadata"]["labels"][HASH]
-    return _Daemons(observed, obj, pods, revisions.all, digest).steps()
+
+    def step(pods: list[View], revisions: list[View], update: View) -> Steps:
+        return _Daemons(observed, obj, pods, revisions, update).steps()
+
+    return step_owner(observed, obj, DAEMON_SETS, "DaemonSet", HASH, step)
 
 
 class _Daemons:
-    """One look at a DaemonSet, its pods and the nodes; `digest` is the current template's."""
+    """One look at a DaemonSet, its pods and the nodes."""
 
     def __init__(
-        self, observed: Observed, obj: View, pods: list[View], revisions: list[View], digest: str
+        self, observed: Observed, obj: View, pods: list[View], revisions: list[View], update: View
     ) -> None:
         self._observed = observed
         self._obj = obj
         self._spec: View = obj["spec"]
         self._revisions = revisions
-        self._digest = digest
+        self._digest: str = update["metadata"]["labels"][HASH]
         self._pods: dict[str, list[View]] = {}
         for pod in pods:
             self._pods.setdefault(_node_of(pod), []).append(pod)
@@ -108,6 +97,9 @@ class _Daemons:
     def _is_available(self, pod: View) -> bool:
         return not is_deleting(pod) and available_in(self._observed, pod, self._least) == 0
 
+    def _living(self, node: str) -> list[View]:
+        return [pod for pod in self._pods.get(node, ()) if not is_deleting(pod)]
+
     def _place(self) -> Steps:
         """Create missing pods; delete finished, surplus and misplaced ones."""
         steps: Steps = []
@@ -117,7 +109,7 @@ class _Daemons:
             ended = [pod for pod in found if is_finished(pod) and not is_deleting(pod)]
             steps += [Delete(PODS, pod) for pod in ended]
             # its replacement is created once the last one is gone
-            living = [pod for pod in found if not is_deleting(pod) and pod not in ended]
+            living = [pod for pod in self._living(node) if pod not in ended]
             if not found:
                 steps.append(Create(PODS, self._pod(node)))
             surging = self._surge and len({self._is_new(pod) for pod in living}) > 1
@@ -146,7 +138,7 @@ class _Daemons:
         limit = resolve(self._rolling.get("maxUnavailable", 1), len(self._wanted), up=True)
         missing, old = 0, []
         for node in self._wanted:
-            living = [pod for pod in self._pods.get(node, ()) if not is_deleting(pod)]
+            living = self._living(node)
             available = any(map(self._is_available, living))
             missing += not available
             if living and not self._is_new(living[0]):
@@ -161,7 +153,7 @@ class _Daemons:
         steps: Steps = []
         surging = 0
         for node in self._wanted:
-            living = [pod for pod in self._pods.get(node, ()) if not is_deleting(pod)]
+            living = self._living(node)
             new = [pod for pod in living if self._is_new(pod)]
             old = [pod for pod in living if not self._is_new(pod)]
             if new and old and self._is_available(new[0]):

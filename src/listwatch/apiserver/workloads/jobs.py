@@ -11,13 +11,12 @@ from listwatch.apiserver.workloads.observed import (
     Object,
     Observed,
     Steps,
-    Update,
     View,
     condition,
     controller_of,
     is_true,
     with_condition,
-    with_metadata,
+    without_finalizer,
 )
 from listwatch.apiserver.workloads.options import Workloads
 from listwatch.apiserver.workloads.pods import (
@@ -70,13 +69,7 @@ def step_job(observed: Observed, options: Workloads, job: View) -> Steps:
 
 
 def _untracked(pods: Iterable[View]) -> Steps:
-    steps: Steps = []
-    for pod in pods:
-        finalizers = pod["metadata"].get("finalizers") or []
-        if TRACKING in finalizers:
-            left = [each for each in finalizers if each != TRACKING]
-            steps.append(Update(PODS, with_metadata(pod, finalizers=left or None)))
-    return steps
+    return [step for pod in pods for step in without_finalizer(PODS, pod, TRACKING)]
 
 
 def _expire(observed: Observed, job: View) -> Steps:

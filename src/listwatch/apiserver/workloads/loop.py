@@ -68,8 +68,6 @@ class _Controller(NamedTuple):
     manager: str = _MANAGER
     #: the service account in kube-system that sends the requests
     account: str = ""
-    #: steps after an object's deletion, given its namespace and name
-    gone: Callable[[str, str], Steps] | None = None
 
 
 _Key = tuple[str, str]
@@ -114,65 +112,42 @@ class RunningWorkloads:
         self._observed = Observed(store, clock)
         self.failures = failures = Failures()
         observed = self._observed
+
+        def of_account(
+            account: str, resource: str, step: Callable[..., Steps], *given: object
+        ) -> _Controller:
+            return _Controller(resource, partial(step, observed, *given), account=account)
+
         self._controllers: dict[str, _Controller] = {
-            "namespaces": _Controller(
-                kinds.NAMESPACES,
-                partial(step_namespace, observed, authority),
-                account="service-account-controller",
+            "namespaces": of_account(
+                "service-account-controller", kinds.NAMESPACES, step_namespace, authority
             ),
-            "nodes": _Controller(
-                kinds.NODES, partial(step_node, observed, failures), account="node-controller"
-            ),
+            "nodes": of_account("node-controller", kinds.NODES, step_node, failures),
             "scheduler": _Controller(kinds.PODS, partial(step_unbound, observed), "kube-scheduler"),
             "kubelet": _Controller(
                 kinds.PODS, partial(step_pod, observed, failures, options), "kubelet"
             ),
-            "replicasets": _Controller(
-                kinds.REPLICA_SETS,
-                partial(step_replica_set, observed),
-                account="replicaset-controller",
+            "replicasets": of_account(
+                "replicaset-controller", kinds.REPLICA_SETS, step_replica_set
             ),
-            "replicationcontrollers": _Controller(
-                kinds.REPLICATION_CONTROLLERS,
-                partial(step_replication_controller, observed),
-                account="replication-controller",
+            "replicationcontrollers": of_account(
+                "replication-controller", kinds.REPLICATION_CONTROLLERS, step_replication_controller
             ),
-            "deployments": _Controller(
-                kinds.DEPLOYMENTS,
-                partial(step_deployment, observed),
-                account="deployment-controller",
+            "deployments": of_account("deployment-controller", kinds.DEPLOYMENTS, step_deployment),
+            "statefulsets": of_account(
+                "statefulset-controller", kinds.STATEFUL_SETS, step_stateful_set
             ),
-            "statefulsets": _Controller(
-                kinds.STATEFUL_SETS,
-                partial(step_stateful_set, observed),
-                account="statefulset-controller",
-            ),
-            "daemonsets": _Controller(
-                kinds.DAEMON_SETS,
-                partial(step_daemon_set, observed),
-                account="daemon-set-controller",
-            ),
-            "jobs": _Controller(
-                kinds.JOBS, partial(step_job, observed, options), account="job-controller"
-            ),
-            "tracked": _Controller(
-                kinds.PODS, partial(step_tracked, observed), account="job-controller"
-            ),
-            "cronjobs": _Controller(
-                kinds.CRON_JOBS, partial(step_cron_job, observed), account="cronjob-controller"
-            ),
-            "claims": _Controller(
-                kinds.CLAIMS, partial(step_claim, observed), account="persistent-volume-binder"
-            ),
-            "volumes": _Controller(
-                kinds.VOLUMES, partial(step_volume, observed), account="persistent-volume-binder"
-            ),
-            "endpoints": _Controller(
-                kinds.SERVICES,
-                partial(step_service, observed),
-                account="endpointslice-controller",
-                gone=partial(without_service, observed),
-            ),
+            "daemonsets": of_account("daemon-set-controller", kinds.DAEMON_SETS, step_daemon_set),
+            "jobs": of_account("job-controller", kinds.JOBS, step_job, options),
+            "tracked": of_account("job-controller", kinds.PODS, step_tracked),
+            "cronjobs": of_account("cronjob-controller", kinds.CRON_JOBS, step_cron_job),
+            "claims": of_account("persistent-volume-binder", kinds.CLAIMS, step_claim),
+            "volumes": of_account("persistent-volume-binder", kinds.VOLUMES, step_volume),
+            "endpoints": of_account("endpointslice-controller", kinds.SERVICES, step_service),
+        }
+        #: the steps after an object's deletion, by controller, given its namespace and name
+        self._gone: dict[str, Callable[[str, str], Steps]] = {
+            "endpoints": partial(without_service, observed)
         }
         self._by_resource: dict[str, list[str]] = {}
         for name, controller in self._controllers.items():
@@ -290,7 +265,7 @@ class RunningWorkloads:
         entry = change.entry
         deleted = change.type is StoredChangeType.DELETED
         for name in self._by_resource.get(bucket.name, ()):
-            if not deleted or self._controllers[name].gone is not None:
+            if not deleted or name in self._gone:
                 self._plan(name, entry.key)
         for view in views:
             self._plan_owner(entry.namespace, view)
@@ -408,9 +383,9 @@ class RunningWorkloads:
         try:
             if obj is not None:
                 steps = controller.step(obj)
-            elif controller.gone is not None:
+            elif name in self._gone:
                 namespace, _, last = place.rpartition("/")
-                steps = controller.gone(namespace, last)
+                steps = self._gone[name](namespace, last)
             else:
                 self._failed.pop(key, None)
                 return

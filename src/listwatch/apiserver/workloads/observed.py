@@ -282,6 +282,15 @@ def with_metadata(obj: View, **parts: Any) -> Object:
     return {**obj, "metadata": {key: value for key, value in metadata.items() if value is not None}}
 
 
+def without_finalizer(resource: str, obj: View, name: str) -> Steps:
+    """Return the removal of a finalizer, if an object has it."""
+    finalizers = obj["metadata"].get("finalizers") or []
+    if name not in finalizers:
+        return []
+    left = [each for each in finalizers if each != name]
+    return [Update(resource, with_metadata(obj, finalizers=left or None))]
+
+
 def condition(obj: View, kind: str) -> View | None:
     """Return a condition of an object's status, or None."""
     for each in (obj.get("status") or {}).get("conditions") or ():

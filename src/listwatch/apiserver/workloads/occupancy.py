@@ -22,22 +22,30 @@ def requests_of(pod: View) -> dict[str, int]:
     total: dict[str, int] = {PODS_RESOURCE: 1000}
     largest: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
-        wanted = thousandths((container.get("resources") or {}).get("requests") or {})
-        sidecar = container.get("restartPolicy") == "Always"
-        for name, amount in wanted.items():
-            if sidecar:
-                total[name] = total.get(name, 0) + amount
-            else:
-                largest[name] = max(largest.get(name, 0), amount)
+        wanted = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            _add(total, wanted)
+        else:
+            _raise(largest, wanted)
     for container in spec.get("containers") or ():
-        wanted = thousandths((container.get("resources") or {}).get("requests") or {})
-        for name, amount in wanted.items():
-            total[name] = total.get(name, 0) + amount
-    for name, amount in largest.items():
-        total[name] = max(total.get(name, 0), amount)
-    for name, amount in thousandths(spec.get("overhead") or {}).items():
-        total[name] = total.get(name, 0) + amount
+        _add(total, _requests(container))
+    _raise(total, largest)
+    _add(total, thousandths(spec.get("overhead") or {}))
     return total
+
+
+def _requests(container: View) -> dict[str, int]:
+    return thousandths((container.get("resources") or {}).get("requests") or {})
+
+
+def _add(total: dict[str, int], amounts: Mapping[str, int]) -> None:
+    for name, amount in amounts.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _raise(total: dict[str, int], amounts: Mapping[str, int]) -> None:
+    for name, amount in amounts.items():
+        total[name] = max(total.get(name, 0), amount)
 
 
 class Occupancy:
@@ -56,9 +64,7 @@ class Occupancy:
         elif key not in self._pods:
             wanted = requests_of(pod)
             self._pods[key] = node, wanted
-            total = self._nodes.setdefault(node, {})
-            for name, amount in wanted.items():
-                total[name] = total.get(name, 0) + amount
+            _add(self._nodes.setdefault(node, {}), wanted)
 
     def drop(self, key: str) -> None:
         """Stop counting a pod."""

@@ -1,7 +1,7 @@
 """ControllerRevisions: the templates that a StatefulSet or DaemonSet has had."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from listwatch.apiserver.workloads.observed import (
@@ -15,7 +15,7 @@ from listwatch.apiserver.workloads.observed import (
     View,
     owner_reference,
 )
-from listwatch.apiserver.workloads.pods import claim, name_hash
+from listwatch.apiserver.workloads.pods import claim, is_deleting, name_hash, status_update
 from listwatch.selector import LabelSelector
 
 #: The label of pods that names their revision.
@@ -23,7 +23,7 @@ HASH = "controller-revision-hash"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
-class Revisions(NamedTuple):
+class _Revisions(NamedTuple):
     """The revisions of an owner, oldest first."""
 
     all: list[View]
@@ -47,18 +47,42 @@ def template_of(revision: View) -> Object:
     return template
 
 
-def revisions_of(
-    observed: Observed, owner: View, selector: LabelSelector, kind: str, label: str
-) -> Revisions:
-    """Return an owner's revisions, and the writes that record its current template.
+def step_owner(
+    observed: Observed,
+    owner: View,
+    resource: str,
+    kind: str,
+    label: str,
+    step: Callable[[list[View], list[View], View], Steps],
+) -> Steps:
+    """Record an owner's template and claim its pods; if nothing is left to do there, step.
 
     Args:
         observed: the current objects.
         owner: a StatefulSet or DaemonSet.
-        selector: the owner's.
+        resource: the owner's.
         kind: the owner's.
         label: the label of a revision whose value is its hash.
+        step: returns the steps for the owner's pods, its revisions, oldest first, and the one for
+            the current template.
     """
+    selector = LabelSelector.from_dict(owner["spec"].get("selector"))
+    if selector.is_everything or is_deleting(owner):
+        return []
+    revisions = _revisions_of(observed, owner, selector, kind, label)
+    if revisions.collisions is not None:
+        status = {**(owner.get("status") or {}), "collisionCount": revisions.collisions}
+        return status_update(resource, owner, status)
+    if revisions.update is None or revisions.steps:
+        return revisions.steps
+    pods, steps = claim(observed, owner, selector, "apps/v1", kind)
+    return steps or step(pods, revisions.all, revisions.update)
+
+
+def _revisions_of(
+    observed: Observed, owner: View, selector: LabelSelector, kind: str, label: str
+) -> _Revisions:
+    """Return an owner's revisions, and the writes that record its current template."""
     found, steps = claim(observed, owner, selector, "apps/v1", kind, resource=REVISIONS)
     found.sort(key=lambda each: (number_of(each), each["metadata"]["name"]))
     data = {"spec": {"template": {**owner["spec"]["template"], "$patch": "replace"}}}
@@ -68,13 +92,13 @@ def revisions_of(
         update = same[-1]
         if number_of(update) < latest:  # a rollback: the old revision becomes the newest
             steps.append(Update(REVISIONS, {**update, "revision": latest + 1}))
-        return Revisions(found, update, None, steps)
+        return _Revisions(found, update, None, steps)
     collisions = (owner.get("status") or {}).get("collisionCount") or 0
     digest = name_hash(data, collisions)
     metadata = owner["metadata"]
     name = f"{metadata['name']}-{digest}"
     if observed.find(REVISIONS, metadata["namespace"], name) is not None:
-        return Revisions(found, None, collisions + 1, steps)
+        return _Revisions(found, None, collisions + 1, steps)
     labels = (owner["spec"]["template"].get("metadata") or {}).get("labels") or {}
     annotations = {
         key: value
@@ -95,7 +119,7 @@ def revisions_of(
     if not annotations:
         del made["metadata"]["annotations"]
     steps.append(Create(REVISIONS, made))
-    return Revisions(found, None, None, steps)
+    return _Revisions(found, None, None, steps)
 
 
 def forget_old(

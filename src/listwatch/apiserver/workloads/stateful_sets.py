@@ -18,16 +18,14 @@ from listwatch.apiserver.workloads.observed import (
 )
 from listwatch.apiserver.workloads.pods import (
     available_in,
-    claim,
     is_deleting,
     is_finished,
     is_ready,
     pod_of,
     status_update,
 )
-from listwatch.apiserver.workloads.revisions import HASH, forget_old, revisions_of, template_of
+from listwatch.apiserver.workloads.revisions import HASH, forget_old, step_owner, template_of
 from listwatch.apiserver.workloads.rollouts import replicas_of, resolve
-from listwatch.selector import LabelSelector
 
 _NAME, _INDEX = "statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"
 _REVISION_HASH = "controller.kubernetes.io/hash"
@@ -35,19 +33,11 @@ _REVISION_HASH = "controller.kubernetes.io/hash"
 
 def step_stateful_set(observed: Observed, obj: View) -> Steps:
     """Bring the pods of a StatefulSet closer to its spec, and its status up to date."""
-    selector = LabelSelector.from_dict(obj["spec"].get("selector"))
-    if selector.is_everything or is_deleting(obj):
-        return []
-    revisions = revisions_of(observed, obj, selector, "StatefulSet", _REVISION_HASH)
-    if revisions.collisions is not None:
-        status = {**(obj.get("status") or {}), "collisionCount": revisions.collisions}
-        return status_update(STATEFUL_SETS, obj, status)
-    if revisions.update is None or revisions.steps:
-        return revisions.steps
-    pods, steps = claim(observed, obj, selector, "apps/v1", "StatefulSet")
-    if steps:
-        return steps
-    return _Members(observed, obj, pods, revisions.all, revisions.update).steps()
+
+    def step(pods: list[View], revisions: list[View], update: View) -> Steps:
+        return _Members(observed, obj, pods, revisions, update).steps()
+
+    return step_owner(observed, obj, STATEFUL_SETS, "StatefulSet", _REVISION_HASH, step)
 
 
 class _Members:
