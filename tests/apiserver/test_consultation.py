@@ -1,6 +1,8 @@
 """Webhook calls for a request: each is made once, concurrently where possible."""
 
 import asyncio
+import contextlib
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,6 +12,7 @@ from listwatch.apiserver.webhooks.consultation import (
     AllottedTimeError,
     Consultation,
     Question,
+    SharedQuestion,
     ask,
     ask_all,
     ask_each,
@@ -59,6 +62,60 @@ async def test_questions_that_are_there_together_are_asked_together() -> None:
 
     assert await Consultation(FakeClock()).settle(step) == ["yes"] * 40
     assert (runs, webhook.asked) == (2, 40)
+
+
+class _Translator:
+    """Answers many questions in one call, and records the calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+
+    def question(self, subject: str, kin: str = "", size: int = 1) -> SharedQuestion:
+        return SharedQuestion((kin, subject), kin, subject, size, self.ask)
+
+    async def ask(self, subjects: Sequence[str]) -> list[str]:
+        self.calls.append(list(subjects))
+        if "bad" in subjects:
+            raise ListWatchError("broken")
+        return [subject.upper() for subject in subjects]
+
+    async def settle(self, *questions: SharedQuestion) -> list[str]:
+        async def step() -> list[str]:
+            return ask_all([partial(ask, question) for question in questions])
+
+        return await Consultation(FakeClock()).settle(step)
+
+
+async def test_questions_of_a_kin_are_asked_in_one_call_and_each_once() -> None:
+    translator = _Translator()
+    asked = [translator.question(each) for each in ("a", "b", "a")]
+    other = translator.question("c", "other")
+    assert await translator.settle(*asked, other) == ["A", "B", "A", "C"]
+    assert sorted(translator.calls) == [["a", "b"], ["c"]]
+
+
+async def test_calls_with_many_questions_are_limited_in_number_and_bytes() -> None:
+    translator = _Translator()
+    many = [translator.question(f"{number}") for number in range(250)]
+    large = [translator.question(f"{number}", "large", 400_000) for number in range(5)]
+    assert len(await translator.settle(*many, *large)) == 255
+    assert sorted(map(len, translator.calls)) == [1, 2, 2, 50, 100, 100]
+
+
+async def test_a_failed_call_fails_all_its_questions_and_no_others() -> None:
+    translator = _Translator()
+    good = translator.question("c", "other")
+
+    async def step() -> str:
+        with contextlib.suppress(ListWatchError):
+            ask_all([partial(ask, translator.question(each)) for each in ("a", "bad")])
+        with pytest.raises(ListWatchError, match="broken"):
+            ask(translator.question("a"))
+        answer: str = ask(good)
+        return answer
+
+    assert await Consultation(FakeClock()).settle(step) == "C"
+    assert translator.calls == [["a", "bad"], ["c"]]
 
 
 async def test_a_failure_is_remembered_as_an_answer_is() -> None:

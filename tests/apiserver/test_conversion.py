@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from listwatch import Client
+from listwatch import Client, SharedInformer
 from listwatch.errors import StatusError
 from listwatch.testing import APIServer, WebhookServer
 
@@ -136,6 +136,52 @@ async def test_lists_survive_a_webhook_that_breaks_after_the_objects_were_writte
     assert [obj["spec"] for obj in found.items] == [{"b": "x"}]
     with pytest.raises(StatusError, match=r"conversion webhook for example\.com/v1, Kind=Widget"):
         await client.get("widgets.v2.example.com", "w")
+
+
+async def _reviews(hooks: WebhookServer, client: Client, number: int) -> list[int]:
+    """Define a converted resource of some objects; return a record of the reviews' sizes."""
+    sizes: list[int] = []
+
+    def convert(request: Object) -> Object:
+        sizes.append(len(request["objects"]))
+        return _convert(request)
+
+    hooks.on("/convert", convert)
+    await _define(client, _definition([_version("v1", storage=True)]))
+    for count in range(number):
+        await client.create(_widget("v1", f"w{count:03}", "x"))
+    await client.patch(
+        "customresourcedefinitions", "widgets.example.com", _definition(_BOTH, _webhook(hooks))
+    )
+    return sizes
+
+
+async def test_a_list_asks_its_webhook_about_many_objects_at_once(
+    hooks: WebhookServer, client: Client
+) -> None:
+    sizes = await _reviews(hooks, client, 120)
+    found = await client.list("widgets.v2.example.com")
+    assert [obj["spec"] for obj in found.items] == [{"b": "x"}] * 120
+    assert sizes == [100, 20]
+
+
+async def test_a_watch_list_asks_its_webhook_about_many_objects_at_once(
+    hooks: WebhookServer, client: Client
+) -> None:
+    sizes = await _reviews(hooks, client, 20)
+    async with SharedInformer(client.list_watch("widgets.v2.example.com")) as informer:
+        await informer.wait_for_sync()
+        assert {obj["spec"]["b"] for obj in informer.lister.list()} == {"x"}
+    assert sizes == [20]
+
+
+async def test_deleting_a_collection_asks_its_webhook_about_many_objects_at_once(
+    hooks: WebhookServer, client: Client
+) -> None:
+    sizes = await _reviews(hooks, client, 20)
+    await client.delete_collection("widgets.v2.example.com")
+    assert (await client.list("widgets.v2.example.com")).items == []
+    assert sizes == [20, 20]
 
 
 async def test_without_a_webhook_a_version_shows_only_the_fields_of_its_schema(

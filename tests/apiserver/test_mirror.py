@@ -27,6 +27,9 @@ class _World:
         self.store = Storage(self.clock)
         self.bucket = self.store.bucket("widgets")
         self.broken = False
+        #: names of objects that can't be converted
+        self.refused: set[str] = set()
+        self.asked: list[list[str]] = []
         self.told: list[tuple[StoredChangeType, str, int]] = []
         self.mirror = self.made()
 
@@ -38,11 +41,12 @@ class _World:
         ] = ""
         return mirror
 
-    async def _convert(self, entry: Entry) -> Entry:
+    async def _convert(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        self.asked.append([entry.name for entry in entries])
         await asyncio.sleep(0)
-        if self.broken:
+        if self.broken or not self.refused.isdisjoint(self.asked[-1]):
             raise ListWatchError("the webhook is broken")
-        return entry
+        return entries
 
     def put(self, name: str) -> None:
         self.store.put(self.bucket, _entry(self.store, name))
@@ -104,8 +108,57 @@ async def test_what_changes_while_it_stands_still_is_followed_after_the_next_sta
     await world.mirror.ended()
 
 
+async def test_objects_that_are_there_are_converted_many_at_once() -> None:
+    world = _World()
+    for number in range(250):
+        world.put(f"{number:03}")
+    mirror = world.made()
+    mirror.start()
+    assert await mirror.settled(60.0)
+    assert [len(names) for names in world.asked] == [100, 100, 50]
+    assert mirror.bucket.keys == sorted(world.bucket.entries)
+    mirror.stop()
+    await mirror.ended()
+
+
+async def test_one_object_that_can_not_be_converted_does_not_hold_up_those_before_it() -> None:
+    world = _World()
+    for name in "abc":
+        world.put(name)
+    world.refused.add("b")
+    world.mirror.start()
+    assert not await world.mirror.settled(60.0)
+    assert world.asked == [["a", "b", "c"], ["a"], ["b"]]
+    assert list(world.mirrored()) == ["a"]
+    world.refused.clear()
+    await world.clock.advance(1.0)
+    assert await world.mirror.settled(60.0)
+    assert world.mirrored() == world.present()
+    world.mirror.stop()
+    await world.mirror.ended()
+
+
+async def test_a_state_that_can_not_be_converted_is_dropped_for_one_that_waits_behind_it() -> None:
+    world = _World()
+    world.put("a")
+    world.delete("a")
+    world.refused.add("a")
+    world.mirror.start()
+    assert not await world.mirror.settled(60.0)
+    await world.clock.advance(1.0)
+    assert await world.mirror.settled(60.0)
+    assert world.told == []
+    world.mirror.stop()
+    await world.mirror.ended()
+
+
 _STEPS = st.lists(
-    st.sampled_from(["put a", "put b", "delete a", "delete b", "break", "heal", "run", "wait"]),
+    st.sampled_from(
+        [
+            *("put a", "put b", "delete a", "delete b"),
+            *("break", "refuse a", "refuse b", "heal", "run", "wait"),
+        ]
+    ),
     max_size=25,
 )
 
@@ -127,9 +180,13 @@ def test_a_mirror_ends_up_as_its_bucket_and_tells_a_consistent_history(
                     await world.clock.settle()
                 case ["wait"]:
                     await world.clock.advance(1.0)
+                case ["refuse", name]:
+                    world.refused.add(name)
                 case [word]:
                     world.broken = word == "break"
+                    world.refused.clear()
         world.broken = False
+        world.refused.clear()
         await world.clock.advance(2.0)
         assert await world.mirror.settled(60.0)
         assert world.mirrored() == world.present()

@@ -39,6 +39,7 @@ from listwatch.apiserver.storage.deletion import DeleteOptions, Deletion
 from listwatch.apiserver.storage.registry import Registry, WriteContext
 from listwatch.apiserver.storage.store import Entry
 from listwatch.apiserver.user import User
+from listwatch.apiserver.webhooks.consultation import BATCH, ask_all
 from listwatch.errors import BadRequestError, InvalidError, RequestEntityTooLargeError
 from listwatch.schema.causes import Cause, forbidden_value, invalid_value, not_supported, required
 from listwatch.schema.fast_typed import QuickDecoder
@@ -455,6 +456,12 @@ class Writer:
         self._warn_of_dependents(call, resource, options)
         namespace = call.namespace
         entries, metadata = await self._reader.select(resource, namespace, chosen)
+        if resource.mirror is not None:
+            # its webhook converts many at once here, not one with each deletion
+            for start in range(0, len(entries), BATCH):
+                await call.settled(
+                    partial(self._read_all, resource, entries[start : start + BATCH])
+                )
         for number, entry in enumerate(entries, 1):
             present = self.registry.find(resource, entry.namespace, entry.name)
             if present is not None and present.uid == entry.uid:
@@ -464,6 +471,12 @@ class Writer:
             if number % _TURN == 0:
                 await asyncio.sleep(0)
         return await self._reader.answer_list(call, resource, entries, metadata)
+
+    def _read_all(self, resource: APIResource, entries: Sequence[Entry]) -> list[Object]:
+        """Return the current states of objects; those that are gone are left out."""
+        found = (self.registry.find(resource, each.namespace, each.name) for each in entries)
+        present = [each for each in found if each is not None]
+        return ask_all([partial(self.registry.read, resource, each) for each in present])
 
 
 class _Preconditions(msgspec.Struct):

@@ -10,7 +10,7 @@ from listwatch.apiserver.storage.mirror import Mirror
 from listwatch.apiserver.storage.registry import Registry
 from listwatch.apiserver.storage.store import Bucket, Entry, Storage, StoredChange
 from listwatch.apiserver.webhooks.client import WebhookClient
-from listwatch.apiserver.webhooks.consultation import Consultation
+from listwatch.apiserver.webhooks.consultation import Consultation, ask_all
 from listwatch.apiserver.webhooks.conversion import ConversionWebhook, Versions
 from listwatch.clock import Clock
 from listwatch.schema.structural import build_root
@@ -132,12 +132,15 @@ class Conversions:
             resource.mirror = known[resource.version][1]
 
     def _made(self, name: str, resource: APIResource) -> Mirror:
-        async def convert(entry: Entry) -> Entry:
+        async def convert(entries: Sequence[Entry]) -> list[Entry]:
             now = self._resources[name, resource.version]
 
-            async def attempt() -> Entry:
+            def converted(entry: Entry) -> Entry:
                 obj = self._registry.read(now, entry)
                 return self._registry.entry_as_is(now, obj, entry.revision)
+
+            async def attempt() -> list[Entry]:
+                return ask_all([partial(converted, entry) for entry in entries])
 
             return await Consultation(self._clock).settle(attempt)
 

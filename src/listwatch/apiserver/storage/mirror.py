@@ -8,7 +8,8 @@ import asyncio
 import bisect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 
 from listwatch.apiserver.storage.store import (
     Bucket,
@@ -24,6 +25,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds until a failed conversion is retried.
 _RETRY_SECONDS = 1.0
+#: Maximum changes converted together: some milliseconds of work for the event loop.
+_BATCH = 100
 
 
 class Mirror:
@@ -33,7 +36,7 @@ class Mirror:
         store: the bucket's store.
         source: the bucket.
         version: a name for the objects' version.
-        convert: returns an entry in that version; raises the reason if it can't.
+        convert: returns entries in that version; raises the reason if it can't.
         clock: times the retries.
         begin: starts this mirror and those of the other versions, unless they run.
     """
@@ -43,7 +46,7 @@ class Mirror:
         store: Storage,
         source: Bucket,
         version: str,
-        convert: Callable[[Entry], Awaitable[Entry]],
+        convert: Callable[[Sequence[Entry]], Awaitable[Sequence[Entry]]],
         clock: Clock,
         begin: Callable[[], None],
     ) -> None:
@@ -65,6 +68,8 @@ class Mirror:
         self._ended: list[asyncio.Task[None]] = []
         #: whether the last conversion failed
         self.failing = False
+        #: the next changes are converted one by one, because they can't be together
+        self._alone = 0
 
     @property
     def revision(self) -> int:
@@ -92,16 +97,9 @@ class Mirror:
 
     def on_change(self, change: StoredChange) -> None:
         """Note a change of the source."""
-        if change.type is not StoredChangeType.ADDED:
-            self._skip(change.entry.key)
         self._waiting.append(change)
         self._settled.clear()
         self._wake.set()
-
-    def _skip(self, key: str) -> None:
-        """Drop a change that can't be converted, now that the object has another state."""
-        if self.failing:
-            self._waiting = deque(each for each in self._waiting if each.entry.key != key)
 
     async def settled(self, seconds: float) -> bool:
         """Wait until all changes have been followed; return False on a time-out or a failure."""
@@ -122,10 +120,14 @@ class Mirror:
             while not self._waiting:
                 self._wake.clear()
                 await self._wake.wait()
-            change = self._waiting[0]
+            changes = self._next()
+            entries = [each.entry for each in changes if each.type is not StoredChangeType.DELETED]
             try:
-                converted = await self._converted(change)
+                converted = iter(await self._convert(entries) if entries else ())
             except Exception as error:  # noqa: BLE001 - logged; the next try may succeed
+                if len(changes) > 1:
+                    self._alone = len(changes)
+                    continue
                 if not self.failing:
                     expected = isinstance(error, ListWatchError)
                     _log.warning(
@@ -137,38 +139,49 @@ class Mirror:
                 self._settled.clear()
                 continue
             self.failing = False
-            if not self._waiting or self._waiting[0] is not change:
-                continue  # dropped during its conversion
-            self._waiting.popleft()
-            self._apply(change, converted)
+            self._alone = max(0, self._alone - 1)
+            for change in changes:
+                self._waiting.popleft()
+                if change.type is not StoredChangeType.DELETED:
+                    self._put(next(converted))
+                else:
+                    self._delete(change)
             if not self._waiting:
                 self._settled.set()
 
-    async def _converted(self, change: StoredChange) -> Entry | None:
-        if change.type is StoredChangeType.DELETED:
-            previous = self.bucket.entries.get(change.entry.key)
-            return None if previous is None else previous.at_revision(change.revision)
-        return await self._convert(change.entry)
+    def _next(self) -> list[StoredChange]:
+        """Return the next changes: after a failure only one, of an object still in that state."""
+        while self.failing:
+            key = self._waiting[0].entry.key
+            if all(each.entry.key != key for each in islice(self._waiting, 1, None)):
+                break
+            self._waiting.popleft()
+        return list(islice(self._waiting, 1 if self.failing or self._alone else _BATCH))
 
-    def _apply(self, change: StoredChange, entry: Entry | None) -> None:
-        if entry is None:
-            return  # created and deleted while conversions failed
+    def _put(self, entry: Entry) -> None:
         bucket, key = self.bucket, entry.key
         previous = bucket.entries.get(key)
-        kind = change.type
-        if kind is StoredChangeType.DELETED:
-            del bucket.entries[key]
-            del bucket.keys[bisect.bisect_left(bucket.keys, key)]
-        else:
-            kind = StoredChangeType.ADDED if previous is None else StoredChangeType.MODIFIED
-            bucket.entries[key] = entry
-            if previous is None:
-                bisect.insort(bucket.keys, key)
+        bucket.entries[key] = entry
+        if previous is None:
+            bisect.insort(bucket.keys, key)
+        kind = StoredChangeType.ADDED if previous is None else StoredChangeType.MODIFIED
+        self._tell(StoredChange(kind, entry, previous))
+
+    def _delete(self, change: StoredChange) -> None:
+        bucket, key = self.bucket, change.entry.key
+        previous = bucket.entries.pop(key, None)
+        if previous is None:
+            return  # created and deleted while conversions failed
+        del bucket.keys[bisect.bisect_left(bucket.keys, key)]
+        entry = previous.at_revision(change.revision)
+        self._tell(StoredChange(StoredChangeType.DELETED, entry, previous))
+
+    def _tell(self, made: StoredChange) -> None:
+        bucket = self.bucket
         bucket.version += 1
-        made = StoredChange(kind, entry, previous)
         bucket.history.append(made)
         while bucket.history and bucket.history[0].revision <= self._store.compacted:
             bucket.forget_oldest()
         for listener, only in list(bucket.listeners.items()):
-            if not only or only == entry.namespace:
+            if not only or only == made.entry.namespace:
                 listener(made)

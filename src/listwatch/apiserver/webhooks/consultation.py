@@ -9,7 +9,7 @@ questions, which are asked too, as when a real server retries an update.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable  # noqa: TC003 - a Struct evaluates its annotations
+from collections.abc import Awaitable, Callable, Sequence  # noqa: TC003 - Structs evaluate them
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,15 +20,18 @@ from listwatch.apiserver import refusal
 from listwatch.errors import ListWatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from listwatch.clock import Clock
 
 _T = TypeVar("_T")
 #: After this many rounds give up: others change the object faster than webhooks answer.
 _ROUNDS = 50
-#: Maximum concurrent questions of one request.
+#: Maximum concurrent calls of one request.
 _AT_ONCE = 16
+#: Maximum questions in one call, and their bytes: some milliseconds of work for the event loop.
+BATCH = 100
+_BATCH_BYTES = 1 << 20
 #: Time limit of a request in seconds, a real server's default.
 REQUEST_SECONDS = 60.0
 
@@ -46,10 +49,29 @@ class Question(msgspec.Struct, frozen=True):
     ask: Callable[[float], Awaitable[Any]]
 
 
+class SharedQuestion(msgspec.Struct, frozen=True):
+    """A question to a webhook that can be asked together with others in one call.
+
+    Attributes:
+        key: as in `Question`.
+        kin: equal for questions that can be asked together.
+        subject: what the question is about.
+        size: bytes of the subject.
+        ask: calls the webhook; gets the subjects, and returns an answer for each, or raises the
+            refusal of the request.
+    """
+
+    key: object
+    kin: object
+    subject: Any
+    size: int
+    ask: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
+
+
 class Unanswered(Exception):  # noqa: N818 - not an error: the request continues with the answers
     """Answers are missing; nothing has changed yet."""
 
-    def __init__(self, questions: Sequence[Question]) -> None:
+    def __init__(self, questions: Sequence[Question | SharedQuestion]) -> None:
         super().__init__(f"{len(questions)} webhooks have not been asked yet")
         self.questions = questions
 
@@ -86,7 +108,7 @@ class Consultation:
         self._draws += 1
         return made
 
-    def answer(self, question: Question) -> Any:
+    def answer(self, question: Question | SharedQuestion) -> Any:
         """Return the answer to a question, or raise its exception.
 
         Raises:
@@ -128,7 +150,7 @@ class Consultation:
                 await self._ask(unanswered.questions)
         raise refusal.server_error("the object changes faster than webhooks answer")
 
-    async def _ask(self, questions: Sequence[Question]) -> None:
+    async def _ask(self, questions: Sequence[Question | SharedQuestion]) -> None:
         """Ask all these questions, several at a time."""
         gate = asyncio.Semaphore(_AT_ONCE)
         left = max(0.0, self._end - self._clock.now())
@@ -141,12 +163,43 @@ class Consultation:
                     answer, error = None, refused
             self._answers[question.key] = (answer, error)
 
+        async def ask_together(batch: Sequence[SharedQuestion]) -> None:
+            async with gate:
+                try:
+                    answers = await batch[0].ask([question.subject for question in batch])
+                except ListWatchError as refused:
+                    self._answers |= {question.key: (None, refused) for question in batch}
+                    return
+            for question, answer in zip(batch, answers, strict=True):
+                self._answers[question.key] = (answer, None)
+
         try:
             async with self._clock.timeout(left), asyncio.TaskGroup() as group:
                 for question in questions:
-                    group.create_task(ask(question))
+                    if isinstance(question, Question):
+                        group.create_task(ask(question))
+                for batch in _batches(questions):
+                    group.create_task(ask_together(batch))
         except TimeoutError:
             raise AllottedTimeError from None
+
+
+def _batches(questions: Iterable[Question | SharedQuestion]) -> list[list[SharedQuestion]]:
+    """Return the questions that can be asked together, each once, by call."""
+    batches: list[list[SharedQuestion]] = []
+    filling: dict[object, tuple[list[SharedQuestion], int]] = {}
+    seen: set[object] = set()
+    for question in questions:
+        if isinstance(question, Question) or question.key in seen:
+            continue
+        seen.add(question.key)
+        batch, size = filling.get(question.kin, ([], 0))
+        if not batch or len(batch) == BATCH or size + question.size > _BATCH_BYTES:
+            batch, size = [], 0
+            batches.append(batch)
+        batch.append(question)
+        filling[question.kin] = batch, size + question.size
+    return batches
 
 
 #: of the current request, if it can call webhooks
@@ -173,7 +226,7 @@ def drawn(make: Callable[[], _T]) -> _T:
     return make() if consultation is None else consultation.draw(make)
 
 
-def ask(question: Question) -> Any:
+def ask(question: Question | SharedQuestion) -> Any:
     """Return the current request's answer to a question.
 
     Raises:
@@ -219,7 +272,7 @@ def ask_all(attempts: Sequence[Callable[[], _T]]) -> list[_T]:
         Unanswered: with the questions of all attempts.
     """
     results: list[_T] = []
-    open_: list[Question] = []
+    open_: list[Question | SharedQuestion] = []
     for attempt in attempts:
         try:
             results.append(attempt())

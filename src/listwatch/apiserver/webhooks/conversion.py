@@ -6,7 +6,8 @@ The rules and messages are those of `apiextensions-apiserver/pkg/apiserver/conve
 import contextlib
 import copy
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from listwatch.apiserver import refusal
 from listwatch.apiserver.kinds.rules import validate_annotations, validate_labels
 from listwatch.apiserver.webhooks.client import Endpoint, WebhookCallError, WebhookClient
-from listwatch.apiserver.webhooks.consultation import Question, ask, can_ask
+from listwatch.apiserver.webhooks.consultation import SharedQuestion, ask, can_ask
 from listwatch.apiserver.webhooks.reviews import Head, ReviewError, decode_review
 from listwatch.errors import StatusError
 from listwatch.schema.facts import Schema
@@ -76,23 +77,24 @@ class ConversionWebhook:
         # a real server converts before storing, when the next resource version is unknown
         shown = {key: each for key, each in metadata.items() if key != "resourceVersion"}
         whole = {"apiVersion": source, "kind": self._kind, **obj, "metadata": shown}
-        key = ("conversion", self._identity, target, _encode(whole))
-
-        async def convert(_: float) -> Object:
-            return await self._convert(whole, target)
-
-        converted = ask(Question(key, convert))
+        kin = ("conversion", self._identity, source, target)
+        encoded = _encode(whole)
+        question = SharedQuestion(
+            (kin, encoded), kin, whole, len(encoded), partial(self._convert, source, target)
+        )
+        converted = ask(question)
         # several states of an object, with different metadata, may share one answer
         return copy.deepcopy({**converted, "metadata": _restored(metadata, converted["metadata"])})
 
-    async def _convert(self, obj: Object, target: str) -> Object:
-        what = f"conversion webhook for {obj['apiVersion']}, Kind={self._kind}"
+    async def _convert(self, source: str, target: str, objects: Sequence[Object]) -> list[Object]:
+        """Return objects of one version in another version, in the same order."""
+        what = f"conversion webhook for {source}, Kind={self._kind}"
         uid = str(uuid.uuid4())
         version = f"{_GROUP}/{self._version}"
         review = {
             "kind": "ConversionReview",
             "apiVersion": version,
-            "request": {"uid": uid, "desiredAPIVersion": target, "objects": [obj]},
+            "request": {"uid": uid, "desiredAPIVersion": target, "objects": objects},
             "response": {"uid": "", "convertedObjects": None, "result": {"metadata": {}}},
         }
         try:
@@ -100,19 +102,28 @@ class ConversionWebhook:
             found = self._accepted(*decode_review(data, version, ConversionReview), uid)
         except (WebhookCallError, ReviewError) as error:
             raise refusal.server_error(f"{what} failed: {error}") from None
-        if len(found) != 1:
-            raise refusal.server_error(f"{what} returned {len(found)} objects, expected 1")
-        converted = _object(found[0])
+        if len(found) != len(objects):
+            expected = f"expected {len(objects)}"
+            raise refusal.server_error(f"{what} returned {len(found)} objects, {expected}")
+        return [
+            self._checked(what, target, index, obj, _object(raw))
+            for index, (obj, raw) in enumerate(zip(objects, found, strict=True))
+        ]
+
+    def _checked(
+        self, what: str, target: str, index: int, obj: Object, converted: Object
+    ) -> Object:
+        """Return one converted object without kind and apiVersion; refuse what must not differ."""
         version = converted["apiVersion"]
         if version != target:
             raise refusal.server_error(
-                f"{what} returned invalid object at index 0: invalid groupVersion (expected "
+                f"{what} returned invalid object at index {index}: invalid groupVersion (expected "
                 f"{target}, received {version or '/'})"
             )
         if converted["kind"] != self._kind:
             raise refusal.server_error(
-                f"{what} returned invalid object at index 0: invalid kind (expected {self._kind}, "
-                f"received {converted['kind']})"
+                f"{what} returned invalid object at index {index}: invalid kind (expected "
+                f"{self._kind}, received {converted['kind']})"
             )
         why = _difference(obj["metadata"], converted.get("metadata"))
         if why:
